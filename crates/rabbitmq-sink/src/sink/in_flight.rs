@@ -1,6 +1,7 @@
 //! The messages of a channel that are not confirmed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Instant;
 
 use walrelay_sink::EventPosition;
@@ -10,10 +11,41 @@ use walrelay_sink::EventPosition;
 pub(super) struct Unconfirmed {
     pub(super) seq: u64,
     pub(super) position: EventPosition,
-    pub(super) exchange: Box<str>,
+    pub(super) exchange: Arc<str>,
     pub(super) sent: Instant,
     /// The reply code, if the server has returned the message.
     pub(super) returned: Option<u16>,
+    /// The server has confirmed the message, and not yet an earlier one of the exchange.
+    acked: bool,
+}
+
+impl Unconfirmed {
+    pub(super) fn new(
+        seq: u64,
+        position: EventPosition,
+        exchange: Arc<str>,
+        sent: Instant,
+    ) -> Self {
+        Self {
+            seq,
+            position,
+            exchange,
+            sent,
+            returned: None,
+            acked: false,
+        }
+    }
+}
+
+/// What the server says of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The message is in a queue.
+    Delivered,
+    /// A queue refuses the message.
+    Refused,
+    /// No queue is bound for the message; the reply code.
+    Returned(u16),
 }
 
 /// The unconfirmed messages of a channel, by delivery tag.
@@ -21,23 +53,38 @@ pub(super) struct Unconfirmed {
 /// The server sends `basic.return` before the confirm of the returned message, so a message whose
 /// confirm comes and which was not returned is in a queue. A returned message is found by the
 /// position that it carries, and by nothing else.
+///
+/// # Confirms in order
+/// A message counts as delivered once all earlier ones of its exchange have an answer. RabbitMQ before 4.0
+/// confirms messages to a stream that it does not store: after a change of the stream's leader it sends
+/// unconfirmed messages to the new leader by their delivery tags, in place of the numbers that the
+/// channel counts for the stream (`resend_all` of `rabbit_stream_queue.erl`). The leader then takes later messages
+/// with numbers up to these tags for repeats, drops them and confirms them. The messages that
+/// were sent again stay without a confirm, so the dropped ones are never counted, and are sent again on
+/// a new connection after `confirm_timeout`.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     last_tag: u64,
     messages: BTreeMap<u64, Unconfirmed>,
+    /// The tags of each exchange in their order. Some have left `messages`.
+    tags: HashMap<Arc<str>, VecDeque<u64>>,
 }
 
 impl InFlight {
     /// Adds a message, which gets the next delivery tag of the channel.
     pub(super) fn push(&mut self, message: Unconfirmed) {
         self.last_tag += 1;
+        let exchange = Arc::clone(&message.exchange);
+        let tags = self.tags.entry(exchange).or_default();
+        tags.push_back(self.last_tag);
         self.messages.insert(self.last_tag, message);
     }
 
     /// Marks the message of this position as returned; false if there is none.
     pub(super) fn returned(&mut self, position: EventPosition, code: u16) -> bool {
         let mut messages = self.messages.values_mut();
-        let found = messages.find(|it| it.position == position && it.returned.is_none());
+        let found =
+            messages.find(|it| it.position == position && it.returned.is_none() && !it.acked);
         if let Some(message) = found {
             message.returned = Some(code);
             return true;
@@ -45,29 +92,73 @@ impl InFlight {
         false
     }
 
-    /// Removes the confirmed messages, in their order. `multiple`: all up to the tag; of tag 0: all.
-    /// `None` if the tag belongs to no message.
-    pub(super) fn confirmed(&mut self, tag: u64, multiple: bool) -> Option<Vec<Unconfirmed>> {
-        if !multiple {
-            return self.messages.remove(&tag).map(|message| vec![message]);
-        }
-        if tag > self.last_tag {
-            return None;
-        }
-        let later = match tag {
-            0 => BTreeMap::new(),
-            tag => self.messages.split_off(&(tag + 1)),
+    /// Takes a confirm (`ack`) or a refusal. `multiple`: of all up to the tag; of tag 0: of all. Removes and
+    /// returns the messages whose answer is known now. `None` if the tag belongs to no message.
+    pub(super) fn answered(
+        &mut self,
+        tag: u64,
+        multiple: bool,
+        ack: bool,
+    ) -> Option<Vec<(Unconfirmed, Answer)>> {
+        let tags: Vec<u64> = match (multiple, tag) {
+            (true, _) if tag > self.last_tag => return None,
+            (true, 0) => self.messages.keys().copied().collect(),
+            (true, _) => self.messages.range(..=tag).map(|(tag, _)| *tag).collect(),
+            (false, _) => vec![tag],
         };
-        let confirmed = std::mem::replace(&mut self.messages, later);
-        Some(confirmed.into_values().collect())
+        let mut known = Vec::new();
+        for tag in tags {
+            let Some(message) = self.messages.get_mut(&tag) else {
+                // Taken with an earlier one of its exchange.
+                if multiple {
+                    continue;
+                }
+                return None;
+            };
+            if !multiple && message.acked {
+                return None;
+            }
+            let exchange = Arc::clone(&message.exchange);
+            let answer = match message.returned {
+                Some(code) => Answer::Returned(code),
+                None if !ack && !message.acked => Answer::Refused,
+                None => {
+                    message.acked = true;
+                    self.take_delivered(&exchange, &mut known);
+                    continue;
+                }
+            };
+            let message = self.messages.remove(&tag);
+            known.extend(message.map(|message| (message, answer)));
+            self.take_delivered(&exchange, &mut known);
+        }
+        Some(known)
     }
 
-    /// Removes the first message to an exchange for which this is true.
+    /// Removes the first messages of an exchange as far as they are confirmed.
+    fn take_delivered(&mut self, exchange: &str, known: &mut Vec<(Unconfirmed, Answer)>) {
+        let Some(tags) = self.tags.get_mut(exchange) else {
+            return;
+        };
+        while let Some(first) = tags.front() {
+            match self.messages.get(first) {
+                Some(message) if !message.acked => return,
+                _ => {
+                    let message = self.messages.remove(first);
+                    known.extend(message.map(|message| (message, Answer::Delivered)));
+                    tags.pop_front();
+                }
+            }
+        }
+        self.tags.remove(exchange);
+    }
+
+    /// Removes the first message without a confirm to an exchange for which this is true.
     pub(super) fn take_first(&mut self, is: impl Fn(&str) -> bool) -> Option<Unconfirmed> {
         let found = self
             .messages
             .iter()
-            .find(|(_, message)| is(&message.exchange));
+            .find(|(_, message)| !message.acked && is(&message.exchange));
         let tag = *found?.0;
         self.messages.remove(&tag)
     }
@@ -76,6 +167,7 @@ impl InFlight {
     pub(super) fn drop_all_to(&mut self, exchange: &str) {
         self.messages
             .retain(|_, message| &*message.exchange != exchange);
+        self.tags.remove(exchange);
     }
 
     /// Removes all: the channel is closed.
@@ -98,7 +190,7 @@ impl InFlight {
         }
     }
 
-    /// Returns when the oldest message was sent.
+    /// Returns when the oldest message was sent. It has no confirm.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.messages.values().next().map(|message| message.sent)
     }
@@ -106,55 +198,113 @@ impl InFlight {
 
 #[cfg(test)]
 mod tests {
+    use super::Answer::{Delivered, Refused, Returned};
     use super::*;
 
     fn position(row: u64) -> EventPosition {
         EventPosition { lsn: 1, row }
     }
 
-    fn three() -> InFlight {
+    /// Makes messages to these exchanges.
+    fn to(exchanges: &[&str]) -> InFlight {
         let mut in_flight = InFlight::default();
-        for seq in 0..3 {
-            in_flight.push(Unconfirmed {
-                seq,
-                position: position(seq),
-                exchange: format!("e{seq}").into(),
-                sent: Instant::now(),
-                returned: None,
-            });
+        for (seq, exchange) in (0..).zip(exchanges) {
+            let exchange = (*exchange).into();
+            let message = Unconfirmed::new(seq, position(seq), exchange, Instant::now());
+            in_flight.push(message);
         }
         in_flight
     }
 
-    fn seqs(confirmed: Option<Vec<Unconfirmed>>) -> Option<Vec<(u64, bool)>> {
-        let of = |message: &Unconfirmed| (message.seq, message.returned.is_some());
-        confirmed.map(|all| all.iter().map(of).collect())
+    fn seqs(answered: Option<Vec<(Unconfirmed, Answer)>>) -> Option<Vec<(u64, Answer)>> {
+        let of = |(message, answer): &(Unconfirmed, Answer)| (message.seq, *answer);
+        answered.map(|all| all.iter().map(of).collect())
     }
 
     #[test]
     fn a_returned_message_is_the_one_of_its_position_among_many_confirmed_at_once() {
-        let mut in_flight = three();
+        let mut in_flight = to(&["e0", "e1", "e2"]);
         assert!(in_flight.returned(position(1), 312));
         assert!(!in_flight.returned(position(1), 312), "once");
         assert!(!in_flight.returned(position(9), 312));
-        let confirmed = seqs(in_flight.confirmed(2, true));
-        assert_eq!(confirmed, Some(vec![(0, false), (1, true)]));
+        let confirmed = seqs(in_flight.answered(2, true, true));
+        assert_eq!(confirmed, Some(vec![(0, Delivered), (1, Returned(312))]));
         assert_eq!(in_flight.len(), 1);
-        assert_eq!(seqs(in_flight.confirmed(3, false)), Some(vec![(2, false)]));
+        let confirmed = seqs(in_flight.answered(3, false, true));
+        assert_eq!(confirmed, Some(vec![(2, Delivered)]));
         assert!(in_flight.is_empty());
     }
 
     #[test]
+    fn a_confirm_counts_when_the_earlier_messages_of_its_exchange_have_an_answer() {
+        let mut in_flight = to(&["a", "a", "b", "a", "a", "b", "a"]);
+        for tag in [2, 4, 5] {
+            assert_eq!(seqs(in_flight.answered(tag, false, true)), Some(vec![]));
+            assert_eq!(seqs(in_flight.answered(tag, false, true)), None, "once");
+        }
+        // Another exchange does not wait.
+        assert_eq!(
+            seqs(in_flight.answered(3, false, true)),
+            Some(vec![(2, Delivered)])
+        );
+        // A refusal and a return wait for nothing, and let the later ones go.
+        assert_eq!(
+            seqs(in_flight.answered(7, false, false)),
+            Some(vec![(6, Refused)])
+        );
+        let first = seqs(in_flight.answered(1, false, false));
+        assert_eq!(
+            first,
+            Some(vec![
+                (0, Refused),
+                (1, Delivered),
+                (3, Delivered),
+                (4, Delivered)
+            ])
+        );
+        assert_eq!(in_flight.len(), 1);
+
+        let mut in_flight = to(&["a", "a", "a"]);
+        assert_eq!(seqs(in_flight.answered(2, false, true)), Some(vec![]));
+        let all = vec![(0, Delivered), (1, Delivered)];
+        assert_eq!(seqs(in_flight.answered(2, true, true)), Some(all));
+
+        let mut in_flight = to(&["a", "a", "a"]);
+        assert_eq!(seqs(in_flight.answered(2, false, true)), Some(vec![]));
+        assert!(in_flight.returned(position(0), 312));
+        let confirmed = seqs(in_flight.answered(0, true, false));
+        let all = vec![(0, Returned(312)), (1, Delivered), (2, Refused)];
+        assert_eq!(confirmed, Some(all));
+        assert!(in_flight.is_empty() && in_flight.tags.is_empty());
+    }
+
+    #[test]
+    fn a_message_that_is_confirmed_too_early_is_among_those_of_a_closed_channel() {
+        let mut in_flight = to(&["a", "a", "a"]);
+        assert_eq!(
+            seqs(in_flight.answered(1, false, true)),
+            Some(vec![(0, Delivered)])
+        );
+        assert_eq!(seqs(in_flight.answered(3, false, true)), Some(vec![]));
+        // The confirmed one is not at fault.
+        assert_eq!(in_flight.take_first(|_| true).unwrap().seq, 1);
+        assert!(in_flight.take_first(|_| true).is_none());
+        let left: Vec<u64> = in_flight.take_all().iter().map(|it| it.seq).collect();
+        assert_eq!(left, [2]);
+    }
+
+    #[test]
     fn a_confirm_of_nothing_is_noticed() {
-        assert_eq!(seqs(three().confirmed(4, false)), None);
-        assert_eq!(seqs(three().confirmed(4, true)), None);
-        let all = vec![(0, false), (1, false), (2, false)];
-        assert_eq!(seqs(three().confirmed(0, true)), Some(all));
+        let three = || to(&["e0", "e1", "e2"]);
+        assert_eq!(seqs(three().answered(4, false, true)), None);
+        assert_eq!(seqs(three().answered(4, true, true)), None);
+        let all = vec![(0, Delivered), (1, Delivered), (2, Delivered)];
+        assert_eq!(seqs(three().answered(0, true, true)), Some(all));
     }
 
     #[test]
     fn the_message_that_closed_the_channel_is_found_by_its_exchange() {
-        let mut in_flight = three();
+        let mut in_flight = to(&["e0", "e1", "e2"]);
         let guilty = in_flight.take_first(|exchange| exchange == "e1").unwrap();
         assert_eq!(guilty.seq, 1);
         assert_eq!(in_flight.take_all().len(), 2);

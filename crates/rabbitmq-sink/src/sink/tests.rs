@@ -379,6 +379,33 @@ fn a_connection_without_confirms_is_replaced() {
 }
 
 #[test]
+fn a_confirm_is_not_counted_before_that_of_an_earlier_message_of_its_exchange() {
+    let mut seen = 0;
+    let server = Scripted::start(move |message, out| {
+        seen += 1;
+        if seen > 1 {
+            ack(message, out);
+        }
+    });
+    let mut under = Under::new(&server);
+    for (exchange, key) in [("e", "a"), ("e", "b"), ("other", "c")] {
+        under.send(exchange, key, 1).unwrap();
+    }
+    // Its confirm comes behind that of the second.
+    under.reports.outcome(2).unwrap();
+    assert!(under.reports.is(|state| state.outcomes.len() == 1));
+    let mut frames = Vec::new();
+    put_method(&mut frames, 0, (10, 50), |out| {
+        out.extend_from_slice(&320_u16.to_be_bytes());
+        put_short(out, b"CONNECTION_FORCED");
+        out.extend_from_slice(&[0; 4]);
+    });
+    server.push.try_send(frames).unwrap();
+    assert!(under.settled().is_empty());
+    assert_eq!(server.bodies(), ["a-1", "b-1", "c-1", "a-1", "b-1"]);
+}
+
+#[test]
 fn the_node_is_shown_with_the_time_of_its_confirms() {
     let server = Scripted::start(ack);
     let mut under = Under::new(&server);

@@ -14,7 +14,9 @@ use std::time::Duration;
 use walrelay_rabbitmq_sink::{Auth, ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{AmqpMessage, QueueOptions, RabbitMq, RabbitMqInTurn, lock};
+use walrelay_testkit::{
+    AmqpMessage, PATIENCE, QueueOptions, RabbitMq, RabbitMqInTurn, eventually, lock,
+};
 
 /// The largest value that the tests publish.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
@@ -98,6 +100,11 @@ impl Destination for Server {
         let options = SinkOptions {
             max_in_flight_records: bounds.records.into(),
             max_in_flight_bytes: bounds.bytes,
+            // After a start of the server a stream is not there for a moment.
+            retry_for: match self.queue_type {
+                "stream" => PATIENCE,
+                _ => Duration::ZERO,
+            },
             ..options()
         };
         let section = RabbitmqSection {
@@ -113,10 +120,17 @@ impl Destination for Server {
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
-        let taken = self.rabbitmq.client().take(topic);
+        if self.queue_type == "stream" {
+            eventually(PATIENCE, || self.rabbitmq.client().is_available(topic));
+        }
+        let mut client = self.rabbitmq.client();
         let mut read = lock(&self.read);
         let read = read.entry(topic.to_owned()).or_default();
-        read.extend(taken);
+        if self.queue_type == "stream" {
+            *read = client.read_stream(topic);
+        } else {
+            read.extend(client.take(topic));
+        }
         let stored = |message: &AmqpMessage| {
             assert_eq!(message.delivery_mode, Some(2), "persistent");
             let key = message.headers.get("walrelay.key").cloned().flatten();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -143,15 +144,25 @@ impl AmqpClient {
 
     /// Returns the number of messages in a queue.
     pub fn messages(&mut self, queue: &str) -> u64 {
+        self.look_at(queue);
+        let answer = self.answer((50, 11));
+        let mut from = Fields(&answer);
+        from.short();
+        from.number(4)
+    }
+
+    /// Returns true if a queue can be used. A stream cannot for a moment after a start of the server.
+    pub fn is_available(mut self, queue: &str) -> bool {
+        self.look_at(queue);
+        self.next_method().0 == (50, 11)
+    }
+
+    fn look_at(&mut self, queue: &str) {
         let mut arguments = vec![0, 0];
         put_short(&mut arguments, queue);
         // passive, and an empty table.
         arguments.extend([1, 0, 0, 0, 0]);
         self.method(1, (50, 10), &arguments);
-        let answer = self.answer((50, 11));
-        let mut from = Fields(&answer);
-        from.short();
-        from.number(4)
     }
 
     /// Binds a queue to an exchange.
@@ -257,6 +268,44 @@ impl AmqpClient {
             taken.extend(some);
             if is_empty {
                 return taken;
+            }
+        }
+    }
+
+    /// Reads all messages of a stream from its begin, on a connection of its own. Publishes one more with an
+    /// empty key and id, which marks the end and stays there; it is not among those returned.
+    pub fn read_stream(mut self, stream: &str) -> Vec<AmqpMessage> {
+        static READS: AtomicU64 = AtomicU64::new(0);
+        let end = format!("end of read {}", READS.fetch_add(1, Ordering::Relaxed));
+        self.select_confirms();
+        self.publish([Publication {
+            exchange: "",
+            routing_key: stream,
+            message_id: "",
+            key: "",
+            body: end.as_bytes(),
+        }]);
+        // A consumer of a stream must limit what is sent before it acknowledges.
+        self.call(1, (60, 10), &[0, 0, 0, 0, 0xFF, 0xFF, 0]);
+        let mut arguments = vec![0, 0];
+        put_short(&mut arguments, stream);
+        put_short(&mut arguments, "reader");
+        arguments.push(0);
+        let mut table = Vec::new();
+        put_short(&mut table, "x-stream-offset");
+        table.push(b'S');
+        put_long(&mut table, b"first");
+        put_long(&mut arguments, &table);
+        self.call(1, (60, 20), &arguments);
+        let mut read = Vec::new();
+        loop {
+            let message = self.delivered();
+            // All that were delivered, so that more are sent.
+            self.method(1, (60, 80), &[0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            if message.message_id.as_deref() != Some("") {
+                read.push(message);
+            } else if message.body == end.as_bytes() {
+                return read;
             }
         }
     }
@@ -367,8 +416,8 @@ impl AmqpMessage {
                 let value = match table.number(1) as u8 {
                     b'V' => None,
                     b'S' | b'x' => Some(table.long()),
-                    // Added by a quorum queue.
-                    b'l' if name == "x-delivery-count" => {
+                    // Added by a quorum queue and by a stream.
+                    b'l' if ["x-delivery-count", "x-stream-offset"].contains(&&*name) => {
                         table.number(8);
                         continue;
                     }

@@ -167,25 +167,66 @@ impl RabbitMq {
         worked(self.0.kill());
     }
 
-    /// Waits until a quorum queue of the virtual host `/` outlives [`kill`](Self::kill).
+    /// Waits until a quorum queue or stream of the virtual host `/` outlives [`kill`](Self::kill).
     ///
     /// RabbitMQ 3.10 writes the name of a new Raft server to `names.dets` some time after it is
     /// made, and by then confirms messages. Killed before, it starts an empty quorum queue of that
-    /// name. Other kinds of queues are not waited for.
+    /// name. All streams have one Raft server; killed before, they do not exist.
     pub fn outlives_kill(&self, queue: &str, queue_type: &str) {
         let node = self.0.node();
-        if queue_type != "quorum" {
-            return;
-        }
-        // The tag of a binary follows the name.
-        let entry = format!("%2F_{queue}m");
+        let (system, entry) = match queue_type {
+            "stream" => ("coordination", "rabbit_stream_coordinator".to_owned()),
+            // The tag of a binary follows the name.
+            "quorum" => ("quorum", format!("%2F_{queue}m")),
+            _ => return,
+        };
         let names = self.0.dir().join("mnesia").join(&node);
-        let names = names.join("quorum").join(&node).join("names.dets");
+        let names = names.join(system).join(&node).join("names.dets");
         eventually(PATIENCE, || {
             let names = fs::read(&names).unwrap_or_default();
             let mut parts = names.windows(entry.len());
             parts.any(|part| part == entry.as_bytes())
         });
+    }
+
+    /// Suspends the leader of a stream of the virtual host `/`, the process that writes it: messages to the
+    /// stream are not confirmed until [`replace_leader`](Self::replace_leader).
+    pub fn suspend_leader(&self, stream: &str) {
+        // The process goes on when the one ends that suspends it.
+        self.evaluate(
+            stream,
+            "Self = self(), spawn(fun() ->
+                 erlang:suspend_process(Leader()), Self ! suspended, receive never -> ok end
+             end),
+             receive suspended -> ok end",
+        );
+    }
+
+    /// Waits until a message is sent to a [suspended](Self::suspend_leader) leader, kills it, and waits
+    /// until another one is there.
+    pub fn replace_leader(&self, stream: &str) {
+        self.evaluate(
+            stream,
+            "Old = Leader(),
+             Until = fun Until(Is) ->
+                 case Is() of true -> ok; _ -> timer:sleep(20), Until(Is) end
+             end,
+             Until(fun() -> process_info(Old, message_queue_len) > {message_queue_len, 0} end),
+             exit(Old, kill),
+             Until(fun() -> Leader() =/= Old end)",
+        );
+    }
+
+    /// Runs an expression of Erlang in the server. `Leader()` is the leader of the stream.
+    fn evaluate(&self, stream: &str, expression: &str) {
+        let expression = format!(
+            "Leader = fun() ->
+                 Name = rabbit_misc:r(<<\"/\">>, queue, <<\"{stream}\">>),
+                 {{ok, Queue}} = rabbit_amqqueue:lookup(Name), amqqueue:get_pid(Queue)
+             end,
+             {expression}."
+        );
+        self.control(&["eval", &expression]);
     }
 
     /// Stops the server by SIGSTOP: it answers nothing.

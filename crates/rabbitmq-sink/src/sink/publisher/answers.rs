@@ -10,7 +10,7 @@ use super::Publisher;
 use crate::client::error::{ProtocolError, RabbitmqError};
 use crate::client::wire::{Frame, Method, Reason, put_method};
 use crate::client::{Input, closed, printable, protocol, reply_name};
-use crate::sink::in_flight::Unconfirmed;
+use crate::sink::in_flight::{Answer, Unconfirmed};
 
 impl Publisher<'_> {
     /// Handles all frames that are there.
@@ -72,12 +72,12 @@ impl Publisher<'_> {
             Method::ConfirmSelectOk => channel.is_open = true,
             Method::Return { code } => channel.returning = Some(code),
             Method::Ack { tag, multiple } => {
-                let messages = channel.in_flight.confirmed(tag, multiple);
-                self.confirmed(messages, true)?;
+                let messages = channel.in_flight.answered(tag, multiple, true);
+                self.answered(messages)?;
             }
             Method::Nack { tag, multiple } => {
-                let messages = channel.in_flight.confirmed(tag, multiple);
-                self.confirmed(messages, false)?;
+                let messages = channel.in_flight.answered(tag, multiple, false);
+                self.answered(messages)?;
             }
             Method::ChannelFlow { active } => {
                 self.blocked = !active;
@@ -113,34 +113,26 @@ impl Publisher<'_> {
         Err(protocol(&self.address, &error))
     }
 
-    /// Takes messages that the server confirms; `None`: it confirms what is not in flight.
-    fn confirmed(
+    /// Takes messages with what the server says of them; `None`: it confirms what is not in flight.
+    fn answered(
         &mut self,
-        messages: Option<Vec<Unconfirmed>>,
-        ack: bool,
+        messages: Option<Vec<(Unconfirmed, Answer)>>,
     ) -> Result<(), RabbitmqError> {
         let Some(messages) = messages else {
             let error = ProtocolError::Malformed("a confirm of a message that is not in flight");
             return Err(protocol(&self.address, &error));
         };
         self.has_confirmed = true;
-        if let Some(newest) = messages.last() {
+        if let Some((newest, answer)) = messages.last() {
+            let refused = *answer == Answer::Refused;
             self.endpoints
-                .attempt(&self.address, Some(newest.sent.elapsed()), !ack);
+                .attempt(&self.address, Some(newest.sent.elapsed()), refused);
         }
-        for message in messages {
-            if let Some(code) = message.returned {
-                self.unroutable(&message, code);
-            } else if ack {
-                let done = self.shared.state().records.done(message.seq);
-                if let Some(queued) = done {
-                    if queued.refusals > 0 {
-                        self.shared.settings.unroutable.forget(message.position);
-                    }
-                    self.shared.report(&queued, Ok(()));
-                }
-            } else {
-                self.send_again(
+        for (message, answer) in messages {
+            match answer {
+                Answer::Returned(code) => self.unroutable(&message, code),
+                Answer::Delivered => self.delivered(&message),
+                Answer::Refused => self.send_again(
                     message.seq,
                     Obstacle {
                         what: format!(
@@ -152,10 +144,20 @@ impl Publisher<'_> {
                             "see that consumers take messages from the queue, or raise its limit",
                         ),
                     },
-                );
+                ),
             }
         }
         Ok(())
+    }
+
+    fn delivered(&self, message: &Unconfirmed) {
+        let done = self.shared.state().records.done(message.seq);
+        if let Some(queued) = done {
+            if queued.refusals > 0 {
+                self.shared.settings.unroutable.forget(message.position);
+            }
+            self.shared.report(&queued, Ok(()));
+        }
     }
 
     /// Sends a message that was returned again, because its queue may be bound later; refuses it

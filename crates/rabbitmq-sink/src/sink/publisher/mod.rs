@@ -254,13 +254,8 @@ impl<'s> Publisher<'s> {
                     address,
                     self.frame_max,
                 );
-                put.map(|()| Unconfirmed {
-                    seq,
-                    position: record.position,
-                    exchange: address.exchange.into(),
-                    sent: now,
-                    returned: None,
-                })
+                let exchange = address.exchange.into();
+                put.map(|()| Unconfirmed::new(seq, record.position, exchange, now))
             });
             drop(state);
             match published {
