@@ -1,6 +1,6 @@
 //! A server for tests that follows a script.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,6 +15,9 @@ use walrelay_sink_client::{Servers, Stream};
 
 use crate::client::Login;
 use crate::client::wire::{Reader, put_frame, put_method, put_short, put_sized};
+
+/// Channels that may be open at a time.
+pub(crate) const MAX_OPEN: usize = 3;
 
 /// A message that a client has published.
 #[derive(Debug, Clone, Default)]
@@ -124,6 +127,7 @@ impl Scripted {
                         stream,
                         input: Vec::new(),
                         tags: HashMap::new(),
+                        open: BTreeSet::new(),
                         partial: None,
                         published: &published,
                         logins: &logins,
@@ -162,6 +166,8 @@ struct Session<'s> {
     input: Vec<u8>,
     /// The last delivery tag of each channel.
     tags: HashMap<u16, u64>,
+    /// The open channels.
+    open: BTreeSet<u16>,
     /// A message whose body is not complete, and the size of the body.
     partial: Option<(Published, u64)>,
     published: &'s Mutex<Vec<Published>>,
@@ -233,7 +239,23 @@ impl Session<'_> {
                 });
             }
             (10, 40) => put_method(out, 0, (10, 41), |out| out.push(0)),
-            (20, 10) => put_method(out, channel, (20, 11), |out| put_sized(out, |_| ())),
+            (20, 10) => {
+                assert!(self.open.insert(channel) && self.open.len() <= MAX_OPEN);
+                put_method(out, channel, (20, 11), |out| put_sized(out, |_| ()));
+            }
+            (20, 40) => {
+                self.open.remove(&channel);
+                put_method(out, channel, (20, 41), |_| ());
+            }
+            (20, 41) => {
+                self.open.remove(&channel);
+            }
+            (40, 10) => put_method(out, channel, (40, 11), |_| ()),
+            (50, 10) => put_method(out, channel, (50, 11), |out| {
+                put_short(out, b"queue");
+                out.extend_from_slice(&[0; 8]);
+            }),
+            (50, 20) => put_method(out, channel, (50, 21), |_| ()),
             (85, 10) => put_method(out, channel, (85, 11), |_| ()),
             (60, 40) => {
                 from.take(2).unwrap();
@@ -251,7 +273,7 @@ impl Session<'_> {
                 };
                 self.partial = Some((message, 0));
             }
-            (10, 31 | 50) | (20, 21 | 41) => {}
+            (10, 31 | 50) | (20, 21) => {}
             other => panic!("the method {other:?}"),
         }
     }

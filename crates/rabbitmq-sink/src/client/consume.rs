@@ -137,7 +137,7 @@ impl QueueReader {
 impl Connection {
     /// Begins to consume a queue; returns the connection and the channel.
     async fn consume(mut self, queue: &str) -> Result<(Self, u16), RabbitmqError> {
-        let asked = self.ask(
+        let asked = self.ask_and_keep(
             LIMIT,
             |method| matches!(method, Method::ConsumeOk),
             |out, channel| {

@@ -176,9 +176,32 @@ impl Connection {
         })
     }
 
-    /// Sends methods on a channel of their own, and waits for the answer or the close of the channel. The
-    /// channel stays open: a consumer goes on with it.
+    /// Sends methods on a channel of their own, and waits for the answer or the close of the channel by the
+    /// server. Closes the channel: the server allows so many, which the publisher may need.
     pub(super) async fn ask(
+        &mut self,
+        limit: Duration,
+        is_answer: fn(&Method<'_>) -> bool,
+        methods: impl FnOnce(&mut Vec<u8>, u16),
+    ) -> Asked {
+        let answer = self.ask_and_keep(limit, is_answer, methods).await?;
+        if answer.is_ok() && !is_answer(&Method::ChannelCloseOk) {
+            let channel = self.last_channel;
+            let mut out = Vec::new();
+            put_channel_close(&mut out, channel);
+            self.send(&out).await?;
+            let closed = self.answer(channel, limit, |method| match method {
+                Method::ChannelCloseOk => Ok(()),
+                other => Err(other),
+            });
+            closed.await?;
+        }
+        Ok(answer)
+    }
+
+    /// Asks as [`ask`](Self::ask) does, on the channel [`last_channel`](Self::last_channel). The channel stays
+    /// open unless the server closes it.
+    pub(super) async fn ask_and_keep(
         &mut self,
         limit: Duration,
         is_answer: fn(&Method<'_>) -> bool,

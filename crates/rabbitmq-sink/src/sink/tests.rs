@@ -11,9 +11,10 @@ use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
 use crate::client::Login;
+use crate::client::declare::Declare;
 use crate::client::publish::DeadLetterAddress;
 use crate::client::wire::{put_method, put_short};
-use crate::scripted::{Published, Scripted};
+use crate::scripted::{MAX_OPEN, Published, Scripted};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -435,6 +436,22 @@ fn a_confirm_of_a_message_that_was_not_sent_delivers_nothing() {
     under.send("e", "a", 1).unwrap();
     assert!(under.settled().is_empty());
     assert_eq!(server.bodies(), ["a-1", "a-1"]);
+}
+
+#[test]
+fn what_is_declared_leaves_all_channels_to_the_messages() {
+    let server = Scripted::start(ack);
+    let settings = Settings {
+        channels: u16::try_from(MAX_OPEN).unwrap(),
+        declare: Some(Declare {
+            exchange: "e".to_owned(),
+            queue: "queue".to_owned(),
+        }),
+        ..settings()
+    };
+    let mut under = Under::with(server.login(), settings);
+    under.send("e", "a", 1).unwrap();
+    assert!(under.settled().is_empty());
 }
 
 #[test]
