@@ -26,7 +26,7 @@ struct Under {
     accepted: u64,
 }
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         max_records: 10_000,
         max_bytes: 64 << 20,

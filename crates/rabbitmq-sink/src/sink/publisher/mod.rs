@@ -216,21 +216,27 @@ impl<'s> Publisher<'s> {
             }
             next = next.min(sent + self.shared.settings.confirm);
         }
+        // What ends the pause wakes the task, and a due record would wake it without an end.
+        if self.is_paused() {
+            return Ok(next);
+        }
         let due = self.shared.state().records.next_due();
         Ok(due.map_or(next, |due| due.max(now).min(next)))
+    }
+
+    /// Returns true if no message may be appended before the server answers or takes bytes.
+    fn is_paused(&self) -> bool {
+        self.blocked
+            || self.out.len() >= OUTPUT_BYTES
+            || (self.one_at_a_time && self.is_any_in_flight())
+            || self.channels.iter().any(|it| !it.is_open)
     }
 
     /// Appends the messages that may be sent now.
     fn publish(&mut self, now: Instant) {
         let shared = Arc::clone(self.shared);
-        while !self.blocked && self.out.len() < OUTPUT_BYTES {
+        while !self.is_paused() {
             if !self.refused.is_empty() && !self.shared.is_due(now) {
-                return;
-            }
-            if self.one_at_a_time && self.is_any_in_flight() {
-                return;
-            }
-            if self.channels.iter().any(|it| !it.is_open) {
                 return;
             }
             let channels = self.channels.iter_mut();
@@ -298,5 +304,51 @@ impl<'s> Publisher<'s> {
 
     pub(super) fn report_refused(&mut self) {
         self.refused.report(self.shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_sink::{KeyQueues, Record, Window};
+    use walrelay_testkit::Reports;
+
+    use super::*;
+    use crate::client::Input;
+    use crate::sink::tests::settings;
+
+    #[test]
+    fn a_record_that_is_due_does_not_wake_the_publisher_while_the_server_takes_nothing() {
+        let (stream, _server) = tokio::io::duplex(64);
+        let connection = Connection {
+            stream: Box::new(stream),
+            address: String::new(),
+            input: Input::default(),
+            frame_max: 4096,
+            channel_max: 8,
+            last_channel: 0,
+            heartbeat: Duration::ZERO,
+        };
+        let shared = Arc::new(Shared::new(
+            KeyQueues::new(8),
+            Window::new(8, 1 << 20),
+            Arc::new(settings()),
+            Arc::default(),
+            Arc::<Reports>::default(),
+        ));
+        shared.accept(&Record::default(), 0, 1).unwrap();
+        let mut endpoints = Endpoints::new(Arc::default());
+        let mut publisher = Publisher::new(&connection, &shared, &mut endpoints);
+        publisher.channels[0].is_open = true;
+        publisher.publish(Instant::now());
+        publisher.channels[0].in_flight = InFlight::default();
+        shared.send_again([0]);
+        let now = Instant::now();
+        let mut timer = |blocked| {
+            publisher.blocked = blocked;
+            let timer = publisher.timers(now, (now, now), Duration::ZERO);
+            timer.unwrap()
+        };
+        assert_eq!(timer(false), now);
+        assert!(timer(true) > now);
     }
 }
