@@ -131,6 +131,16 @@ fn of_the_bindings_of_a_rabbitmq_sink() {
 
     let lost = set.replace("=letters", "=lost");
     checked(&config, &[], &lost).fails(bindings, &["dead letters"]);
+    let stream = QueueOptions {
+        queue_type: "stream",
+        ..QueueOptions::default()
+    };
+    client.declare_queue("stream", stream);
+    client.bind("stream", "orders", "secret-paid");
+    checked(&config, &[], &set).passes(queues, &["3 queues"]);
+    let by_both = set.replace("=letters", "=stream");
+    let words = ["\"stream\" is a stream", "exchanges", "RabbitMQ 4.0"];
+    checked(&config, &[], &by_both).warns(queues, &words);
     let limit = ["set_policy", "limit", "^orders$", "{\"max-length\":5}"];
     server.control(&limit);
     // The interface shows a policy with the next figures of the queue.

@@ -57,9 +57,15 @@ struct Bindings {
     are_dead_letters_unbound: bool,
     /// The exchanges whose routing is not known.
     open: BTreeSet<String>,
-    /// The queues, and of each whether its name may be shown: that of a queue at the default exchange is a
-    /// routing key.
-    queues: BTreeMap<String, bool>,
+    queues: BTreeMap<String, Found>,
+}
+
+/// How messages come to a queue.
+#[derive(Default)]
+struct Found {
+    exchanges: BTreeSet<String>,
+    /// The name may be shown. That of a queue at the default exchange is a routing key, unless it is declared.
+    may_be_shown: bool,
 }
 
 impl Bindings {
@@ -81,7 +87,7 @@ impl Bindings {
                     _ => routes.takes_all(exchange)? != Some(false),
                 }
             {
-                self.queues.insert(declared.queue.clone(), true);
+                self.add(declared.queue.clone(), exchange, true);
                 self.routed += 1;
                 continue;
             }
@@ -118,9 +124,15 @@ impl Bindings {
         }
         let is_routed = is_open || !queues.is_empty();
         for queue in queues {
-            *self.queues.entry(queue).or_default() |= !exchange.is_empty();
+            self.add(queue, exchange, !exchange.is_empty());
         }
         Ok(Some(is_routed))
+    }
+
+    fn add(&mut self, queue: String, exchange: &str, may_be_shown: bool) {
+        let found = self.queues.entry(queue).or_default();
+        found.exchanges.insert(exchange.to_owned());
+        found.may_be_shown |= may_be_shown;
     }
 
     fn check(self) -> SinkCheck {
@@ -157,13 +169,23 @@ impl Bindings {
 
 fn queues(
     interface: &Interface<'_>,
-    names: &BTreeMap<String, bool>,
+    names: &BTreeMap<String, Found>,
 ) -> Result<SinkCheck, ManagementError> {
     let mut lossy = Vec::new();
-    for (name, may_be_shown) in names.iter().take(MAX_QUEUES) {
-        let queue = interface.queue(name)?;
-        if let Some(how) = queue.and_then(|queue| queue.loses()) {
-            lossy.push(if *may_be_shown {
+    for (name, found) in names.iter().take(MAX_QUEUES) {
+        let Some(queue) = interface.queue(name)? else {
+            continue;
+        };
+        let mut how = queue.loses();
+        let has_several = queue.members() > 1 || found.exchanges.len() > 1;
+        if queue.is_stream() && has_several && drops_confirmed(&interface.version()?) {
+            how = Some(
+                "is a stream of several nodes or exchanges: RabbitMQ before 4.0 can drop messages when \
+                 its leader changes",
+            );
+        }
+        if let Some(how) = how {
+            lossy.push(if found.may_be_shown {
                 format!("{name:?} {how}")
             } else {
                 format!("of a routing key {how}")
@@ -179,6 +201,32 @@ fn queues(
     let lossy = shortened(lossy, LISTED).join("; ");
     Ok(SinkCheck::warn(
         format!("confirmed messages can be lost: the queue {lossy}"),
-        "declare the queue anew as durable, and with x-overflow = reject-publish if it has a limit",
+        "declare the queue anew as durable, and with x-overflow = reject-publish if it has a limit; \
+         use RabbitMQ 4.0 or newer for streams",
     ))
+}
+
+/// Returns whether a server of this version confirms messages to a stream that it drops, after a change
+/// of the stream's leader.
+fn drops_confirmed(version: &str) -> bool {
+    let major = version.split('.').next().unwrap_or_default();
+    major.parse::<u32>().is_ok_and(|major| major < 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::drops_confirmed;
+
+    #[test]
+    fn streams_drop_no_confirmed_messages_from_version_4_on() {
+        for (version, drops) in [
+            ("3.10.8", true),
+            ("3.13.7", true),
+            ("4.0.0-rc.1", false),
+            ("4.2.1", false),
+            ("", false),
+        ] {
+            assert_eq!(drops_confirmed(version), drops, "{version}");
+        }
+    }
 }

@@ -73,10 +73,20 @@ pub(crate) enum ManagementError {
 pub(crate) struct Queue {
     #[serde(default)]
     durable: bool,
+    /// The nodes that have a replica, of a stream or a quorum queue.
+    #[serde(default)]
+    members: serde_json::Value,
     #[serde(default)]
     arguments: HashMap<String, serde_json::Value>,
     #[serde(default)]
     effective_policy_definition: Policy,
+}
+
+/// The part of the overview that is used.
+#[derive(Debug, Default, Deserialize)]
+struct Overview {
+    #[serde(default)]
+    rabbitmq_version: String,
 }
 
 /// A policy; an empty one is written as a list.
@@ -103,16 +113,31 @@ impl Queue {
         argument.or(of_policy)
     }
 
+    fn is(&self, key: &str, value: &str) -> bool {
+        self.has(key).and_then(serde_json::Value::as_str) == Some(value)
+    }
+
+    /// Returns the number of nodes that have a replica; zero of a classic queue.
+    pub(crate) fn members(&self) -> usize {
+        self.members.as_array().map_or(0, Vec::len)
+    }
+
+    /// Returns true if it is a stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.is("queue-type", "stream")
+    }
+
     /// Returns how the queue loses messages that it has confirmed.
     pub(crate) fn loses(&self) -> Option<&'static str> {
-        let is = |key, value| self.has(key).and_then(serde_json::Value::as_str) == Some(value);
         if !self.durable {
             return Some("is not durable, and loses its messages with the server");
         }
         // A stream keeps its newest messages by design, whether they were read or not.
         let is_limited = self.has("max-length").is_some() || self.has("max-length-bytes").is_some();
-        let refuses = is("overflow", "reject-publish") || is("overflow", "reject-publish-dlx");
-        (is_limited && !refuses && !is("queue-type", "stream"))
+        let refuses = ["reject-publish", "reject-publish-dlx"]
+            .iter()
+            .any(|value| self.is("overflow", value));
+        (is_limited && !refuses && !self.is_stream())
             .then_some("has a limit and drops its oldest messages (drop-head)")
     }
 }
@@ -152,13 +177,15 @@ impl Interface<'_> {
         name: &str,
         path: &str,
     ) -> Result<Option<T>, ManagementError> {
-        let Management { url, vhost, .. } = self.of;
         let escaped = |text| utf8_percent_encode(text, RESERVED);
-        let address = format!(
-            "{url}/api/{kind}/{}/{}{path}",
-            escaped(vhost),
-            escaped(name)
-        );
+        let (vhost, name) = (escaped(&self.of.vhost), escaped(name));
+        self.read(&format!("{kind}/{vhost}/{name}{path}"))
+    }
+
+    /// Reads a path of the interface; `None` if it does not exist.
+    fn read<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ManagementError> {
+        let Management { url, .. } = self.of;
+        let address = format!("{url}/api/{path}");
         let unreachable = |reason: String| ManagementError::Unreachable {
             url: url.clone(),
             reason,
@@ -192,6 +219,12 @@ impl Interface<'_> {
     /// Reads a queue; `None` if it does not exist.
     pub(crate) fn queue(&self, name: &str) -> Result<Option<Queue>, ManagementError> {
         self.get("queues", name, "")
+    }
+
+    /// Reads the version of the server; empty if the interface does not tell it.
+    pub(crate) fn version(&self) -> Result<String, ManagementError> {
+        let overview = self.read::<Overview>("overview")?;
+        Ok(overview.unwrap_or_default().rabbitmq_version)
     }
 }
 
@@ -251,6 +284,17 @@ mod tests {
                 Some(words) => found.is_some_and(|found| found.contains(words)),
             };
             assert!(is_right, "{json}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn replicas_are_counted() {
+        for (json, wanted) in [
+            (r#"{"durable": true}"#, 0),
+            (r#"{"members": ["rabbit@a", "rabbit@b"]}"#, 2),
+        ] {
+            let queue: Queue = serde_json::from_str(json).unwrap();
+            assert_eq!(queue.members(), wanted, "{json}");
         }
     }
 }
