@@ -64,6 +64,15 @@ pub(crate) struct Connection {
     pub(crate) last_channel: u16,
     /// Zero: there are no heartbeats.
     pub(crate) heartbeat: Duration,
+    /// The server may confirm messages to a stream that it drops.
+    pub(crate) may_drop_confirmed: bool,
+}
+
+/// Returns whether a server of this version confirms messages to a stream that it drops, after a change
+/// of the stream's leader; `None` if the version cannot be read. RabbitMQ does before 4.0.
+pub(crate) fn drops_confirmed(version: &str) -> Option<bool> {
+    let major = version.split('.').next().unwrap_or_default();
+    major.parse::<u32>().ok().map(|major| major < 4)
 }
 
 /// Bytes from the server that are not decoded yet.
@@ -114,6 +123,7 @@ pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, R
             channel_max: CHANNELS,
             last_channel: 0,
             heartbeat: login.heartbeat,
+            may_drop_confirmed: true,
         };
         connection.log_in(login).await?;
         Ok(connection)
@@ -131,12 +141,21 @@ impl Connection {
         };
         self.send(wire::PROTOCOL_HEADER).await?;
         let offered = self.answer(0, limit, |method| match method {
-            Method::Start { mechanisms } => Ok(mechanisms
-                .split(|byte| *byte == b' ')
-                .any(|offered| offered == mechanism)),
+            Method::Start {
+                version,
+                mechanisms,
+            } => {
+                let version = version.and_then(|it| std::str::from_utf8(it).ok());
+                let is_offered = mechanisms
+                    .split(|byte| *byte == b' ')
+                    .any(|offered| offered == mechanism);
+                Ok((version.and_then(drops_confirmed), is_offered))
+            }
             other => Err(other),
         });
-        if !offered.await? {
+        let (drops_confirmed, is_offered) = offered.await?;
+        self.may_drop_confirmed = drops_confirmed.unwrap_or(true);
+        if !is_offered {
             let text = String::from_utf8_lossy(mechanism);
             let text = format!("the server does not offer the mechanism {text}");
             return Err(RabbitmqError::Denied {
@@ -349,4 +368,22 @@ pub(crate) fn put_close(out: &mut Vec<u8>) {
         put_short(out, b"");
         out.extend_from_slice(&[0; 4]);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_drop_no_confirmed_messages_from_version_4_on() {
+        for (version, drops) in [
+            ("3.10.8", Some(true)),
+            ("3.13.7", Some(true)),
+            ("4.0.0-rc.1", Some(false)),
+            ("4.2.1", Some(false)),
+            ("", None),
+        ] {
+            assert_eq!(drops_confirmed(version), drops, "{version}");
+        }
+    }
 }

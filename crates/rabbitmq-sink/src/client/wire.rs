@@ -45,6 +45,7 @@ pub(crate) enum Frame<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Method<'a> {
     Start {
+        version: Option<&'a [u8]>,
         mechanisms: &'a [u8],
     },
     Tune {
@@ -148,8 +149,9 @@ fn method<'a>(from: &mut Reader<'a>) -> Result<Method<'a>, ProtocolError> {
     Ok(match (class, number) {
         (10, 10) => {
             from.take(2)?;
-            from.long_string()?;
+            let [version] = from.table_texts(["version"])?;
             Method::Start {
+                version,
                 mechanisms: from.long_string()?,
             }
         }

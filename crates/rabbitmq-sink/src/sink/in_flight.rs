@@ -48,6 +48,15 @@ pub(super) enum Answer {
     Returned(u16),
 }
 
+/// When a confirm counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counting {
+    /// When it comes.
+    AtOnce,
+    /// When all earlier messages of its exchange have an answer.
+    InOrder,
+}
+
 /// The unconfirmed messages of a channel, by delivery tag.
 ///
 /// The server sends `basic.return` before the confirm of the returned message, so a message whose
@@ -55,7 +64,7 @@ pub(super) enum Answer {
 /// position that it carries, and by nothing else.
 ///
 /// # Confirms in order
-/// A message counts as delivered once all earlier ones of its exchange have an answer. RabbitMQ before 4.0
+/// With RabbitMQ before 4.0, a message counts as delivered once all earlier ones of its exchange have an answer. It
 /// confirms messages to a stream that it does not store: after a change of the stream's leader it sends
 /// unconfirmed messages to the new leader by their delivery tags, in place of the numbers that the
 /// channel counts for the stream (`resend_all` of `rabbit_stream_queue.erl`). The leader then takes later messages
@@ -66,17 +75,25 @@ pub(super) enum Answer {
 pub(super) struct InFlight {
     last_tag: u64,
     messages: BTreeMap<u64, Unconfirmed>,
-    /// The tags of each exchange in their order. Some have left `messages`.
-    tags: HashMap<Arc<str>, VecDeque<u64>>,
+    /// The tags of each exchange in their order, if confirms count in order. Some have left `messages`.
+    tags: Option<HashMap<Arc<str>, VecDeque<u64>>>,
 }
 
 impl InFlight {
+    pub(super) fn new(counting: Counting) -> Self {
+        Self {
+            tags: (counting == Counting::InOrder).then(HashMap::new),
+            ..Self::default()
+        }
+    }
+
     /// Adds a message, which gets the next delivery tag of the channel.
     pub(super) fn push(&mut self, message: Unconfirmed) {
         self.last_tag += 1;
-        let exchange = Arc::clone(&message.exchange);
-        let tags = self.tags.entry(exchange).or_default();
-        tags.push_back(self.last_tag);
+        if let Some(tags) = &mut self.tags {
+            let tags = tags.entry(Arc::clone(&message.exchange)).or_default();
+            tags.push_back(self.last_tag);
+        }
         self.messages.insert(self.last_tag, message);
     }
 
@@ -122,6 +139,7 @@ impl InFlight {
             let answer = match message.returned {
                 Some(code) => Answer::Returned(code),
                 None if !ack && !message.acked => Answer::Refused,
+                None if self.tags.is_none() => Answer::Delivered,
                 None => {
                     message.acked = true;
                     self.take_delivered(&exchange, &mut known);
@@ -137,7 +155,10 @@ impl InFlight {
 
     /// Removes the first messages of an exchange as far as they are confirmed.
     fn take_delivered(&mut self, exchange: &str, known: &mut Vec<(Unconfirmed, Answer)>) {
-        let Some(tags) = self.tags.get_mut(exchange) else {
+        let Some(all) = &mut self.tags else {
+            return;
+        };
+        let Some(tags) = all.get_mut(exchange) else {
             return;
         };
         while let Some(first) = tags.front() {
@@ -150,7 +171,7 @@ impl InFlight {
                 }
             }
         }
-        self.tags.remove(exchange);
+        all.remove(exchange);
     }
 
     /// Removes the first message without a confirm to an exchange for which this is true.
@@ -167,12 +188,17 @@ impl InFlight {
     pub(super) fn drop_all_to(&mut self, exchange: &str) {
         self.messages
             .retain(|_, message| &*message.exchange != exchange);
-        self.tags.remove(exchange);
+        if let Some(tags) = &mut self.tags {
+            tags.remove(exchange);
+        }
     }
 
     /// Removes all: the channel is closed.
     pub(super) fn take_all(&mut self) -> Vec<Unconfirmed> {
-        std::mem::take(self).messages.into_values().collect()
+        if let Some(tags) = &mut self.tags {
+            tags.clear();
+        }
+        std::mem::take(&mut self.messages).into_values().collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -207,7 +233,10 @@ mod tests {
 
     /// Makes messages to these exchanges.
     fn to(exchanges: &[&str]) -> InFlight {
-        let mut in_flight = InFlight::default();
+        sent(exchanges, InFlight::new(Counting::InOrder))
+    }
+
+    fn sent(exchanges: &[&str], mut in_flight: InFlight) -> InFlight {
         for (seq, exchange) in (0..).zip(exchanges) {
             let exchange = (*exchange).into();
             let message = Unconfirmed::new(seq, position(seq), exchange, Instant::now());
@@ -275,7 +304,22 @@ mod tests {
         let confirmed = seqs(in_flight.answered(0, true, false));
         let all = vec![(0, Returned(312)), (1, Delivered), (2, Refused)];
         assert_eq!(confirmed, Some(all));
-        assert!(in_flight.is_empty() && in_flight.tags.is_empty());
+        assert!(in_flight.is_empty() && in_flight.tags.is_some_and(|tags| tags.is_empty()));
+    }
+
+    #[test]
+    fn a_confirm_of_a_newer_server_waits_for_none() {
+        let mut in_flight = sent(&["a", "a", "a"], InFlight::new(Counting::AtOnce));
+        assert!(in_flight.returned(position(2), 312));
+        let last = seqs(in_flight.answered(3, false, true));
+        assert_eq!(last, Some(vec![(2, Returned(312))]));
+        let second = seqs(in_flight.answered(2, false, true));
+        assert_eq!(second, Some(vec![(1, Delivered)]));
+        assert_eq!(
+            seqs(in_flight.answered(2, true, false)),
+            Some(vec![(0, Refused)])
+        );
+        assert!(in_flight.is_empty() && in_flight.tags.is_none());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use walrelay_sink::{Disposition, Endpoints, Poison};
 use walrelay_sink_client::{ConnectError, FOREVER, Failure, Refused};
 
 use super::Shared;
-use super::in_flight::{InFlight, Unconfirmed};
+use super::in_flight::{Counting, InFlight, Unconfirmed};
 use crate::client::error::RabbitmqError;
 use crate::client::publish::{self, put_publish};
 use crate::client::wire::put_frame;
@@ -43,6 +43,7 @@ pub(super) struct Publisher<'s> {
     address: String,
     frame_max: usize,
     channels: Vec<Channel>,
+    counting: Counting,
     /// The highest number of a channel.
     max_number: u16,
     /// The number of the channel that was opened last.
@@ -73,6 +74,11 @@ impl<'s> Publisher<'s> {
             address: connection.address.clone(),
             frame_max: connection.frame_max,
             channels: Vec::new(),
+            counting: if connection.may_drop_confirmed {
+                Counting::InOrder
+            } else {
+                Counting::AtOnce
+            },
             max_number: connection.channel_max,
             last_number: connection.last_channel,
             blocked: false,
@@ -101,7 +107,7 @@ impl<'s> Publisher<'s> {
             number: self.last_number,
             asked: Instant::now(),
             is_open: false,
-            in_flight: InFlight::default(),
+            in_flight: InFlight::new(self.counting),
             returning: None,
         });
     }
@@ -327,6 +333,7 @@ mod tests {
             channel_max: 8,
             last_channel: 0,
             heartbeat: Duration::ZERO,
+            may_drop_confirmed: true,
         };
         let shared = Arc::new(Shared::new(
             KeyQueues::new(8),
