@@ -1,17 +1,23 @@
 //! The items of `walrelay check`.
 
+use std::sync::Arc;
+
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
 use walrelay_sink::{Chain, FailureClass, ToFailure as _};
-use walrelay_sink_client::{ConnectError, run_apart};
+use walrelay_sink_client::{ConnectError, Connected as _, run_apart};
 
+use crate::client::Login;
+use crate::client::cluster::SlotMap;
 use crate::client::error::{ProtocolError, RedisError};
+use crate::client::link::Link;
 use crate::client::refusal::{Refusal, code, meaning};
 use crate::client::resp::{Reply, put_command};
 use crate::client::sentinel::Sentinel;
-use crate::client::{Connection, Login, connect};
+use crate::sink::Settings;
 
 const SENTINEL: &str = "redis-sentinel";
 const LOGIN: &str = "redis-login";
+const CLUSTER: &str = "redis-cluster";
 const SERVER: &str = "redis-server";
 const MEMORY: &str = "redis-memory";
 const DURABILITY: &str = "redis-durability";
@@ -20,9 +26,10 @@ const RIGHTS: &str = "redis-rights";
 const DEAD_LETTERS: &str = "redis-dead-letters";
 
 /// The items, in the order of the report.
-pub(crate) const ITEMS: [&str; 8] = [
+pub(crate) const ITEMS: [&str; 9] = [
     SENTINEL,
     LOGIN,
+    CLUSTER,
     SERVER,
     MEMORY,
     DURABILITY,
@@ -39,17 +46,17 @@ const LISTED: usize = 5;
 const OLDEST: u32 = 7;
 
 /// Logs in, and looks at the server, the streams and the rights.
-pub(crate) fn check(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
-    let checked = run_apart(|| run(login, input));
+pub(crate) fn check(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) -> SinkChecks {
+    let checked = run_apart(|| run(login, settings, input));
     checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
 /// Returns why no dead letter can be written to this stream; `None` if one can be, or if the server
 /// tells nothing.
-pub(crate) fn dead_letter_obstacle(login: &Login, stream: &str) -> Option<String> {
+pub(crate) fn dead_letter_obstacle(login: &Arc<Login>, stream: &str) -> Option<String> {
     let check = async || {
-        let connection = connect(login, 0).await?;
-        let mut server = Server { connection, login };
+        let link = Link::connect(login, 0).await?;
+        let mut server = Server { link, login };
         server.dead_letters(stream).await
     };
     let check = run_apart(check).ok()?.ok()?;
@@ -60,7 +67,7 @@ fn failed(error: &RedisError) -> SinkCheck {
     SinkCheck::failed(error.to_failure())
 }
 
-async fn run(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
+async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) -> SinkChecks {
     let mut checks = Vec::new();
     if let Some(sentinel) = &login.sentinel {
         let check = sentinels(login, sentinel).await;
@@ -70,16 +77,23 @@ async fn run(login: &Login, input: &CheckInput<'_>) -> SinkChecks {
             return checks;
         }
     }
-    let connection = match connect(login, 0).await {
-        Ok(connection) => connection,
+    let link = match Link::connect(login, 0).await {
+        Ok(link) => link,
+        Err(error @ RedisError::Cluster { .. }) => {
+            checks.push((CLUSTER, failed(&error)));
+            return checks;
+        }
         Err(error) => {
             checks.push((LOGIN, failed(&error)));
             return checks;
         }
     };
-    let found = format!("{} takes the login", connection.address);
+    let found = format!("{} takes the login", link.address());
     checks.push((LOGIN, SinkCheck::pass(found)));
-    let mut server = Server { connection, login };
+    if let Some(map) = link.map() {
+        checks.push((CLUSTER, cluster(map, settings.wait.replicas)));
+    }
+    let mut server = Server { link, login };
     let others = server.others(input).await;
     match others {
         Ok(others) => checks.extend(others),
@@ -122,8 +136,35 @@ async fn sentinels(login: &Login, sentinel: &Sentinel) -> SinkCheck {
     }
 }
 
+/// Judges the slots of a cluster, and its replicas.
+fn cluster(map: &SlotMap, wait_replicas: u32) -> SinkCheck {
+    let unserved = map.unserved();
+    if unserved > 0 {
+        return SinkCheck::warn(
+            format!("no node of the cluster serves {unserved} slots: events of their streams wait"),
+            "give each slot a node: redis-cli --cluster fix HOST:PORT",
+        );
+    }
+    let masters = map.masters();
+    let fewest = masters.iter().min_by_key(|master| master.replicas.len());
+    let count = masters.len();
+    let Some(fewest) = fewest else {
+        return SinkCheck::pass("the cluster has no node with a slot");
+    };
+    let (replicas, (host, port)) = (fewest.replicas.len(), &fewest.address);
+    if replicas < wait_replicas as usize {
+        return SinkCheck::warn(
+            format!("{host}:{port} has {replicas} replicas, and wait_replicas is {wait_replicas}"),
+            "give each node with slots more replicas, or lower wait_replicas",
+        );
+    }
+    SinkCheck::pass(format!(
+        "{count} nodes serve all slots, each with {replicas} replicas or more"
+    ))
+}
+
 struct Server<'a> {
-    connection: Connection,
+    link: Link,
     login: &'a Login,
 }
 
@@ -137,16 +178,30 @@ struct StreamState {
 
 impl Server<'_> {
     async fn others(&mut self, input: &CheckInput<'_>) -> Result<SinkChecks, RedisError> {
-        let info = self.info().await?;
-        let sync = self.setting("appendfsync").await?;
-        let mut checks = vec![
-            (SERVER, server(info.as_deref())),
-            (MEMORY, memory(info.as_deref())),
-            (DURABILITY, durability(info.as_deref(), sync.as_deref())),
-        ];
+        let (mut servers, mut memories, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..self.link.names().count() {
+            let info = self.info(number).await?;
+            let sync = self.setting(number, "appendfsync").await?;
+            let named = |mut check: SinkCheck| {
+                if self.link.map().is_some() {
+                    check.finding = format!("{}: {}", self.link.name(number), check.finding);
+                }
+                check
+            };
+            servers.push(named(server(info.as_deref(), self.link.map().is_some())));
+            memories.push(named(memory(info.as_deref())));
+            disks.push(named(durability(info.as_deref(), sync.as_deref())));
+        }
+        let judged = [(SERVER, servers), (MEMORY, memories), (DURABILITY, disks)];
+        let worst = judged.map(|(item, checks)| Some((item, worst(checks)?)));
+        let mut checks: SinkChecks = worst.into_iter().flatten().collect();
         let (mut streams, mut others) = (Vec::new(), Vec::new());
         let (mut allowed, mut denied) = (Vec::new(), Vec::new());
         for name in input.topics.iter().take(MAX_STREAMS) {
+            if self.link.place(name).is_err() {
+                // The item of the cluster warns of it.
+                continue;
+            }
             let state = self.stream(name).await?;
             let list = if state.wrong_type {
                 &mut others
@@ -167,28 +222,26 @@ impl Server<'_> {
         Ok(checks)
     }
 
-    async fn one(&mut self, arguments: &[&str]) -> Result<Reply, RedisError> {
+    async fn one(&mut self, number: usize, arguments: &[&str]) -> Result<Reply, RedisError> {
         let mut out = Vec::new();
         put_command(&mut out, arguments);
-        let mut replies = self
-            .connection
-            .call(&out, 1, self.login.servers.timeout)
-            .await?;
+        let connection = self.link.open(number).await?;
+        let mut replies = connection.call(&out, 1, self.login.servers.timeout).await?;
         let none = ProtocolError("no reply");
-        replies.pop().ok_or_else(|| self.connection.protocol(none))
+        replies.pop().ok_or_else(|| connection.protocol(none))
     }
 
-    /// Returns what the server says of itself; `None` if the user may not ask.
-    async fn info(&mut self) -> Result<Option<String>, RedisError> {
-        Ok(match self.one(&["INFO"]).await? {
+    /// Returns what a server says of itself; `None` if the user may not ask.
+    async fn info(&mut self, number: usize) -> Result<Option<String>, RedisError> {
+        Ok(match self.one(number, &["INFO"]).await? {
             Reply::String(Some(info)) => Some(String::from_utf8_lossy(&info).into_owned()),
             _ => None,
         })
     }
 
     /// Returns a setting; `None` if the user may not ask.
-    async fn setting(&mut self, name: &str) -> Result<Option<String>, RedisError> {
-        let reply = self.one(&["CONFIG", "GET", name]).await?;
+    async fn setting(&mut self, number: usize, name: &str) -> Result<Option<String>, RedisError> {
+        let reply = self.one(number, &["CONFIG", "GET", name]).await?;
         Ok(match reply {
             Reply::Array(Some(pair)) => match &*pair {
                 [_, Reply::String(Some(value))] => {
@@ -207,6 +260,7 @@ impl Server<'_> {
             wrong_type: false,
             denied: None,
         };
+        let number = self.link.place(name)?.server;
         let commands: [&[&str]; 5] = [
             &["XADD", name, "0-0", "field", "value"],
             &["XRANGE", name, "0-0", "0-0"],
@@ -219,7 +273,7 @@ impl Server<'_> {
                 .into_iter()
                 .zip(["XADD", "XRANGE", "XINFO STREAM", "MULTI", "EXEC"])
         {
-            let Reply::Error(text) = self.one(command).await? else {
+            let Reply::Error(text) = self.one(number, command).await? else {
                 continue;
             };
             state.wrong_type |= text.starts_with(b"WRONGTYPE");
@@ -271,7 +325,18 @@ fn unseen(what: &str) -> SinkCheck {
     )
 }
 
-fn server(info: Option<&str>) -> SinkCheck {
+/// Returns the first check that has failed, else the first that warns, else the first.
+fn worst(checks: Vec<SinkCheck>) -> Option<SinkCheck> {
+    let rank = |check: &SinkCheck| match check.verdict {
+        SinkVerdict::Fail { .. } => 0,
+        SinkVerdict::Warn => 1,
+        SinkVerdict::Pass => 2,
+    };
+    checks.into_iter().min_by_key(rank)
+}
+
+/// Judges version and role of a server. `in_cluster`: it is to be a node of one.
+fn server(info: Option<&str>, in_cluster: bool) -> SinkCheck {
     let Some(info) = info else {
         return unseen("the server's version");
     };
@@ -292,11 +357,11 @@ fn server(info: Option<&str>) -> SinkCheck {
             "use a newer server",
         );
     }
-    if of("cluster_enabled") == Some("1") {
+    if of("cluster_enabled") == Some("1") && !in_cluster {
         return SinkCheck::fail(
             ("redis-cluster", FailureClass::Configuration),
-            format!("{shown} is part of a cluster, for which the sink is not made"),
-            "use a server without cluster-enabled",
+            format!("{shown} is a node of a cluster"),
+            "set cluster = true in [sink.redis]",
         );
     }
     if of("role") == Some("slave") {
@@ -415,9 +480,12 @@ mod tests {
                 "redis-cluster",
             ),
         ] {
-            assert_eq!(id(&server(info)), expected, "{info:?}");
+            assert_eq!(id(&server(info, false)), expected, "{info:?}");
         }
-        let valkey = server(Some("redis_version:7.2.4\r\nvalkey_version:8.1.8\r\n"));
+        let valkey = server(
+            Some("redis_version:7.2.4\r\nvalkey_version:8.1.8\r\ncluster_enabled:1\r\n"),
+            true,
+        );
         assert_eq!(valkey.finding, "Valkey 8.1.8");
     }
 

@@ -20,6 +20,12 @@ impl ToFailure for RedisError {
                 "Sentinel names no master of Redis that can be used",
                 "correct sentinels and master in [sink.redis], and give the user the right +role",
             ),
+            Self::Cluster { .. } => (
+                "redis-cluster",
+                FailureClass::Configuration,
+                "the slots of the Redis Cluster cannot be read",
+                "correct hosts and cluster in [sink.redis], and give the user the right +cluster|slots",
+            ),
             Self::Connect(ConnectError::Settings(_)) => (
                 "redis-settings",
                 FailureClass::Configuration,

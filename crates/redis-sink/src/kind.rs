@@ -12,6 +12,7 @@ use walrelay_sink_client::{Servers, client_config};
 
 use crate::RedisError;
 use crate::check::{self, ITEMS};
+use crate::client::cluster::Cluster;
 use crate::client::sentinel::Sentinel;
 use crate::client::{Credentials, Login};
 use crate::dlq::RedisDeadLetters;
@@ -67,6 +68,7 @@ impl RedisKind {
                 timeout: section.connect_timeout,
             },
             sentinel: section.master.as_ref().map(sentinel),
+            cluster: section.cluster.then(Cluster::default),
             credentials: Credentials {
                 username: section.username.clone(),
                 password: section.password.clone(),
@@ -130,7 +132,7 @@ impl SinkKind for RedisKind {
     }
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
-        check::check(&self.login, &input)
+        check::check(&self.login, &self.settings, &input)
     }
 
     fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {

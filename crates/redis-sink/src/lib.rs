@@ -3,13 +3,13 @@
 //! # Contents
 //! - [`RedisKind`], [`RedisSection`], [`Ids`]: the kind of sink, and its section of the configuration.
 //! - [`RedisError`]: why there is no connection.
-//! - `client`: the protocol RESP2, a login, the TLS settings, the meaning of error replies. `sink`:
-//!   what is in flight, entries and their ids, and the thread that writes. `dlq`: dead letters that are
-//!   read back.
+//! - `client`: the protocol RESP2, a login, the TLS settings, the meaning of error replies, the nodes of a
+//!   cluster, and which of them has a stream. `sink`: what is in flight, entries and their ids, and the
+//!   thread that writes. `dlq`: dead letters that are read back.
 //!
 //! # Invariants
-//! - One transaction is in flight, and each of its replies is read: a command that fails is never
-//!   passed by a later one of its stream.
+//! - Of each stream one transaction is in flight, and each of its replies is read: a command that fails
+//!   is never passed by a later one of its stream.
 //! - A record is delivered when its `XADD` has succeeded, or when the server shows its entry.
 //! - No bytes of a server make the decoder panic, and it stores no more than the server has sent.
 //! - Nothing of an event is logged or part of an error but the name of its stream. The texts of error

@@ -29,6 +29,8 @@ pub struct RedisSection at "sink.redis" {
     "hosts" hosts: Vec<String> = strings().or_empty();
     /// Instead of `hosts`: the sentinels, each with a port if it is not 26379, which are asked for the address of `master` before each connection.
     "sentinels" sentinels: Vec<String> = strings().or_empty();
+    /// Whether `hosts` are nodes of a Redis Cluster, some or all of them. Each stream is one key, hence in one slot.
+    "cluster" cluster: bool = boolean().or("false");
     /// The name under which the sentinels know the master.
     "master" master: Option<String> = text(name).optional();
     /// The user of an access control list of the sentinels. Unset: their default user.
@@ -145,6 +147,12 @@ impl RedisSection {
                 let unless = "with `sentinels`, which name the host";
                 return Err(reader.no_effect(&at("hosts"), unless));
             }
+            if self.cluster {
+                let what =
+                    "`cluster` and `sentinels` exclude each other: a cluster has no sentinels"
+                        .to_owned();
+                return Err(reader.conflict(&at("cluster"), what));
+            }
             if self.master.is_none() {
                 return Err(reader.missing(&at("master"), "\"mymaster\""));
             }
@@ -161,7 +169,7 @@ impl RedisSection {
         }
     }
 
-    /// Returns host and port of the servers, or of the sentinels.
+    /// Returns host and port of the servers, some nodes of the cluster, or the sentinels.
     pub(crate) fn hosts(&self) -> Vec<(String, u16)> {
         let (_, addresses, port) = self.addresses();
         let hosts = addresses.iter().filter_map(|it| host_and_port(it, port));

@@ -75,13 +75,14 @@ impl Endpoints {
         self.answered(server, false);
     }
 
-    /// Removes the figures of all servers but this one.
-    pub fn keep_only(&mut self, server: &str) {
+    /// Removes the figures of all servers but these.
+    pub fn keep_only<'s>(&mut self, servers: impl IntoIterator<Item = &'s str>) {
+        let servers: Vec<&str> = servers.into_iter().collect();
         let mut shown = lock(&self.shown);
-        let mut kept = shown.iter().map(|endpoint| endpoint.name == server);
+        let mut kept = shown.iter().map(|it| servers.contains(&&*it.name));
         self.times.retain(|_| kept.next() == Some(true));
         drop(kept);
-        shown.retain(|endpoint| endpoint.name == server);
+        shown.retain(|endpoint| servers.contains(&&*endpoint.name));
     }
 
     fn answered(&mut self, server: &str, again: bool) -> Option<usize> {
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!((b.state.as_str(), b.rtt_mean), (EndpointStats::DOWN, None));
         assert!(!stats.all_down.load(Relaxed), "not for two seconds yet");
 
-        endpoints.keep_only("b:2");
+        endpoints.keep_only(["b:2"]);
         endpoints.attempt("b:2", Some(Duration::from_secs(2)), false);
         let [b] = &*stats.endpoints() else {
             panic!("{:?}", stats.endpoints());

@@ -7,7 +7,7 @@
 //! - [`RabbitMq`]: a RabbitMQ server. [`AmqpClient`] declares and reads there.
 //! - [`Nats`]: a NATS server. [`NatsClient`] creates and reads streams there.
 //! - [`Redis`]: a Redis server. [`RedisClient`] reads streams there. [`RedisGroup`]: a master, a replica
-//!   and a Sentinel.
+//!   and a Sentinel. [`RedisCluster`]: three masters with or without replicas.
 //! - [`SecureKafka`]: a broker with TLS, logins and access control, and with certificates that are
 //!   wrong in one way each. [`Authority`] issues certificates.
 //! - [`Program`]: a program under test, with its log. [`output`]: a command that runs to its end.
@@ -92,7 +92,9 @@ pub use program::{Program, output};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use rabbitmq::{AmqpClient, AmqpMessage, Publication, QueueOptions, RabbitMq, RabbitMqInTurn};
 pub use receiver::{HttpReceiver, Reaction, Received};
-pub use redis::{Redis, RedisClient, RedisGroup, RedisInTurn, RedisReply, StreamEntry};
+pub use redis::{
+    Redis, RedisClient, RedisCluster, RedisGroup, RedisInTurn, RedisReply, StreamEntry,
+};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};

@@ -1,6 +1,6 @@
 use std::fs;
 
-use walrelay_testkit::{Authority, Redis, RedisGroup};
+use walrelay_testkit::{Authority, Redis, RedisCluster, RedisGroup};
 
 use super::checked;
 use crate::rig::Rig;
@@ -105,6 +105,41 @@ fn of_a_redis_sink() {
     client.done("REPLICAOF 127.0.0.1 1");
     checked(&config, &[], &set).fails(about_server, &["[redis-replica]"]);
     client.done("REPLICAOF NO ONE");
+}
+
+#[test]
+fn of_a_redis_sink_with_a_cluster() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let cluster = RedisCluster::start(false);
+    let rig = Rig::without_broker(18).outbox();
+    let config = rig.config();
+    let with = |port: u16, set: &str| {
+        format!("sink.kind=redis sink.redis.hosts=[\"127.0.0.1:{port}\"] {set}")
+    };
+    let port = cluster.node(0).port();
+    let (item, about_server) = ("redis/redis-cluster", "redis/redis-server");
+    let fine = checked(&config, &[], &with(port, "sink.redis.cluster=true"));
+    fine.passes(item, &["3 nodes serve all slots"]);
+    fine.passes(about_server, &["127.0.0.1:"]);
+    let waits = "sink.redis.cluster=true sink.redis.wait_replicas=1";
+    let waits = checked(&config, &[], &with(port, waits));
+    waits.warns(item, &["has 0 replicas", "wait_replicas is 1"]);
+    let not_said = checked(&config, &[], &with(port, ""));
+    not_said.fails(about_server, &["[redis-cluster]", "cluster = true"]);
+    not_said.ends(78);
+    let slot = cluster.slot("any");
+    for number in 0..3 {
+        let delete = format!("CLUSTER DELSLOTS {slot}");
+        cluster.client(number).done(&delete);
+    }
+    let unserved = checked(&config, &[], &with(port, "sink.redis.cluster=true"));
+    unserved.warns(item, &["serves 1 slots"]);
+    let alone = Redis::start();
+    let alone = checked(&config, &[], &with(alone.port(), "sink.redis.cluster=true"));
+    alone.fails(item, &["[redis-cluster]", "no node of a cluster"]);
+    alone.ends(78);
 }
 
 #[test]

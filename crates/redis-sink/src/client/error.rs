@@ -41,6 +41,14 @@ pub enum RedisError {
         /// What is wrong.
         reason: String,
     },
+    /// The hosts are no nodes of a cluster whose slots can be read.
+    #[error("{address}: {reason}")]
+    Cluster {
+        /// Host and port.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// User or password are refused, or missing.
     #[error("{address}: the server refuses the login: {code}")]
     Denied {
@@ -54,7 +62,9 @@ pub enum RedisError {
 impl ClientError for RedisError {
     fn disposition(&self) -> Disposition {
         match self {
-            Self::Denied { .. } | Self::Sentinel { .. } => Disposition::Configuration,
+            Self::Denied { .. } | Self::Sentinel { .. } | Self::Cluster { .. } => {
+                Disposition::Configuration
+            }
             Self::Connect(error) => error.disposition(),
             _ => Disposition::Retryable,
         }

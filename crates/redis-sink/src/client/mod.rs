@@ -1,6 +1,8 @@
 //! A client that writes commands and reads their replies.
 
+pub(crate) mod cluster;
 pub(crate) mod error;
+pub(crate) mod link;
 pub(crate) mod refusal;
 pub(crate) mod resp;
 pub(crate) mod sentinel;
@@ -11,20 +13,23 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use walrelay_sink_client::{ConnectError, Connected, Servers, Stream, within};
+use walrelay_sink_client::{ConnectError, Servers, Stream, within};
 
+use cluster::Cluster;
 use error::{ProtocolError, RedisError};
 use refusal::{Refusal, code, meaning};
 use resp::{Reply, decode, put_command};
 use sentinel::Sentinel;
 
 /// The data of a login.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Login {
-    /// The servers, or the sentinels.
+    /// The servers, some nodes of the cluster, or the sentinels.
     pub(crate) servers: Servers,
     /// `None`: `servers` are no sentinels.
     pub(crate) sentinel: Option<Sentinel>,
+    /// `None`: `servers` are no nodes of a cluster.
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) credentials: Credentials,
 }
 
@@ -67,15 +72,9 @@ pub(crate) struct Connection {
     input: Vec<u8>,
 }
 
-impl Connected for Connection {
-    fn address(&self) -> &str {
-        &self.address
-    }
-}
-
 /// Connects to the first host that answers, beginning with that of the number `first`, and logs in.
 /// If the hosts are sentinels, each is asked for the master until one can be used.
-pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, RedisError> {
+async fn connect(login: &Login, first: usize) -> Result<Connection, RedisError> {
     let connect = async |host: &str, port| match &login.sentinel {
         None => {
             let mut connection = Connection::open(&login.servers, host, port).await?;
@@ -212,10 +211,7 @@ impl Connection {
 
     /// Makes the error of a reply that has no meaning.
     pub(crate) fn protocol(&self, error: ProtocolError) -> RedisError {
-        RedisError::Protocol {
-            address: self.address.clone(),
-            reason: error.to_string(),
-        }
+        protocol(&self.address, error)
     }
 }
 
@@ -230,9 +226,19 @@ pub(crate) fn refused(address: &str, text: &[u8]) -> RedisError {
     }
 }
 
-fn not_ready(address: &str, text: &[u8], refusal: Refusal) -> RedisError {
+/// Makes the error of a reply that has no meaning.
+pub(crate) fn protocol(address: &str, error: ProtocolError) -> RedisError {
+    RedisError::Protocol {
+        address: address.to_owned(),
+        reason: error.to_string(),
+    }
+}
+
+/// Makes the error of a server that takes no commands.
+pub(crate) fn not_ready(address: &str, text: &[u8], refusal: Refusal) -> RedisError {
     let why = match refusal {
         Refusal::Wait(why, _) | Refusal::Reconnect(why) | Refusal::Configuration(why) => why,
+        Refusal::Moved => "another node of the cluster has the slot, or is getting it",
         _ => "the server refuses the command",
     };
     RedisError::NotReady {

@@ -1,5 +1,8 @@
 //! The meaning of error replies.
 
+/// The reason why a server is not the only one.
+pub(crate) const PART_OF_CLUSTER: &str =
+    "the server is a node of a cluster; set `cluster` in [sink.redis]";
 const ABORTED_BY: &[u8] = b"EXECABORT Transaction discarded because of: ";
 
 /// The meaning of an error reply.
@@ -9,6 +12,8 @@ pub(crate) enum Refusal {
     Wait(&'static str, &'static str),
     /// This server takes no writes, or not yet. They are sent again on a new connection.
     Reconnect(&'static str),
+    /// This node does not serve the slot, or not for now.
+    Moved,
     /// The id is not above the newest of the stream.
     Behind,
     /// The entry is larger than the server takes.
@@ -58,10 +63,11 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
         "EXECABORT" => Refusal::Aborted,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => Refusal::Denied,
         "WRONGTYPE" => Refusal::Configuration("the key exists and is no stream"),
-        "MOVED" | "ASK" | "CROSSSLOT" | "TRYAGAIN" => Refusal::Configuration(
-            "the server is part of a cluster, for which this sink is not made",
-        ),
+        "MOVED" | "ASK" | "TRYAGAIN" => Refusal::Moved,
+        "CROSSSLOT" => Refusal::Configuration(PART_OF_CLUSTER),
+        // Of XADD. The others are of XSETID: another client has written, or deleted the stream.
         "ERR" if says("equal or smaller than") => Refusal::Behind,
+        "ERR" if says("is smaller than") || says("no such key") => Refusal::Behind,
         "ERR" if says("too large to be stored") => Refusal::Oversize,
         "ERR" if says("invalid bulk length") => Refusal::Configuration(
             "an event is larger than the server's proto-max-bulk-len; lower max_message_size",

@@ -8,15 +8,16 @@ use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure as _};
 use walrelay_sink_client::ConnectError;
 
 use crate::client::error::{ProtocolError, RedisError};
+use crate::client::link::Link;
 use crate::client::refusal::{code, is_forbidden_id};
 use crate::client::resp::{Reply, put_command};
-use crate::client::{Connection, Login, connect, refused};
+use crate::client::{Login, protocol, refused};
 
 /// A client that keeps its connection from call to call. **Blocks**, also on a thread of a runtime.
 pub(super) struct BlockingClient {
     login: Arc<Login>,
     patience: Duration,
-    connection: Option<Connection>,
+    link: Option<Link>,
     runtime: Runtime,
     /// The number of the host that is tried first.
     host: usize,
@@ -30,7 +31,7 @@ impl BlockingClient {
         Ok(Self {
             login,
             patience,
-            connection: None,
+            link: None,
             runtime: runtime.map_err(of_this_process)?,
             host: 0,
         })
@@ -63,15 +64,16 @@ impl BlockingClient {
             login,
             patience,
             runtime,
-            connection,
+            link,
             host,
         } = self;
         let (patience, host) = (*patience, *host);
         let mut exchange = async move || {
-            let mut open = match connection.take() {
+            let mut taken = match link.take() {
                 Some(open) => open,
-                None => connect(login, host).await?,
+                None => Link::connect(login, host).await?,
             };
+            let open = taken.of(stream).await?;
             let mut replies = open.call(&out, commands.len() + 1, patience).await?;
             match replies.pop() {
                 Some(Reply::Error(text)) if is_forbidden_id(&text) => {}
@@ -80,7 +82,7 @@ impl BlockingClient {
                 Some(Reply::Error(text)) => return Err(refused(&open.address, &text)),
                 _ => return Err(open.protocol(ProtocolError("no refusal of the id 0-0"))),
             }
-            *connection = Some(open);
+            *link = Some(taken);
             Ok(replies)
         };
         // The caller's thread may belong to a runtime, which must not block.
@@ -97,10 +99,7 @@ impl BlockingClient {
 
     /// Makes the error of a reply that has no meaning.
     pub(super) fn protocol(&self, error: ProtocolError) -> RedisError {
-        RedisError::Protocol {
-            address: self.login.servers.names(),
-            reason: error.to_string(),
-        }
+        protocol(&self.login.servers.names(), error)
     }
 
     /// Makes the error of a stream that cannot be read.
@@ -120,9 +119,10 @@ pub(super) fn failure(error: &RedisError) -> SinkFailure {
     let class = match error {
         RedisError::Connect(_) => return error.to_failure(),
         RedisError::Denied { .. } => FailureClass::Denied,
-        RedisError::Protocol { .. } | RedisError::NotReady { .. } | RedisError::Sentinel { .. } => {
-            FailureClass::Unavailable
-        }
+        RedisError::Protocol { .. }
+        | RedisError::NotReady { .. }
+        | RedisError::Sentinel { .. }
+        | RedisError::Cluster { .. } => FailureClass::Unavailable,
     };
     let what = "the stream of dead letters cannot be read";
     SinkFailure::new("dlq-topic", class, what)

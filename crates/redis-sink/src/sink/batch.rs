@@ -1,29 +1,30 @@
-//! Transactions: the first records of the queue, and what the server answers to them.
+//! Rounds: the first records of the queue are written, and reported.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, QueuedRecord};
 use walrelay_sink_client::Failure;
 
-use super::entry::{NewId, Newest, is_same, is_stored, newest, put_xadd};
+use super::entry::{EntryId, NewId, Newest, is_same, is_stored, newest, put_xadd};
 use super::plan::{self, Head};
+use super::round::{Beside, Outcome, Round, WRONG};
 use super::streams::Streams;
+use super::wait::MESSAGE;
 use super::{Settings, Shared};
-use crate::client::Connection;
-use crate::client::error::{ProtocolError, RedisError};
-use crate::client::refusal::{Refusal, code, is_forbidden_id, meaning};
-use crate::client::resp::{Reply, put_command};
+use crate::client::error::RedisError;
+use crate::client::link::Link;
+use crate::client::refusal::{PART_OF_CLUSTER, Refusal, code, is_forbidden_id, meaning};
+use crate::client::resp::Reply;
+use crate::client::{not_ready, protocol};
 use crate::section::Ids;
 
-/// The most records of a transaction.
+/// The most records of a round, which without a cluster is one transaction.
 const BATCH_RECORDS: usize = 500;
-/// The bytes from which on a transaction gets no further record.
+/// The bytes from which on a round gets no further record.
 const BATCH_BYTES: u64 = 1 << 20;
 /// The most streams whose ends are asked for at once: each reply has the first and the last entry.
 const ASKED_AT_ONCE: usize = 16;
-/// The most bytes of a buffer that is kept.
-const KEPT_BYTES: usize = 4 << 20;
 
 /// The reason why no further transaction can be written now.
 pub(super) enum Stop {
@@ -41,30 +42,13 @@ impl From<RedisError> for Stop {
     }
 }
 
-/// A transaction that the server has answered.
-struct Written {
-    heads: Vec<Head>,
-    /// The ids that were sent; `None`: the entry was there, or was sent before.
-    ids: Vec<Option<NewId>>,
-    outcomes: Vec<Outcome>,
-}
-
-/// The end of a record in a transaction.
-enum Outcome {
-    /// Its entry is there.
-    Stored,
-    /// The command was refused with this text.
-    Refused(Vec<u8>),
-}
-
 /// Writes the records of a sink.
 pub(super) struct Batches<'s> {
     shared: &'s Shared,
     streams: Streams,
-    out: Vec<u8>,
-    /// The last transaction, if too few replicas had it. It is stored, so it is not sent again on this
-    /// connection.
-    unconfirmed: Option<Written>,
+    /// The last round, if too few replicas had it. It is stored, so it is not sent again on these
+    /// connections.
+    unconfirmed: Option<Round>,
 }
 
 impl<'s> Batches<'s> {
@@ -72,93 +56,112 @@ impl<'s> Batches<'s> {
         Self {
             shared,
             streams: Streams::default(),
-            out: Vec::new(),
             unconfirmed: None,
         }
     }
 
-    /// Notes that the connection is a new one.
+    /// Notes that the connections are new ones.
     pub(super) fn forget(&mut self) {
         self.streams.forget_newest();
         self.unconfirmed = None;
     }
 
     /// Writes the first records of the queue, which is not empty, and reports those that are stored.
-    /// Must not be called again on this connection if it is cancelled.
-    pub(super) async fn write(&mut self, connection: &mut Connection) -> Result<(), Stop> {
-        let written = if let Some(written) = self.unconfirmed.take() {
-            self.confirm(connection, written).await
-        } else {
-            self.streams.bound();
-            let heads = self.heads();
-            self.write_all(connection, heads).await
+    /// Must not be called again on this link if it is cancelled.
+    pub(super) async fn write(&mut self, link: &mut Link) -> Result<(), Stop> {
+        let written = match self.unconfirmed.take() {
+            Some(round) => self.confirm(link, round).await,
+            None => self.write_all(link).await,
         };
-        if self.out.capacity() > KEPT_BYTES {
-            self.out = Vec::new();
-        }
         if written.is_err() {
             self.streams.forget_newest();
         }
         written
     }
 
-    async fn write_all(
-        &mut self,
-        connection: &mut Connection,
-        heads: Vec<Head>,
-    ) -> Result<(), Stop> {
-        let ids = match self.shared.settings.ids {
-            Ids::Server => vec![Some(NewId::Clock); heads.len()],
-            Ids::Position => self.ids(connection, &heads).await?,
-        };
-        let (outcomes, wait) = self.execute(connection, &ids).await?;
-        let written = Written {
-            heads,
-            ids,
-            outcomes,
-        };
-        match wait {
-            Some(reply) => self.confirmed(connection, written, &reply),
-            None => self.finish(connection, written),
+    async fn write_all(&mut self, link: &mut Link) -> Result<(), Stop> {
+        self.streams.bound();
+        let heads = self.heads(link)?;
+        for server in heads.iter().map(|head| self.server(head)) {
+            link.open(server).await?;
         }
+        let (ids, found) = match self.shared.settings.ids {
+            Ids::Server => (vec![Some(NewId::Clock); heads.len()], BTreeMap::new()),
+            Ids::Position => self.ids(link, &heads).await?,
+        };
+        let place = |head: &Head| self.streams[head.stream].place;
+        let places = heads.iter().map(place).collect();
+        self.execute(link, Round::new(heads, ids, places), &found)
+            .await
     }
 
-    /// Asks once more who has the last transaction.
-    async fn confirm(&mut self, connection: &mut Connection, written: Written) -> Result<(), Stop> {
+    /// Asks once more who has the last round.
+    async fn confirm(&mut self, link: &mut Link, round: Round) -> Result<(), Stop> {
         let Settings { wait, reply, .. } = *self.shared.settings;
-        self.out.clear();
-        // The connection has written it, or a message.
-        let expected = wait.put(&mut self.out, true);
-        let limit = reply + wait.timeout;
-        let mut replies = connection.call(&self.out, expected, limit).await?;
-        let Some(reply) = replies.pop() else {
-            return Err(wrong(connection));
+        for part in &round.parts {
+            // The connection has written it, or something else.
+            wait.put(link.out(part.server));
+            link.expect(part.server, 1);
+        }
+        let answers = link.call(reply + wait.timeout).await;
+        let last = |(server, replies): (_, Result<Vec<Reply>, _>)| {
+            (server, replies.map(|mut replies| replies.pop()))
         };
-        self.confirmed(connection, written, &reply)
+        let waited = answers.into_iter().map(last).collect();
+        self.settle(link, round, waited)
     }
 
-    /// Finishes a transaction if enough replicas have it; else keeps it.
-    fn confirmed(
+    /// Finishes a round if enough replicas have it; else keeps it. `waited`: what each server says of
+    /// that, or why its replies are of no use.
+    fn settle(
         &mut self,
-        connection: &Connection,
-        written: Written,
-        reply: &Reply,
+        link: &mut Link,
+        mut round: Round,
+        waited: Vec<(usize, Result<Option<Reply>, RedisError>)>,
     ) -> Result<(), Stop> {
-        if let Reply::Error(text) = reply {
-            return Err(self.refused(connection, 0, text));
-        }
-        let missing = self.shared.settings.wait.missing(reply);
-        match missing.map_err(|error| connection.protocol(error))? {
-            None => self.finish(connection, written),
-            Some(obstacle) => {
-                self.unconfirmed = Some(written);
-                Err(Stop::Pause(obstacle))
+        let (mut lacking, mut failed, mut refused) = (Vec::new(), None, false);
+        for (server, waited) in waited {
+            let missing = waited.and_then(|reply| match reply {
+                None => Ok(None),
+                Some(Reply::Error(text)) => {
+                    round.refuse(server, text);
+                    refused = true;
+                    Ok(None)
+                }
+                Some(reply) => {
+                    let missing = self.shared.settings.wait.missing(&reply);
+                    missing.map_err(|error| protocol(link.name(server), error))
+                }
+            });
+            match missing {
+                Ok(None) => {}
+                Ok(Some(obstacle)) => lacking.push((server, obstacle)),
+                Err(error) => {
+                    round.forget(server);
+                    failed.get_or_insert(error);
+                }
             }
         }
+        if failed.is_none()
+            && !refused
+            && let Some((_, obstacle)) = lacking.first()
+        {
+            let obstacle = obstacle.clone();
+            self.unconfirmed = Some(round);
+            return Err(Stop::Pause(obstacle));
+        }
+        for (server, _) in lacking {
+            round.forget(server);
+        }
+        self.finish(link, round, failed)
     }
 
-    /// Returns the records of the next transaction.
-    fn heads(&mut self) -> Vec<Head> {
+    fn server(&self, head: &Head) -> usize {
+        self.streams[head.stream].place.server
+    }
+
+    /// Returns the records of the next round, and finds the places of their streams.
+    fn heads(&mut self, link: &Link) -> Result<Vec<Head>, RedisError> {
         let state = self.shared.state();
         let mut bytes = 0;
         let mut heads: Vec<Head> = Vec::new();
@@ -168,35 +171,43 @@ impl<'s> Batches<'s> {
             bytes += queued.weight;
             let head = queued.record.with(|record| {
                 let (stream, id) = (self.streams.number(record.topic), record.position.into());
+                self.streams[stream].place = link.place(record.topic)?;
                 let earlier = (highest >= Some(id))
                     .then(|| plan::same_position(&heads, stream, id))
                     .flatten();
                 let earlier = earlier.and_then(|at| state.records.get(at));
-                Head {
+                Ok::<Head, RedisError>(Head {
                     stream,
                     id,
                     again: earlier
                         .is_some_and(|it| it.record.with(|earlier| is_same(earlier, record))),
-                }
-            });
+                })
+            })?;
             highest = highest.max(Some(head.id));
             heads.push(head);
             if bytes >= BATCH_BYTES {
                 break;
             }
         }
-        heads
+        Ok(heads)
     }
 
     /// Finds the id of each record; `None`: its entry is there, or is written for an earlier record.
+    /// Returns for each server a stream that has such an entry, too.
     async fn ids(
         &mut self,
-        connection: &mut Connection,
+        link: &mut Link,
         heads: &[Head],
-    ) -> Result<Vec<Option<NewId>>, Stop> {
-        self.ask_newest(connection, heads).await?;
+    ) -> Result<(Vec<Option<NewId>>, BTreeMap<usize, Found>), Stop> {
+        self.ask_newest(link, heads).await?;
         let asked = plan::to_look_up(heads, &self.streams);
-        let there = self.look_up(connection, heads, asked).await?;
+        let there = self.look_up(link, heads, asked).await?;
+        let found = there.iter().map(|at| {
+            let Head { stream, .. } = heads[*at];
+            let newest = self.streams[stream].newest.unwrap_or_default();
+            (self.server(&heads[*at]), Found { stream, newest })
+        });
+        let found = found.collect();
         let ids = plan::ids(heads, &there, &mut self.streams);
         for (head, id) in heads.iter().zip(&ids) {
             let stream = &mut self.streams[head.stream];
@@ -209,16 +220,12 @@ impl<'s> Batches<'s> {
                 );
             }
         }
-        Ok(ids)
+        Ok((ids, found))
     }
 
     /// Asks for the newest ids that are not known.
-    async fn ask_newest(
-        &mut self,
-        connection: &mut Connection,
-        heads: &[Head],
-    ) -> Result<(), Stop> {
-        let mut first_of = std::collections::BTreeMap::new();
+    async fn ask_newest(&mut self, link: &mut Link, heads: &[Head]) -> Result<(), Stop> {
+        let mut first_of = BTreeMap::new();
         for (at, head) in heads.iter().enumerate() {
             if self.streams[head.stream].newest.is_none() {
                 first_of.entry(head.stream).or_insert(at);
@@ -226,18 +233,25 @@ impl<'s> Batches<'s> {
         }
         let all: Vec<(usize, usize)> = first_of.into_iter().collect();
         for some in all.chunks(ASKED_AT_ONCE) {
-            self.out.clear();
             for (stream, _) in some {
-                let name = &*self.streams[*stream].name;
-                put_command(&mut self.out, &["XINFO", "STREAM", name]);
+                let stream = &self.streams[*stream];
+                let ask = ["XINFO", "STREAM", &stream.name];
+                link.put(stream.place.server, &ask);
             }
-            let limit = self.shared.settings.reply;
-            let replies = connection.call(&self.out, some.len(), limit).await?;
-            for ((stream, at), reply) in some.iter().zip(replies) {
-                let newest = match &reply {
-                    Reply::Error(text) if text.starts_with(b"ERR no such key") => Newest::default(),
-                    Reply::Error(text) => return Err(self.refused(connection, *at, text)),
-                    reply => newest(reply).map_err(|error| connection.protocol(error))?,
+            let mut replies = link.call_all(self.shared.settings.reply).await?;
+            for (stream, at) in some {
+                let server = self.server(&heads[*at]);
+                let newest = match replies[server].next() {
+                    Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => {
+                        Newest::default()
+                    }
+                    Some(Reply::Error(text)) => {
+                        return Err(self.refused(link, server, *at, &text));
+                    }
+                    Some(reply) => {
+                        newest(&reply).map_err(|error| protocol(link.name(server), error))?
+                    }
+                    None => return Err(protocol(link.name(server), WRONG).into()),
                 };
                 let stream = &mut self.streams[*stream];
                 if let Some(id) = stream.found(newest.id) {
@@ -259,154 +273,141 @@ impl<'s> Batches<'s> {
     /// Returns which of the `asked` records have an entry.
     async fn look_up(
         &mut self,
-        connection: &mut Connection,
+        link: &mut Link,
         heads: &[Head],
         asked: Vec<usize>,
     ) -> Result<BTreeSet<usize>, Stop> {
         if asked.is_empty() {
             return Ok(BTreeSet::new());
         }
-        self.out.clear();
+        // The first record of each server.
+        let mut first_of = BTreeMap::new();
         for at in &asked {
             let Head { stream, id, .. } = heads[*at];
-            let (name, id) = (&*self.streams[stream].name, id.to_string());
-            put_command(&mut self.out, &["XRANGE", name, &id, &id]);
+            let (stream, id) = (&self.streams[stream], id.to_string());
+            let look_up = ["XRANGE", &stream.name, &id, &id];
+            link.put(stream.place.server, &look_up);
+            first_of.entry(stream.place.server).or_insert(*at);
         }
         // A replica answers XRANGE too, and may lack what its master has, or have what is about to be
         // dropped. An entry without an allowed id changes nothing, and shows whether writes are taken.
-        let first = &*self.streams[heads[asked[0]].stream].name;
-        put_command(&mut self.out, &["XADD", first, "0-0", "field", "value"]);
-        let limit = self.shared.settings.reply;
-        let mut replies = connection.call(&self.out, asked.len() + 1, limit).await?;
-        let probe = replies.pop();
-        let first = asked[0];
-        let mut there = BTreeSet::new();
-        for (at, reply) in asked.into_iter().zip(replies) {
+        for (server, first) in &first_of {
+            let name = &*self.streams[heads[*first].stream].name;
+            link.put(*server, &["XADD", name, "0-0", "field", "value"]);
+        }
+        let mut replies = link.call_all(self.shared.settings.reply).await?;
+        let (mut there, mut holders) = (BTreeSet::new(), BTreeSet::new());
+        for at in asked {
+            let server = self.server(&heads[at]);
+            let wrong = |error| protocol(link.name(server), error);
+            let reply = replies[server].next().ok_or_else(|| wrong(WRONG))?;
             if let Reply::Error(text) = &reply {
-                return Err(self.refused(connection, at, text));
+                return Err(self.refused(link, server, at, text));
             }
             let state = self.shared.state();
             let queued = state.records.get(at);
             let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
             drop(state);
-            match stored {
-                Some(Ok(true)) => drop(there.insert(at)),
-                Some(Err(error)) => return Err(connection.protocol(error).into()),
-                _ => {}
+            if stored.transpose().map_err(wrong)? == Some(true) {
+                there.insert(at);
+                holders.insert(server);
             }
         }
-        match probe {
-            _ if there.is_empty() => Ok(there),
-            Some(Reply::Error(text)) if is_forbidden_id(&text) => Ok(there),
-            Some(Reply::Error(text)) => Err(self.refused(connection, first, &text)),
-            _ => Err(wrong(connection)),
+        for (server, first) in first_of {
+            match replies[server].next() {
+                _ if !holders.contains(&server) => {}
+                Some(Reply::Error(text)) if is_forbidden_id(&text) => {}
+                Some(Reply::Error(text)) => return Err(self.refused(link, server, first, &text)),
+                _ => return Err(protocol(link.name(server), WRONG).into()),
+            }
         }
+        Ok(there)
     }
 
-    /// Writes the records that have an id, as one transaction. Returns what became of each record, and
-    /// the reply that says who has them, if that is wanted.
+    /// Writes the records that have an id, as one transaction for each place, and asks who has them, if
+    /// that is wanted.
     async fn execute(
         &mut self,
-        connection: &mut Connection,
-        ids: &[Option<NewId>],
-    ) -> Result<(Vec<Outcome>, Option<Reply>), Stop> {
-        let mut outcomes: Vec<Outcome> = ids.iter().map(|_| Outcome::Stored).collect();
-        let written = ids.iter().enumerate();
-        let written = written.filter_map(|(at, id)| Some((at, (*id)?)));
-        let written: Vec<(usize, NewId)> = written.collect();
+        link: &mut Link,
+        mut round: Round,
+        found: &BTreeMap<usize, Found>,
+    ) -> Result<(), Stop> {
         let Settings { wait, reply, .. } = *self.shared.settings;
-        if written.is_empty() && !wait.is_wanted() {
-            return Ok((outcomes, None));
-        }
-        let alone = written.len() < 2;
-        self.out.clear();
-        if !alone {
-            put_command(&mut self.out, &["MULTI"]);
-        }
-        {
-            let state = self.shared.state();
-            for (at, id) in &written {
-                if let Some(queued) = state.records.get(*at) {
-                    let out = &mut self.out;
-                    queued.record.with(|record| put_xadd(out, record, *id));
+        for part in &mut round.parts {
+            let server = part.server;
+            // If all writes are refused, the connection has written nothing for those that were found.
+            if wait.is_wanted() && !part.all_have_ids {
+                part.beside = match (link.map(), found.get(&server)) {
+                    (None, _) => Beside::Message,
+                    (Some(_), Some(Found { stream, newest })) => {
+                        let name = &*self.streams[*stream].name;
+                        link.put(server, &["XSETID", name, &newest.to_string()]);
+                        Beside::NewestId
+                    }
+                    // They are sent by these transactions.
+                    (Some(_), None) => Beside::Nothing,
+                };
+            }
+            for transaction in &part.transactions {
+                if transaction.len() > 1 {
+                    link.put(server, &["MULTI"]);
+                }
+                let state = self.shared.state();
+                for at in transaction {
+                    if let (Some(queued), Some(id)) = (state.records.get(*at), round.ids[*at]) {
+                        let out = link.out(server);
+                        queued.record.with(|record| put_xadd(out, record, id));
+                        link.expect(server, 1);
+                    }
+                }
+                drop(state);
+                if transaction.len() > 1 {
+                    link.put(server, &["EXEC"]);
                 }
             }
-        }
-        if !alone {
-            put_command(&mut self.out, &["EXEC"]);
-        }
-        let mut expected = written.len() + if alone { 0 } else { 2 };
-        let mut limit = reply;
-        // If all writes are refused, the connection has written nothing for those that were found.
-        let all_written = written.len() == ids.len();
-        if wait.is_wanted() {
-            expected += wait.put(&mut self.out, all_written);
-            limit += wait.timeout;
-        }
-        let mut replies = connection.call(&self.out, expected, limit).await?;
-        let waited = if wait.is_wanted() {
-            replies.pop()
-        } else {
-            None
-        };
-        let published = if wait.is_wanted() && !all_written {
-            replies.pop()
-        } else {
-            None
-        };
-        let results = if alone {
-            replies
-        } else {
-            self.executed(connection, &written, replies)?
-        };
-        for ((at, _), result) in written.into_iter().zip(results) {
-            match result {
-                Reply::String(Some(_)) => {}
-                Reply::Error(text) => outcomes[at] = Outcome::Refused(text),
-                _ => return Err(wrong(connection)),
+            if part.beside == Beside::Message {
+                link.put(server, &MESSAGE);
+            }
+            if wait.is_wanted() {
+                wait.put(link.out(server));
+                link.expect(server, 1);
             }
         }
-        if let Some(Reply::Error(text)) = published {
-            return Err(self.refused(connection, 0, &text));
-        }
-        Ok((outcomes, waited))
+        let limit = if wait.is_wanted() {
+            reply + wait.timeout
+        } else {
+            reply
+        };
+        let answers = link.call(limit).await;
+        let read = |(server, replies): (usize, Result<Vec<Reply>, RedisError>)| {
+            let read = replies.and_then(|replies| {
+                let read = round.read(server, replies);
+                read.map_err(|error| protocol(link.name(server), error))
+            });
+            (server, read)
+        };
+        let waited = answers.into_iter().map(read).collect();
+        self.settle(link, round, waited)
     }
 
-    /// Returns the replies to the commands of a transaction, if it was executed.
-    fn executed(
+    /// Takes the records out that are stored, and reports them. `failed`: why the connections are of no
+    /// use any more.
+    fn finish(
         &mut self,
-        connection: &Connection,
-        written: &[(usize, NewId)],
-        mut replies: Vec<Reply>,
-    ) -> Result<Vec<Reply>, Stop> {
-        let executed = replies.pop();
-        // Before the replies to the commands there is that to MULTI.
-        for (reply, number) in replies.iter().zip(0_usize..) {
-            let (at, _) = written[number.saturating_sub(1)];
-            match reply {
-                Reply::Status(_) => {}
-                Reply::Error(text) => return Err(self.refused(connection, at, text)),
-                _ => return Err(wrong(connection)),
-            }
-        }
-        match executed {
-            Some(Reply::Array(Some(results))) if results.len() == written.len() => Ok(results),
-            Some(Reply::Error(text)) => Err(self.refused(connection, written[0].0, &text)),
-            _ => Err(wrong(connection)),
-        }
-    }
-
-    /// Takes the records out that are stored, and reports them.
-    fn finish(&mut self, connection: &Connection, written: Written) -> Result<(), Stop> {
-        let Written {
+        link: &mut Link,
+        round: Round,
+        failed: Option<RedisError>,
+    ) -> Result<(), Stop> {
+        let Round {
             heads,
             ids,
             outcomes,
-        } = written;
+            ..
+        } = round;
         // The streams of which a record is to be written again: so are all behind it, lest the
         // earlier one becomes the last of its key.
         let mut again = BTreeSet::new();
-        let mut refused: Option<(usize, Vec<u8>)> = None;
+        let mut refused: Option<(usize, usize, Vec<u8>)> = None;
         let mut kept = Vec::new();
         let mut stored = Vec::new();
         {
@@ -421,13 +422,17 @@ impl<'s> Batches<'s> {
                         stored.push(queued);
                     }
                     Outcome::Stored => kept.push(queued),
+                    Outcome::Unknown => {
+                        again.insert(head.stream);
+                        kept.push(queued);
+                    }
                     Outcome::Refused(text) => {
                         let is_behind = meaning(&text) == Refusal::Behind;
                         if is_behind {
                             // Another client has written meanwhile.
                             self.streams[head.stream].newest = None;
                         } else if refused.is_none() {
-                            refused = Some((kept.len(), text));
+                            refused = Some((self.server(&head), kept.len(), text));
                         }
                         again.insert(head.stream);
                         kept.push(queued);
@@ -442,22 +447,33 @@ impl<'s> Batches<'s> {
         for queued in stored {
             self.shared.report(&queued, Ok(()));
         }
-        match refused {
-            Some((at, text)) => Err(self.refused(connection, at, &text)),
+        match (failed, refused) {
+            (Some(error), _) => Err(error.into()),
+            (None, Some((server, at, text))) => Err(self.refused(link, server, at, &text)),
             // A client that writes all the time must not make this one do the same.
-            None if none => Err(Stop::Pause(Obstacle {
+            (None, None) if none => Err(Stop::Pause(Obstacle {
                 what: "another client writes to the streams of the next events".to_owned(),
                 disposition: Disposition::Retryable,
                 remedy: Some("see that each stream has one relay, and no other writer"),
             })),
-            None => Ok(()),
+            (None, None) => Ok(()),
         }
     }
 
     /// Decides what a refusal means. `at`: the index of the record in the queue.
-    fn refused(&mut self, connection: &Connection, at: usize, text: &[u8]) -> Stop {
+    fn refused(&mut self, link: &mut Link, server: usize, at: usize, text: &[u8]) -> Stop {
         let refusal = meaning(text);
         let (why, poison) = match refusal {
+            Refusal::Moved if link.map().is_some() => {
+                link.note_moved(server);
+                return Stop::Pause(Obstacle {
+                    what: "a slot of the cluster has moved to another node, or is moving"
+                        .to_owned(),
+                    disposition: Disposition::Retryable,
+                    remedy: None,
+                });
+            }
+            Refusal::Moved => (PART_OF_CLUSTER, None),
             Refusal::Wait(what, remedy) => {
                 return Stop::Pause(Obstacle {
                     what: what.to_owned(),
@@ -466,7 +482,8 @@ impl<'s> Batches<'s> {
                 });
             }
             Refusal::Reconnect(_) | Refusal::Behind | Refusal::Aborted => {
-                return connection.not_ready(text, refusal).into();
+                link.note_refusal(server);
+                return not_ready(link.name(server), text, refusal).into();
             }
             Refusal::Denied => (
                 "the user has not the right to the stream or a command",
@@ -500,7 +517,9 @@ impl<'s> Batches<'s> {
     }
 }
 
-fn wrong(connection: &Connection) -> Stop {
-    let error = ProtocolError("something else than the answer to its commands");
-    connection.protocol(error).into()
+/// A stream that has entries of this round.
+struct Found {
+    stream: usize,
+    /// The newest id that it has.
+    newest: EntryId,
 }

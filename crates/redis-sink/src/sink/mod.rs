@@ -3,6 +3,7 @@
 mod batch;
 mod entry;
 mod plan;
+mod round;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -78,12 +79,13 @@ impl SinkFactory for RedisSinkFactory {
     }
 }
 
-/// Writes records on a thread of its own, which has one connection.
+/// Writes records on a thread of its own, which has one connection, or one to each node of a cluster that
+/// is needed.
 ///
 /// # Ordering
-/// The first records of the queue are one transaction (`MULTI`, `XADD` for each, `EXEC`). The next
-/// one is sent when all replies are read. So a lack of memory refuses all of them, and no later
-/// record is stored before one that was refused.
+/// The first records of the queue are one transaction (`MULTI`, `XADD` for each, `EXEC`), in a cluster one
+/// for each slot. The next ones are sent when all replies are read. So a lack of memory refuses all of
+/// them, and no later record of a stream is stored before one that was refused.
 ///
 /// # After a failure
 /// After a connection that breaks, the transaction is sent again: the server has all of it or

@@ -7,6 +7,7 @@ use walrelay_testkit::Reports;
 use super::batch::{Batches, Stop};
 use super::*;
 use crate::client::Connection;
+use crate::client::link::Link;
 use crate::client::resp::{Reply, decode};
 
 const NO_ID: &str = "-ERR The ID specified in XADD must be greater than 0-0\r\n";
@@ -60,8 +61,8 @@ fn write(batches: &mut Batches<'_>, replies: &[&str]) -> (Result<(), Stop>, Vec<
     runtime.block_on(async {
         let (near, far) = tokio::io::duplex(1 << 20);
         let writing = async {
-            let mut connection = Connection::over(near);
-            batches.write(&mut connection).await
+            let mut link = Link::one(Connection::over(near));
+            batches.write(&mut link).await
         };
         tokio::join!(writing, serve(far, replies))
     })
@@ -192,11 +193,11 @@ fn the_ends_of_many_streams_are_asked_for_one_part_after_the_other() {
         .enable_all()
         .build();
     let asked = runtime.unwrap().block_on(async {
-        let mut connection = Connection::over(near);
+        let mut link = Link::one(Connection::over(near));
         let mut input = Vec::with_capacity(1 << 16);
         tokio::select! {
             biased;
-            _ = batches.write(&mut connection) => {}
+            _ = batches.write(&mut link) => {}
             read = far.read_buf(&mut input) => drop(read.unwrap()),
         }
         String::from_utf8(input).unwrap().matches("XINFO").count()

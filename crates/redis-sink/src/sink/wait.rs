@@ -7,8 +7,9 @@ use walrelay_sink::{Disposition, Obstacle};
 use crate::client::error::ProtocolError;
 use crate::client::resp::{Reply, put_command};
 
-/// The channel of a message that makes the server count the replicas anew.
-const CHANNEL: &str = "walrelay.wait";
+/// A message to nobody, on a channel of its own. It is written for the replicas, too, but for those of a
+/// cluster.
+pub(super) const MESSAGE: [&str; 3] = ["PUBLISH", "walrelay.wait", ""];
 
 /// The holders that an event must have, besides the server's memory, before it counts as delivered.
 #[derive(Debug, Clone, Copy)]
@@ -27,15 +28,9 @@ impl Wait {
         self.replicas > 0 || self.fsync
     }
 
-    /// Appends the command, whose reply comes last. `written`: the connection has just written.
-    /// Returns the number of its replies.
-    ///
-    /// `WAIT` is about what this connection has written. On one that has written nothing it counts all
-    /// replicas, wherever they are. A message to nobody is written for the replicas, too.
-    pub(super) fn put(self, out: &mut Vec<u8>, written: bool) -> usize {
-        if !written {
-            put_command(out, &["PUBLISH", CHANNEL, ""]);
-        }
+    /// Appends the command. It is about what this connection has written: on one that has written
+    /// nothing it counts all replicas, wherever they are.
+    pub(super) fn put(self, out: &mut Vec<u8>) {
         let (replicas, millis) = (self.replicas.to_string(), self.timeout.as_millis());
         let millis = millis.to_string();
         if self.fsync {
@@ -43,7 +38,6 @@ impl Wait {
         } else {
             put_command(out, &["WAIT", &replicas, &millis]);
         }
-        usize::from(!written) + 1
     }
 
     /// Returns what is missing by the reply, which is never an error if too few have it.
@@ -110,12 +104,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_has_written_nothing_writes_first() {
+    fn the_server_is_asked_for_replicas() {
         let mut out = Vec::new();
-        assert_eq!(WAIT.put(&mut out, true), 1);
+        WAIT.put(&mut out);
         assert!(out.starts_with(b"*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$3\r\n500"));
-        out.clear();
-        assert_eq!(WAIT.put(&mut out, false), 2);
-        assert!(out.starts_with(b"*3\r\n$7\r\nPUBLISH\r\n"));
     }
 }

@@ -4,34 +4,34 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::time::sleep_until;
-use tracing::warn;
+use tracing::{info, warn};
 use walrelay_sink::{Chain, Endpoints};
-use walrelay_sink_client::{FOREVER, Failure, Reconnects};
+use walrelay_sink_client::{Connected as _, FOREVER, Failure, Reconnects};
 
 use super::Shared;
 use super::batch::{Batches, Stop};
+use crate::client::Login;
 use crate::client::error::RedisError;
-use crate::client::{Connection, Login, connect};
+use crate::client::link::Link;
 
 /// Writes until the sink is closed or broken. Returns why the records that are left have failed.
-pub(super) async fn carry(login: &Login, shared: &Shared) -> Failure {
+pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
     let mut reconnects = Reconnects::new("Redis", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     let mut batches = Batches::new(shared);
     loop {
-        let connect = async |first| connect(login, first).await;
+        let connect = async |first| Link::connect(login, first).await;
         let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
-        let Some(connection) = connected.await else {
+        let Some(mut link) = connected.await else {
             return Failure::closed();
         };
-        let address = connection.address.clone();
-        if login.sentinel.is_some() {
+        if login.sentinel.is_some() || login.cluster.is_some() {
             // The others were sentinels, or masters that are none any more.
-            endpoints.keep_only(&address);
+            endpoints.keep_only(link.names());
         }
         batches.forget();
         let error = match session(
-            connection,
+            &mut link,
             shared,
             &mut batches,
             &mut endpoints,
@@ -46,14 +46,14 @@ pub(super) async fn carry(login: &Login, shared: &Shared) -> Failure {
         if matches!(error, RedisError::NotReady { .. }) {
             reconnects.next_host();
         }
-        endpoints.attempt(&address, None, false);
+        endpoints.attempt(link.address(), None, false);
         shared.lost(&error);
     }
 }
 
 /// Writes until the sink is closed or broken (`Ok`), or the connection breaks.
 async fn session(
-    mut connection: Connection,
+    link: &mut Link,
     shared: &Shared,
     batches: &mut Batches<'_>,
     endpoints: &mut Endpoints,
@@ -67,33 +67,39 @@ async fn session(
             let closing = shared.state().closing;
             let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
             tokio::select! {
-                error = connection.ended() => return Err(error),
+                error = link.ended() => return Err(error),
                 () = shared.wake.notified() => {}
                 () = sleep_until(end.into()) => {}
             }
             continue;
         }
         let began = Instant::now();
-        let Some(written) = shared.unless_over(batches.write(&mut connection)).await else {
+        let Some(written) = shared.unless_over(batches.write(link)).await else {
             return Ok(Failure::closed());
         };
         match written {
             Ok(()) => {
                 reconnects.succeeded();
                 shared.set_obstacle(None);
-                endpoints.attempt(&connection.address, Some(began.elapsed()), false);
+                for address in link.take_asked() {
+                    endpoints.attempt(address, Some(began.elapsed()), false);
+                }
             }
             Err(Stop::Connection(error)) => return Err(error),
             Err(Stop::Broken(failure)) => return Ok(failure),
             Err(Stop::Pause(obstacle)) => {
                 let known = shared.state().obstacle.replace(obstacle.clone());
-                if known != Some(obstacle.clone()) {
+                if link.is_stale() {
+                    info!(reason = obstacle.what, "the slots of Redis are read again");
+                } else if known != Some(obstacle.clone()) {
                     warn!(
                         reason = obstacle.what,
                         "Redis takes no writes at the moment"
                     );
                 }
-                endpoints.attempt(&connection.address, Some(began.elapsed()), true);
+                for address in link.take_asked() {
+                    endpoints.attempt(address, Some(began.elapsed()), true);
+                }
                 let until = reconnects.failed();
                 if shared
                     .unless_over(sleep_until(until.into()))
@@ -101,6 +107,13 @@ async fn session(
                     .is_none()
                 {
                     return Ok(Failure::closed());
+                }
+                if link.is_stale() {
+                    let Some(renewed) = shared.unless_over(link.renew()).await else {
+                        return Ok(Failure::closed());
+                    };
+                    renewed?;
+                    endpoints.keep_only(link.names());
                 }
             }
         }

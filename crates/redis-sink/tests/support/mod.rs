@@ -22,6 +22,7 @@ pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
     RedisSection {
         hosts: vec![format!("127.0.0.1:{port}")],
         sentinels: Vec::new(),
+        cluster: false,
         master: None,
         sentinel_username: None,
         sentinel_password: None,

@@ -92,6 +92,11 @@ impl RedisClient {
         self.stream.get_mut().write_all(&out)
     }
 
+    /// Runs a command that returns text.
+    pub(super) fn text(&mut self, command: &str) -> String {
+        String::from_utf8(self.run(command).bytes()).expect("text")
+    }
+
     /// Runs a command that must succeed.
     #[track_caller]
     pub fn done(&mut self, command: &str) {
@@ -196,14 +201,14 @@ impl RedisReply {
         entries.collect()
     }
 
-    fn array(self) -> Vec<Self> {
+    pub(super) fn array(self) -> Vec<Self> {
         match self {
             Self::Array(members) => members,
             other => panic!("no array: {other:?}"),
         }
     }
 
-    fn bytes(self) -> Vec<u8> {
+    pub(super) fn bytes(self) -> Vec<u8> {
         match self {
             Self::Bytes(Some(bytes)) => bytes,
             other => panic!("no string: {other:?}"),

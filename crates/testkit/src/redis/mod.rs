@@ -1,9 +1,11 @@
-//! Redis servers, alone or with a Sentinel, and a client that reads streams.
+//! Redis servers, alone, with a Sentinel or as a cluster, and a client that reads streams.
 
 mod client;
+mod cluster;
 mod sentinel;
 mod server;
 
 pub use client::{RedisClient, RedisReply, StreamEntry};
+pub use cluster::RedisCluster;
 pub use sentinel::RedisGroup;
 pub use server::{Redis, RedisInTurn};

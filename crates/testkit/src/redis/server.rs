@@ -17,6 +17,9 @@ use crate::threads::lock;
 pub(super) const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
+/// The milliseconds after which a node that does not answer counts as gone.
+const NODE_TIMEOUT: &str = "2000";
+
 /// The variable of the environment that says `skip` where no Redis can be had, or names the program of
 /// another server, such as Valkey's.
 const SETTING: &str = "WALRELAY_TEST_REDIS";
@@ -28,6 +31,8 @@ pub struct Redis {
     process: Mutex<Option<Process>>,
     scratch: Scratch,
     port: u16,
+    /// The port for other nodes of a cluster; `None`: it is no node of one.
+    bus_port: Option<u16>,
 }
 
 impl Redis {
@@ -61,9 +66,14 @@ impl Redis {
 
     /// Starts a server without data, and waits until it answers.
     pub fn start() -> Self {
+        Self::start_as(false)
+    }
+
+    /// Starts a server without data, which may be a node of a cluster of which it knows no other node.
+    pub(super) fn start_as(is_node: bool) -> Self {
         let mut tries = 0;
         loop {
-            match Self::on_free_port() {
+            match Self::on_free_port(is_node) {
                 Ok(server) => return server,
                 // Another process may have taken the port meanwhile.
                 Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
@@ -75,15 +85,16 @@ impl Redis {
         }
     }
 
-    fn on_free_port() -> Result<Self, ThrowawayError> {
+    fn on_free_port(is_node: bool) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Redis");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("its address").port();
-        drop(listener);
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let ports = listeners.map(|it| it.local_addr().expect("its address").port());
+        let [port, bus_port] = ports;
         let new = Self {
             process: Mutex::new(None),
             scratch,
             port,
+            bus_port: is_node.then_some(bus_port),
         };
         new.run()?;
         Ok(new)
@@ -92,6 +103,11 @@ impl Redis {
     /// Returns the port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Returns the port for other nodes of the cluster.
+    pub(super) fn bus_port(&self) -> u16 {
+        self.bus_port.expect("a node of a cluster")
     }
 
     /// Returns the process id of the server, which runs.
@@ -122,6 +138,14 @@ impl Redis {
             .arg(dir)
             .current_dir(dir)
             .stdin(Stdio::null());
+        if let Some(bus_port) = self.bus_port {
+            command
+                .args(["--cluster-enabled", "yes"])
+                .args(["--cluster-port", &bus_port.to_string()])
+                .args(["--cluster-node-timeout", NODE_TIMEOUT])
+                .args(["--cluster-replica-validity-factor", "0"])
+                .args(["--cluster-allow-replica-migration", "no"]);
+        }
         let log = dir.join("log");
         let process = Process::spawn(&mut command, &self.scratch, &log, Signal::Kill)?;
         process.wait_ready(START_LIMIT, || self.takes_connections())?;
@@ -158,7 +182,7 @@ impl Redis {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    fn answers(&self) -> bool {
+    pub(super) fn answers(&self) -> bool {
         lock(&self.process).is_some() && self.takes_connections()
     }
 

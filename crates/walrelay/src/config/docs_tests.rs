@@ -269,6 +269,7 @@ fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
     let hosts = "hosts = [\"redis.internal:6379\"]\n";
     let sentinels = "sentinels = [\"s1\", \"s2:1\"]\nmaster = \"m\"\n";
     read(hosts, sentinels).expect("sentinels");
+    read("tls = true\n", "cluster = true\n").expect("a cluster");
     for (old, new, words) in [
         (hosts, "sentinels = [\"s1\"]\n", "`sink.redis.master`"),
         (
@@ -278,6 +279,11 @@ fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
         ),
         ("tls = true\n", sentinels, "with `sentinels`"),
         ("tls = true\n", "master = \"m\"\n", "without `sentinels`"),
+        (
+            hosts,
+            "cluster = true\nsentinels = [\"s1\"]\nmaster = \"m\"\n",
+            "exclude each other",
+        ),
         (
             "tls = true\n",
             "sentinel_password_file = \"/f\"\n",
