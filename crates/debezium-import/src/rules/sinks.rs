@@ -131,7 +131,7 @@ const REDIS_OPTIONS: Rules = rules! {
     "socket.timeout" => Ignore("reply_timeout has its default");
     "memory.*" => Ignore("walrelay waits while Redis says that it has no memory");
     "cluster.enabled" => When(rules! {
-        "true" => Unsupported("walrelay's sink for Redis is made for one server, and not for a cluster");
+        "true" => Set(REDIS, "cluster", "true");
         "*" => BASIC;
     });
     "db.index" => When(rules! {

@@ -102,7 +102,7 @@ fn redis() {
             Line("hosts = [\"r:6379\"]"),
             Breaks("debezium.sink.redis.message.format", "payload"),
             Breaks("debezium.sink.redis.null.value", "absent"),
-            Unsupported("debezium.sink.redis.cluster.enabled", "one server"),
+            Line("cluster = true"),
             Unsupported("debezium.sink.redis.db.index", "database 0"),
         ],
     );
