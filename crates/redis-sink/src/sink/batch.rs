@@ -233,12 +233,23 @@ impl<'s> Batches<'s> {
         }
         let all: Vec<(usize, usize)> = first_of.into_iter().collect();
         for some in all.chunks(ASKED_AT_ONCE) {
-            for (stream, _) in some {
+            // A replica answers too, and may lack what its master has. Of streams to which nothing was
+            // delivered that shows later.
+            let mut compared = BTreeMap::new();
+            for (stream, at) in some {
                 let stream = &self.streams[*stream];
                 let ask = ["XINFO", "STREAM", &stream.name];
                 link.put(stream.place.server, &ask);
+                if stream.delivered.is_some() {
+                    compared.entry(stream.place.server).or_insert(*at);
+                }
             }
+            self.put_probes(link, heads, &compared);
             let mut replies = link.call_all(self.shared.settings.reply).await?;
+            for (server, at) in compared {
+                let probe = replies[server].next_back();
+                self.takes_writes(link, server, at, probe)?;
+            }
             for (stream, at) in some {
                 let server = self.server(&heads[*at]);
                 let newest = match replies[server].next() {
@@ -290,11 +301,8 @@ impl<'s> Batches<'s> {
             first_of.entry(stream.place.server).or_insert(*at);
         }
         // A replica answers XRANGE too, and may lack what its master has, or have what is about to be
-        // dropped. An entry without an allowed id changes nothing, and shows whether writes are taken.
-        for (server, first) in &first_of {
-            let name = &*self.streams[heads[*first].stream].name;
-            link.put(*server, &["XADD", name, "0-0", "field", "value"]);
-        }
+        // dropped.
+        self.put_probes(link, heads, &first_of);
         let mut replies = link.call_all(self.shared.settings.reply).await?;
         let (mut there, mut holders) = (BTreeSet::new(), BTreeSet::new());
         for at in asked {
@@ -314,14 +322,36 @@ impl<'s> Batches<'s> {
             }
         }
         for (server, first) in first_of {
-            match replies[server].next() {
-                _ if !holders.contains(&server) => {}
-                Some(Reply::Error(text)) if is_forbidden_id(&text) => {}
-                Some(Reply::Error(text)) => return Err(self.refused(link, server, first, &text)),
-                _ => return Err(protocol(link.name(server), WRONG).into()),
+            if holders.contains(&server) {
+                let probe = replies[server].next();
+                self.takes_writes(link, server, first, probe)?;
             }
         }
         Ok(there)
+    }
+
+    /// Appends for each server a command that shows whether writes are taken: an entry without an
+    /// allowed id, which changes nothing. `records`: one of each server.
+    fn put_probes(&self, link: &mut Link, heads: &[Head], records: &BTreeMap<usize, usize>) {
+        for (server, at) in records {
+            let name = &*self.streams[heads[*at].stream].name;
+            link.put(*server, &["XADD", name, "0-0", "field", "value"]);
+        }
+    }
+
+    /// Reads the reply to such a command.
+    fn takes_writes(
+        &mut self,
+        link: &mut Link,
+        server: usize,
+        at: usize,
+        probe: Option<Reply>,
+    ) -> Result<(), Stop> {
+        match probe {
+            Some(Reply::Error(text)) if is_forbidden_id(&text) => Ok(()),
+            Some(Reply::Error(text)) => Err(self.refused(link, server, at, &text)),
+            _ => Err(protocol(link.name(server), WRONG).into()),
+        }
     }
 
     /// Writes the records that have an id, as one transaction for each place, and asks who has them, if

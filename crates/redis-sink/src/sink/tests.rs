@@ -181,6 +181,27 @@ fn a_round_that_stores_nothing_is_followed_by_a_pause() {
 }
 
 #[test]
+fn a_replica_that_answers_first_does_not_make_entries_lost() {
+    let (shared, _) = shared(0);
+    queue(&shared, "a", 5);
+    let mut batches = Batches::new(&shared);
+    let (written, _) = write(&mut batches, &[&newest("1-4"), &string("1-5")]);
+    assert!(written.is_ok());
+    queue(&shared, "a", 6);
+    batches.forget();
+    let readonly = "-READONLY You can't write against a read only replica.\r\n";
+    let (written, commands) = write(&mut batches, &[&newest("1-3"), readonly]);
+    assert_eq!(commands, ["XINFO STREAM a", "XADD a 0-0 field value"]);
+    assert!(matches!(written, Err(Stop::Connection(_))));
+    // What was delivered is still compared with what the master has.
+    batches.forget();
+    let replies = [&*newest("1-5"), NO_ID, &string("1-6")];
+    let (written, commands) = write(&mut batches, &replies);
+    assert!(written.is_ok());
+    assert_eq!(commands.last().unwrap(), "XADD a 1-6 position 0/1 6");
+}
+
+#[test]
 fn the_ends_of_many_streams_are_asked_for_one_part_after_the_other() {
     let (shared, _) = shared(0);
     for row in 0..20 {
