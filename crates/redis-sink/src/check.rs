@@ -69,15 +69,18 @@ fn failed(error: &RedisError) -> SinkCheck {
 
 async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) -> SinkChecks {
     let mut checks = Vec::new();
+    let mut first = 0;
     if let Some(sentinel) = &login.sentinel {
-        let check = sentinels(login, sentinel).await;
+        let (check, named) = sentinels(login, sentinel).await;
+        // Another one may be set up in a wrong way, which is shown already.
+        first = named;
         let is_failed = matches!(check.verdict, SinkVerdict::Fail { .. });
         checks.push((SENTINEL, check));
         if is_failed {
             return checks;
         }
     }
-    let link = match Link::connect(login, 0).await {
+    let link = match Link::connect(login, first).await {
         Ok(link) => link,
         Err(error @ RedisError::Cluster { .. }) => {
             checks.push((CLUSTER, failed(&error)));
@@ -102,16 +105,25 @@ async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) ->
     checks
 }
 
-/// Asks each sentinel for the master.
-async fn sentinels(login: &Login, sentinel: &Sentinel) -> SinkCheck {
-    let (mut named, mut errors) = (Vec::new(), Vec::new());
-    for (host, port) in &login.servers.hosts {
+/// Asks each sentinel for the master. Returns the number of the first that names one, too.
+async fn sentinels(login: &Login, sentinel: &Sentinel) -> (SinkCheck, usize) {
+    let (mut named, mut errors, mut first) = (Vec::new(), Vec::new(), None);
+    for ((host, port), number) in login.servers.hosts.iter().zip(0..) {
         match sentinel.look_up(&login.servers, host, *port).await {
-            Ok((master, at)) => named.push(format!("{master}:{at}")),
+            Ok((master, at)) => {
+                named.push(format!("{master}:{at}"));
+                first.get_or_insert(number);
+            }
             Err(error) => errors.push(error),
         }
     }
-    let (asked, name) = (login.servers.hosts.len(), &sentinel.master);
+    let asked = login.servers.hosts.len();
+    let judged = judged(&sentinel.master, asked, &named, errors);
+    (judged, first.unwrap_or_default())
+}
+
+/// Judges what so many sentinels say of a master.
+fn judged(name: &str, asked: usize, named: &[String], mut errors: Vec<RedisError>) -> SinkCheck {
     let Some(master) = named.first() else {
         let none = "no sentinel is configured".to_owned();
         let none = || ConnectError::Settings(none).into();

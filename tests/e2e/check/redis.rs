@@ -163,6 +163,11 @@ fn of_a_redis_sink_with_sentinels() {
     let down = format!("\"127.0.0.1:1\",{one}");
     let down = checked(&config, &[], &with(&down, "mymaster"));
     down.warns(item, &["1 of 2 sentinels", "127.0.0.1:1"]);
+    // A server that is none is no reason not to ask the next one.
+    let none = format!("\"{master}\",{one}");
+    let none = checked(&config, &[], &with(&none, "mymaster"));
+    none.warns(item, &["1 of 2 sentinels", "no sentinel"]);
+    none.passes("redis/redis-login", &[&master]);
     let unknown = checked(&config, &[], &with(&one, "other"));
     unknown.fails(
         item,
