@@ -82,16 +82,20 @@ impl<'s> Batches<'s> {
     async fn write_all(&mut self, link: &mut Link) -> Result<(), Stop> {
         self.streams.bound();
         let heads = self.heads(link)?;
+        let mut opened = None;
         for server in heads.iter().map(|head| self.server(head)) {
-            link.open(server).await?;
+            if opened != Some(server) {
+                link.open(server).await?;
+                opened = Some(server);
+            }
         }
         let (ids, found) = match self.shared.settings.ids {
             Ids::Server => (vec![Some(NewId::Clock); heads.len()], BTreeMap::new()),
             Ids::Position => self.ids(link, &heads).await?,
         };
         let place = |head: &Head| self.streams[head.stream].place;
-        let places = heads.iter().map(place).collect();
-        self.execute(link, Round::new(heads, ids, places), &found)
+        let places: Vec<_> = heads.iter().map(place).collect();
+        self.execute(link, Round::new(heads, ids, &places), &found)
             .await
     }
 

@@ -1,7 +1,5 @@
 //! A round: records that are written together, and what the servers answer to them.
 
-use std::collections::BTreeMap;
-
 use super::entry::NewId;
 use super::plan::Head;
 use crate::client::error::ProtocolError;
@@ -55,13 +53,15 @@ pub(super) enum Beside {
 
 impl Round {
     /// Divides records by their places.
-    pub(super) fn new(heads: Vec<Head>, ids: Vec<Option<NewId>>, places: Vec<Place>) -> Self {
+    pub(super) fn new(heads: Vec<Head>, ids: Vec<Option<NewId>>, places: &[Place]) -> Self {
         let mut parts: Vec<Part> = Vec::new();
-        let mut of_place: BTreeMap<Place, Vec<usize>> = BTreeMap::new();
-        for (at, place) in places.into_iter().enumerate() {
-            of_place.entry(place).or_default().push(at);
-        }
-        for (Place { server, .. }, records) in of_place {
+        // Those of one place stay in the order of the queue.
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_by_key(|at| places[*at]);
+        for records in order.chunk_by(|one, other| places[*one] == places[*other]) {
+            let Some(Place { server, .. }) = records.first().map(|at| places[*at]) else {
+                continue;
+            };
             if parts.last().is_none_or(|part| part.server != server) {
                 parts.push(Part {
                     server,
