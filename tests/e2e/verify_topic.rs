@@ -64,7 +64,7 @@ fn verify_topic_finds_each_planted_fault() {
     refused(
         &run("--set sink.kind=stdout"),
         78,
-        &["[verify-topic-sink]", "the sink stdout"],
+        &["[verify-topic-sink]", "the sink stdout cannot read topics"],
     );
     refused(&run("--against-table"), 78, &["[verify-topic-slot]"]);
     let db = rig.db();
@@ -146,6 +146,29 @@ fn verify_topic_finds_each_planted_fault() {
         &["[verify-topic-no-ids]", "--id"],
     );
     relay.ends_well();
+}
+
+/// The topics of other sinks cannot be read, and the command says why.
+#[test]
+fn a_sink_without_streams_is_refused_by_name() {
+    let rig = Rig::without_broker(18);
+    for (kind, section, why) in [
+        ("http", "url = \"http://127.0.0.1:1/\"", "keeps no records"),
+        (
+            "rabbitmq",
+            "hosts = [\"127.0.0.1:1\"]\nusername = \"u\"\npassword = \"p\"\nexchange = \"\"\nrouting_key = \"q\"",
+            "from its consumers",
+        ),
+    ] {
+        let config = rig.config_and(&format!(
+            "[sink]\nkind = \"{kind}\"\n[sink.{kind}]\n{section}\n"
+        ));
+        for command in ["verify-topic", "tail"] {
+            let output = output_with(&format!("{command} orders"), &config, &[]);
+            let id = format!("[{command}-sink]");
+            refused(&output, 78, &[&id, &format!("the sink {kind} cannot"), why]);
+        }
+    }
 }
 
 /// The broker of a running demonstration, which does not search by time, is read from its beginning

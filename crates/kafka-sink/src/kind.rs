@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
-use walrelay_sink::topics::{SinkTopics, TopicReader};
+use walrelay_sink::topics::{ReadableTopics, SinkTopics, TopicReader};
 use walrelay_sink::{
     AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, SinkTerms, ToFailure as _,
     any_factory,
@@ -96,23 +96,24 @@ impl SinkKind for KafkaKind {
         Some(&self.dead_letters)
     }
 
+    fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
+        Ok(self)
+    }
+
     fn topics(&self) -> Option<&dyn SinkTopics> {
         Some(self)
+    }
+}
+
+impl ReadableTopics for KafkaKind {
+    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
+        Ok(Box::new(Tail::with_config(&self.config)?))
     }
 }
 
 impl SinkTopics for KafkaKind {
     fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, SinkFailure> {
         Ok(was_written_to(&self.config, topic, timeout)?)
-    }
-
-    fn reader(
-        &self,
-        topics: &[&str],
-        timeout: Duration,
-    ) -> Result<Box<dyn TopicReader>, SinkFailure> {
-        let tail = Tail::with_config(&self.config, topics, timeout)?;
-        Ok(Box::new(tail))
     }
 
     fn create(&self, topic: &str, timeout: Duration) -> Result<(), SinkFailure> {

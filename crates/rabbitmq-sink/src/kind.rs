@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
@@ -188,6 +189,10 @@ impl SinkKind for RabbitmqKind {
             &input,
         ));
         checks
+    }
+
+    fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
+        Err("reading a queue would take its messages from its consumers")
     }
 
     fn dead_letter_obstacle(&self, _: &str) -> Option<String> {

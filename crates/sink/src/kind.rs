@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::check::{CheckInput, SinkCheck, SinkChecks};
 use crate::dead_letters::DeadLetterStore;
-use crate::topics::SinkTopics;
+use crate::topics::{ReadableTopics, SinkTopics};
 use crate::{AnySinkFactory, SinkStats};
 
 /// Something that a configuration or a command asks of a sink, and that not every sink can do.
@@ -24,19 +24,22 @@ pub enum Ability {
     Parking,
     /// Dead letters are read back.
     DeadLetters,
+    /// Topics are read.
+    ReadTopics,
     /// Topics are read, and created for a while.
     Topics,
 }
 
 impl Ability {
     /// All variants.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Partitions,
         Self::Timestamps,
         Self::NullKeys,
         Self::Tombstones,
         Self::Parking,
         Self::DeadLetters,
+        Self::ReadTopics,
         Self::Topics,
     ];
 }
@@ -50,6 +53,7 @@ impl fmt::Display for Ability {
             Self::Tombstones => "send tombstones",
             Self::Parking => "park the events of a key",
             Self::DeadLetters => "read dead letters back",
+            Self::ReadTopics => "read topics",
             Self::Topics => "read and create topics",
         })
     }
@@ -66,8 +70,8 @@ pub struct KindDescription {
     pub settings_item: Option<&'static str>,
     /// The items of `walrelay check` for its servers, in the order of the report.
     pub items: &'static [&'static str],
-    /// Abilities that the sink lacks, besides those that [`SinkKind::dead_letters`] and
-    /// [`SinkKind::topics`] decide.
+    /// Abilities that the sink lacks, besides those that [`SinkKind::dead_letters`],
+    /// [`SinkKind::readable_topics`] and [`SinkKind::topics`] decide.
     pub cannot: &'static [Ability],
 }
 
@@ -131,7 +135,12 @@ pub trait SinkKind: Send + Sync {
         None
     }
 
-    /// Returns the topics; `None` if they cannot be read.
+    /// Returns the topics that can be read, or the reason why none can be.
+    fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
+        Err("the receiver keeps no records that walrelay could read")
+    }
+
+    /// Returns the topics; `None` if they cannot be read, or not be created.
     fn topics(&self) -> Option<&dyn SinkTopics> {
         None
     }
@@ -145,6 +154,7 @@ pub trait SinkKind: Send + Sync {
     fn can(&self, ability: Ability) -> bool {
         match ability {
             Ability::Parking | Ability::DeadLetters => self.dead_letters().is_some(),
+            Ability::ReadTopics => self.readable_topics().is_ok(),
             Ability::Topics => self.topics().is_some(),
             _ => !self.description().cannot.contains(&ability),
         }

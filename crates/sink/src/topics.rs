@@ -1,10 +1,10 @@
-//! Topics of a sink that can be read back, and temporary ones: for `cutover`, `tail`,
-//! `verify-topic` and `bench`.
+//! Topics of a sink that can be read back, for `tail` and `verify-topic`, and temporary ones, for
+//! `cutover` and `bench`, too.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::SinkFailure;
+use crate::{EventPosition, SinkFailure};
 
 /// The position of a record in its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub struct Position {
 }
 
 /// A record read from a topic.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ReadRecord {
     /// The topic.
     pub topic: String,
@@ -24,8 +24,15 @@ pub struct ReadRecord {
     pub partition: i32,
     /// The offset in the partition.
     pub offset: i64,
-    /// Milliseconds since 1970-01-01 UTC.
+    /// The record's timestamp in milliseconds since 1970-01-01 UTC.
     pub timestamp_ms: Option<i64>,
+    /// When the record was written to the topic, in milliseconds since 1970-01-01 UTC; `None` if the
+    /// topic does not tell.
+    pub written_ms: Option<i64>,
+    /// The id of the event, if the sink stores it beside the headers.
+    pub event_id: Option<Vec<u8>>,
+    /// The position of the event, if the sink stores it beside the headers.
+    pub event_position: Option<EventPosition>,
     /// The key; `None` is null.
     pub key: Option<Vec<u8>>,
     /// The value; `None` is null.
@@ -52,6 +59,9 @@ impl fmt::Debug for ReadRecord {
             .field("partition", &self.partition)
             .field("offset", &self.offset)
             .field("timestamp_ms", &self.timestamp_ms)
+            .field("written_ms", &self.written_ms)
+            .field("event_id_bytes", &self.event_id.as_ref().map(Vec::len))
+            .field("event_position", &self.event_position)
             .field("key_bytes", &self.key.as_ref().map(Vec::len))
             .field("value_bytes", &self.value.as_ref().map(Vec::len))
             .field("headers", &self.headers.len())
@@ -64,7 +74,8 @@ impl fmt::Debug for ReadRecord {
 pub struct FollowedPartition {
     /// The partition's number.
     pub partition: i32,
-    /// The offset at which reading starts.
+    /// The offset at which reading starts; 0 if the first record is the first one that the partition
+    /// has ever had.
     pub start: i64,
     /// The offset of the next record to be written, when reading started.
     pub end: i64,
@@ -79,7 +90,7 @@ pub trait TopicReader: Send {
     /// **Blocks** for `timeout` at most for each request.
     ///
     /// # Errors
-    /// If no server answers, or the topic may not be read.
+    /// If no server answers, the topic may not be read, or it does not tell times.
     fn follow(
         &mut self,
         topic: &str,
@@ -95,6 +106,11 @@ pub trait TopicReader: Send {
     /// If a server refuses to be read from. A lost connection is none.
     fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure>;
 
+    /// Returns true if what is sent to the topic `sent_to` is in the followed topic.
+    fn holds(&self, topic: &str, sent_to: &str) -> bool {
+        topic == sent_to
+    }
+
     /// Returns the offset up to which a partition was read, including offsets that hold no record
     /// for consumers, such as the markers of Kafka transactions; `None` if it is not known.
     fn position(&self, topic: &str, partition: i32) -> Option<i64> {
@@ -103,8 +119,23 @@ pub trait TopicReader: Send {
     }
 }
 
+/// The topics of a sink that can be read back.
+pub trait ReadableTopics: Send + Sync {
+    /// Returns a reader, which reads no topic yet. Does not connect.
+    ///
+    /// # Errors
+    /// If the configuration cannot be used.
+    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure>;
+
+    /// Returns true if the sink stores the ids of events beside the headers
+    /// ([`ReadRecord::event_id`]).
+    fn has_event_ids(&self) -> bool {
+        false
+    }
+}
+
 /// The topics of a sink that can be read back and created for a while.
-pub trait SinkTopics: Send + Sync {
+pub trait SinkTopics: ReadableTopics {
     /// Returns true if a topic has, or had, records.
     ///
     /// **Blocks** for `timeout` at most.
@@ -112,18 +143,6 @@ pub trait SinkTopics: Send + Sync {
     /// # Errors
     /// If no server answers.
     fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, SinkFailure>;
-
-    /// Starts reading `topics` from their beginning; they must exist.
-    ///
-    /// **Blocks** for `timeout` at most.
-    ///
-    /// # Errors
-    /// If no server answers, or a topic may not be read.
-    fn reader(
-        &self,
-        topics: &[&str],
-        timeout: Duration,
-    ) -> Result<Box<dyn TopicReader>, SinkFailure>;
 
     /// Creates a topic that must not exist, and waits until it can be written to.
     ///

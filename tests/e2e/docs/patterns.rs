@@ -64,7 +64,7 @@ fn topics_are_verified_by_the_command_of_the_page() {
     assert!(output.status.success(), "{shown}");
     let words = [
         "3 records of",
-        "order of a key: position header",
+        "order of a key: position in the log",
         "0  repeated events\n",
         "0  rows without a record, of 3 rows",
         "nothing is wrong",

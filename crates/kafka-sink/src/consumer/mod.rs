@@ -31,16 +31,19 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 /// Copies a message.
 fn copy_of(message: &BorrowedMessage<'_>) -> ReadRecord {
     let headers = message.headers().into_iter().flat_map(Headers::iter);
+    let timestamp_ms = message.timestamp().to_millis();
     ReadRecord {
         topic: message.topic().to_owned(),
         partition: message.partition(),
         offset: message.offset(),
-        timestamp_ms: message.timestamp().to_millis(),
+        timestamp_ms,
+        written_ms: timestamp_ms,
         key: message.key().map(<[u8]>::to_vec),
         value: message.payload().map(<[u8]>::to_vec),
         headers: headers
             .map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)))
             .collect(),
+        ..ReadRecord::default()
     }
 }
 

@@ -38,15 +38,11 @@ impl Tail {
         Self::start(&config, topics, timeout, &at_once)
     }
 
-    /// Starts reading `topics`, which must exist, with the producer's configuration.
+    /// Makes a reader with the producer's configuration, which reads no topic yet.
     ///
-    /// **Blocks** for `timeout` at most, and longer if a token must be fetched first.
-    pub fn with_config(
-        config: &KafkaConfig,
-        topics: &[&str],
-        timeout: Duration,
-    ) -> Result<Self, KafkaError> {
-        Self::start(config, topics, timeout, &[])
+    /// **Blocks** if a token must be fetched first.
+    pub fn with_config(config: &KafkaConfig) -> Result<Self, KafkaError> {
+        Self::start(config, &[], Duration::ZERO, &[])
     }
 
     fn start(

@@ -110,6 +110,7 @@ impl StreamLog {
             key: entry.key,
             value: entry.value,
             headers: entry.headers,
+            ..ReadRecord::default()
         }
     }
 

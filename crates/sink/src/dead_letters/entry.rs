@@ -138,6 +138,7 @@ mod tests {
             key: Some(b"secret-key".to_vec()),
             value: Some(b"secret-value".to_vec()),
             headers,
+            ..ReadRecord::default()
         }
     }
 

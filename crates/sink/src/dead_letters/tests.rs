@@ -24,12 +24,12 @@ impl Memory {
         let headers = headers.map(|h| (h.name.to_owned(), h.value.map(<[u8]>::to_vec)));
         let record = ReadRecord {
             topic: record.topic.to_owned(),
-            partition: 0,
             offset: records.len().try_into().expect("few"),
             timestamp_ms: record.timestamp_ms,
             key: record.key.map(<[u8]>::to_vec),
             value: record.value.map(<[u8]>::to_vec),
             headers: headers.collect(),
+            ..ReadRecord::default()
         };
         records.push(record);
     }

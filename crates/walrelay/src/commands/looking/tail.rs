@@ -27,11 +27,12 @@ pub(crate) fn tail(args: &TailArgs, env: Env<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     log_warnings(config.process.log, None, env);
     let sink = any_sink(&config.pipeline)?;
-    let topics = sink.topics().ok_or_else(|| {
-        refused("tail-sink", &*sink, Ability::Topics)
+    let topics = sink.readable_topics().map_err(|why| {
+        refused("tail-sink", &*sink, Ability::ReadTopics)
+            .caused_by(why)
             .remedy("set sink.kind to that of the relay that writes the topic")
     })?;
-    let mut reader = topics.reader(&[], REQUEST_TIMEOUT).map_err(Failure::from)?;
+    let mut reader = topics.reader().map_err(Failure::from)?;
     let partitions = follow(args, &mut *reader)?;
     print_records(args, &mut *reader, &partitions)?;
     Ok(())
@@ -162,12 +163,9 @@ mod tests {
         };
         let record = ReadRecord {
             topic: "orders".to_owned(),
-            partition: 0,
             offset,
-            timestamp_ms: None,
             key: key.map(<[u8]>::to_vec),
-            value: None,
-            headers: Vec::new(),
+            ..ReadRecord::default()
         };
         is_wanted(&args, &record, 10)
     }

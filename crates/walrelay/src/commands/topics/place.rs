@@ -1,6 +1,7 @@
 //! Finds a text in a record: the id of the event, or a time.
 
 use serde_json::Value;
+use walrelay_sink::dlq_headers;
 use walrelay_sink::topics::ReadRecord;
 
 use crate::cli::RecordPlace;
@@ -12,15 +13,25 @@ pub(crate) const RESEND_HEADER: &str = "walrelay-resend";
 /// Headers with the event id, of the presets and of polling relays.
 const ID_HEADERS: [&str; 4] = ["id", "event_id", "x-outbox-event-id", "event-id"];
 
-/// Returns the event id of a record as text: at the place of `--id`, or in the first of
-/// [`ID_HEADERS`] that the record has.
+/// Returns the event id of a record as text: at the place of `--id`, or as the sink stores it, or in
+/// the first of [`ID_HEADERS`] that the record has. A dead letter and its resolution are no event.
 pub(crate) fn event_id(place: Option<&RecordPlace>, record: &ReadRecord) -> Option<String> {
-    match place {
-        Some(place) => text_at(place, record),
-        None => ID_HEADERS
+    let of_dead_letters = [dlq_headers::CLASS, dlq_headers::RESOLVES];
+    if of_dead_letters.iter().any(|name| has_header(record, name)) {
+        return None;
+    }
+    match (place, &record.event_id) {
+        (Some(place), _) => text_at(place, record),
+        (None, Some(id)) => Some(String::from_utf8_lossy(id).into_owned()),
+        (None, None) => ID_HEADERS
             .into_iter()
             .find_map(|name| header_text(record, name)),
     }
+}
+
+/// Returns true if a record has a header of this name.
+pub(crate) fn has_header(record: &ReadRecord, name: &str) -> bool {
+    record.headers.iter().any(|(found, _)| found == name)
 }
 
 /// Returns the text at a place; `None` if there is none, or null.
@@ -56,12 +67,9 @@ mod tests {
     fn an_id_is_found_in_a_header_or_in_the_value() {
         let record = ReadRecord {
             topic: "t".to_owned(),
-            partition: 0,
-            offset: 0,
-            timestamp_ms: None,
-            key: None,
             value: Some(br#"{"event_id": 17, "other": null}"#.to_vec()),
             headers: vec![("event_id".to_owned(), Some(b"x".to_vec()))],
+            ..ReadRecord::default()
         };
         assert_eq!(event_id(None, &record).as_deref(), Some("x"));
         let named = |name: &str| event_id(Some(&RecordPlace::Header(name.to_owned())), &record);
@@ -69,6 +77,15 @@ mod tests {
             (named("event_id").as_deref(), named("id")),
             (Some("x"), None)
         );
+        let stored = ReadRecord {
+            event_id: Some(b"own".to_vec()),
+            ..record.clone()
+        };
+        assert_eq!(event_id(None, &stored).as_deref(), Some("own"));
+        let mut dead_letter = stored;
+        let class = (dlq_headers::CLASS.to_owned(), Some(b"oversize".to_vec()));
+        dead_letter.headers.push(class);
+        assert_eq!(event_id(None, &dead_letter), None);
         let member = |name: &str| event_id(Some(&RecordPlace::Value(name.to_owned())), &record);
         assert_eq!(member("event_id").as_deref(), Some("17"));
         assert_eq!((member("other"), member("none")), (None, None));

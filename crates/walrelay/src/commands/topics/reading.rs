@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_sink::FailureClass;
-use walrelay_sink::topics::{self, FollowedPartition, ReadRecord, SinkTopics};
+use walrelay_sink::topics::{self, FollowedPartition, ReadRecord, ReadableTopics};
 
 use super::place::event_id;
 use crate::cli::{Exit, Failure, RecordPlace};
@@ -46,12 +46,12 @@ pub(crate) struct TopicReader {
 
 impl TopicReader {
     pub(crate) fn new(
-        topics: &dyn SinkTopics,
+        topics: &dyn ReadableTopics,
         from_ms: i64,
         id_place: Option<RecordPlace>,
     ) -> Result<Self, Failure> {
         Ok(Self {
-            reader: topics.reader(&[], REQUEST_TIMEOUT)?,
+            reader: topics.reader()?,
             from_ms,
             id_place,
             followed: BTreeMap::new(),
@@ -69,8 +69,7 @@ impl TopicReader {
         let followed = loop {
             match self.reader.follow(topic, self.from_ms, REQUEST_TIMEOUT) {
                 Err(error)
-                    if begun.elapsed() > RETRY_FOR
-                        || error.class == FailureClass::Configuration =>
+                    if begun.elapsed() > RETRY_FOR || error.class != FailureClass::Unavailable =>
                 {
                     return Err(error.into());
                 }
@@ -96,6 +95,11 @@ impl TopicReader {
     /// Returns the partitions of a followed topic.
     pub(crate) fn partitions(&self, topic: &str) -> Option<&[FollowedPartition]> {
         self.followed.get(topic).map(|topic| &*topic.partitions)
+    }
+
+    /// Returns true if what is sent to the topic `sent_to` is in the followed topic.
+    pub(crate) fn holds(&self, topic: &str, sent_to: &str) -> bool {
+        self.reader.holds(topic, sent_to)
     }
 
     /// Returns the part of the offsets up to the ends that was read, 0 to 1.
@@ -183,7 +187,7 @@ impl TopicReader {
             unread.join(", ")
         );
         Failure::new("topic-unread", Exit::Unavailable, what)
-            .remedy("see that the partitions have leaders, and begin it again")
+            .remedy("see that the servers run and the partitions have leaders, and begin it again")
     }
 }
 
@@ -246,12 +250,8 @@ mod tests {
             }
             Ok(offset.map(|offset| ReadRecord {
                 topic: "t".to_owned(),
-                partition: 0,
                 offset,
-                timestamp_ms: None,
-                key: None,
-                value: None,
-                headers: Vec::new(),
+                ..ReadRecord::default()
             }))
         }
 

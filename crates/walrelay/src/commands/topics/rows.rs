@@ -76,14 +76,12 @@ pub(crate) fn copy_of(record: &Record<'_>) -> ReadRecord {
     let headers = record.headers.iter();
     ReadRecord {
         topic: record.topic.to_owned(),
-        partition: 0,
-        offset: 0,
-        timestamp_ms: None,
         key: record.key.map(<[u8]>::to_vec),
         value: record.value.map(<[u8]>::to_vec),
         headers: headers
             .map(|header| (header.name.to_owned(), header.value.map(<[u8]>::to_vec)))
             .collect(),
+        ..ReadRecord::default()
     }
 }
 

@@ -11,6 +11,8 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 
+use walrelay_sink::EventPosition;
+
 use super::memory::{Distribution, Remembered};
 
 /// Findings of a kind that are kept to be shown; further ones are counted.
@@ -21,7 +23,7 @@ const SHOWN: usize = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     commit: u64,
-    row: u32,
+    row: u64,
 }
 
 impl Order {
@@ -33,13 +35,21 @@ impl Order {
         Self { commit: n, row: 0 }
     }
 
+    /// Makes that of a position in the log.
+    pub(super) fn of_position(position: EventPosition) -> Self {
+        Self {
+            commit: position.lsn,
+            row: position.row,
+        }
+    }
+
     /// Reads the value of a position header; `None` if it is none.
     pub(super) fn of_header(value: &[u8]) -> Option<Self> {
         let (commit, row) = str::from_utf8(value).ok()?.split_once('/')?;
         let digits = (commit.len(), row.len()) == (16, 8);
         Some(Self {
             commit: u64::from_str_radix(commit, 16).ok().filter(|_| digits)?,
-            row: u32::from_str_radix(row, 16).ok()?,
+            row: u32::from_str_radix(row, 16).ok()?.into(),
         })
     }
 }
@@ -59,12 +69,20 @@ pub(super) struct Delivery<'a> {
     pub(super) key: Option<&'a [u8]>,
     /// The event's id.
     pub(super) id: Option<&'a str>,
-    /// The position header.
+    /// The event's position.
     pub(super) position: Option<Order>,
     /// An operator had the record sent again: by `replay` or `resend`.
     pub(super) on_purpose: bool,
-    /// Milliseconds from the commit to the record's timestamp.
-    pub(super) latency_ms: Option<i64>,
+    /// The time from the commit to the writing of the record; `None` if it has no commit time.
+    pub(super) latency: Option<Latency>,
+}
+
+/// The time from a commit to the writing of its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Latency {
+    Millis(i64),
+    /// The topic does not tell when a record was written.
+    Unknown,
 }
 
 /// The fault that a finding is of.
@@ -115,6 +133,8 @@ pub(super) struct Findings {
     /// The largest number of offsets between two deliveries of an event in a partition.
     pub(super) largest_distance: i64,
     pub(super) latency_ms: Distribution,
+    /// Number of records with a commit time of which the topic does not tell when they were written.
+    pub(super) untimed: u64,
     pub(super) counts: BTreeMap<FindingKind, u64>,
     /// The first of each kind.
     pub(super) shown: BTreeMap<FindingKind, Vec<Finding>>,
@@ -237,8 +257,10 @@ impl Analysis {
         self.make_room();
         let findings = &mut self.findings;
         findings.records += 1;
-        if let Some(latency) = delivery.latency_ms {
-            findings.latency_ms.add(latency);
+        match delivery.latency {
+            Some(Latency::Millis(millis)) => findings.latency_ms.add(millis),
+            Some(Latency::Unknown) => findings.untimed += 1,
+            None => {}
         }
         findings.on_purpose += u64::from(delivery.on_purpose);
         findings.positions |= delivery.position.is_some();

@@ -22,12 +22,14 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::percent_bar;
-use crate::commands::topics::place::{REPLAY_HEADER, RESEND_HEADER, event_id, header, text_at};
+use crate::commands::topics::place::{
+    REPLAY_HEADER, RESEND_HEADER, event_id, has_header, header, text_at,
+};
 use crate::commands::topics::reading::TopicReader;
 use crate::commands::topics::rows::{Rows, copy_of, route_rows};
 use crate::commands::{Env, log_warnings, print_as};
 use crate::sinks::Count;
-use analysis::{Analysis, At, Delivery, Findings, Order};
+use analysis::{Analysis, At, Delivery, Findings, Latency, Order};
 use report::Report;
 
 /// With `--against-table`, records are read from this long before `--since` on, as the clocks of
@@ -49,8 +51,9 @@ pub(crate) fn verify_topic(args: &VerifyTopicArgs, env: Env<'_>) -> Result<Exit,
 
 fn verify(args: &VerifyTopicArgs, server: &Server) -> Result<Report, Failure> {
     let sink = any_sink(&server.config)?;
-    let sink_topics = sink.topics().ok_or_else(|| {
-        refused("verify-topic-sink", &*sink, Ability::Topics)
+    let sink_topics = sink.readable_topics().map_err(|why| {
+        refused("verify-topic-sink", &*sink, Ability::ReadTopics)
+            .caused_by(why)
             .remedy("set sink.kind to that of the relay that writes the topic")
     })?;
     let now = OffsetDateTime::now_utc();
@@ -60,7 +63,13 @@ fn verify(args: &VerifyTopicArgs, server: &Server) -> Result<Report, Failure> {
     });
     // The rows first: their records are in the topics before the ends are asked for.
     let rows = if args.against_table {
-        Some(expected(args, server, since.map(|time| now - time))?)
+        let has_ids = sink_topics.has_event_ids();
+        Some(expected(
+            args,
+            server,
+            has_ids,
+            since.map(|time| now - time),
+        )?)
     } else {
         None
     };
@@ -97,8 +106,9 @@ fn verify(args: &VerifyTopicArgs, server: &Server) -> Result<Report, Failure> {
         topics.insert(topic.clone(), number);
     }
     let mut looked_for = 0;
-    for (topic, ids) in rows.into_iter().flatten() {
-        if let Some(number) = topics.get(&topic) {
+    for (sent_to, ids) in rows.into_iter().flatten() {
+        let mut followed = topics.iter();
+        if let Some((_, number)) = followed.find(|(topic, _)| reader.holds(topic, &sent_to)) {
             looked_for += ids.len() as u64;
             for id in ids {
                 analysis.expect(*number, id);
@@ -135,8 +145,13 @@ fn read(
         let Some(topic) = topics.get(&record.topic) else {
             return;
         };
-        let position = position_header.and_then(|name| header(record, name));
-        let is_marked = |name| header(record, name).is_some();
+        let is_resent = has_header(record, RESEND_HEADER);
+        // The position that a sink stores of a record that was sent again is of the time of that.
+        let position = record.event_position.filter(|_| !is_resent);
+        let position = position.map(Order::of_position).or_else(|| {
+            let name = position_header?;
+            Order::of_header(header(record, name)?)
+        });
         analysis.add(&Delivery {
             at: At {
                 topic: *topic,
@@ -145,9 +160,9 @@ fn read(
             },
             key: record.key.as_deref(),
             id: reader.event_id(record).as_deref(),
-            position: position.and_then(Order::of_header),
-            on_purpose: is_marked(REPLAY_HEADER) || is_marked(RESEND_HEADER),
-            latency_ms: latency_ms(&args.commit_time, record),
+            position,
+            on_purpose: is_resent || has_header(record, REPLAY_HEADER),
+            latency: latency(&args.commit_time, record),
         });
     })?;
     line.end();
@@ -160,14 +175,18 @@ fn read(
     Ok(findings)
 }
 
-/// Milliseconds from the commit time in a record to the record's timestamp.
-fn latency_ms(place: &RecordPlace, record: &ReadRecord) -> Option<i64> {
+/// Returns the time from the commit time in a record to the time at which it was written; `None` if it
+/// has no commit time.
+fn latency(place: &RecordPlace, record: &ReadRecord) -> Option<Latency> {
     let text = text_at(place, record)?;
     let committed = match text.parse() {
         Ok(milliseconds) => milliseconds,
         Err(_) => milliseconds(OffsetDateTime::parse(&text, &Rfc3339).ok()?),
     };
-    Some(record.timestamp_ms? - committed)
+    let written = record.written_ms;
+    Some(written.map_or(Latency::Unknown, |written| {
+        Latency::Millis(written.saturating_sub(committed))
+    }))
 }
 
 /// The ids of the events that the rows of the outbox tables make, by topic.
@@ -177,12 +196,16 @@ type Ids = BTreeMap<String, Vec<Box<str>>>;
 struct Expected {
     /// `--id`.
     id_place: Option<RecordPlace>,
+    /// The sink stores the ids of events beside the headers.
+    has_ids: bool,
     ids: Mutex<Ids>,
 }
 
 impl Count for Expected {
     fn sent(&self, record: &Record<'_>) {
-        if let Some(id) = event_id(self.id_place.as_ref(), &copy_of(record)) {
+        let mut sent = copy_of(record);
+        sent.event_id = record.event_id.filter(|_| self.has_ids).map(<[u8]>::to_vec);
+        if let Some(id) = event_id(self.id_place.as_ref(), &sent) {
             let mut ids = lock(&self.ids);
             match ids.get_mut(record.topic) {
                 Some(of_topic) => of_topic.push(id.into()),
@@ -198,6 +221,7 @@ impl Count for Expected {
 fn expected(
     args: &VerifyTopicArgs,
     server: &Server,
+    has_ids: bool,
     since: Option<time::Duration>,
 ) -> Result<Ids, Failure> {
     block_on(async {
@@ -217,6 +241,7 @@ fn expected(
     };
     let expected = Arc::new(Expected {
         id_place: args.id.clone(),
+        has_ids,
         ids: Mutex::default(),
     });
     route_rows(server, rows, &expected)?;
@@ -228,15 +253,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_latency_is_between_the_commit_and_the_timestamp() {
+    fn a_latency_is_between_the_commit_and_the_writing() {
         let record = |time: &str| ReadRecord {
             topic: "t".to_owned(),
-            partition: 0,
-            offset: 0,
-            timestamp_ms: Some(1_767_323_046_500),
-            key: None,
+            written_ms: Some(1_767_323_046_500),
             value: Some(format!("{{\"ts\": {time}}}").into_bytes()),
             headers: vec![("ce_time".to_owned(), Some(time.as_bytes().to_vec()))],
+            ..ReadRecord::default()
         };
         let header = RecordPlace::Header("ce_time".to_owned());
         let member = RecordPlace::Value("ts".to_owned());
@@ -248,7 +271,13 @@ mod tests {
             (&member, "null", None),
             (&header, "yesterday", None),
         ] {
-            assert_eq!(latency_ms(place, &record(time)), expected, "{time}");
+            let expected = expected.map(Latency::Millis);
+            assert_eq!(latency(place, &record(time)), expected, "{time}");
         }
+        let untimed = ReadRecord {
+            written_ms: None,
+            ..record("1767323046000")
+        };
+        assert_eq!(latency(&header, &untimed), Some(Latency::Unknown));
     }
 }

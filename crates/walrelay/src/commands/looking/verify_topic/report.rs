@@ -87,6 +87,7 @@ impl Report {
             "begin_late": self.trimmed,
             "largest_distance": of.largest_distance,
             "commit_to_record_ms": self.latency(),
+            "latency_unknown": of.untimed > 0,
         });
         for (kind, name, ..) in KINDS {
             let shown = of.shown.get(&kind).map_or(&[][..], Vec::as_slice);
@@ -132,9 +133,9 @@ impl fmt::Display for Report {
             of.keys
         )?;
         let order = if of.positions {
-            "position header"
+            "position in the log"
         } else {
-            "first deliveries: no record has a position header"
+            "first deliveries: no record has a position"
         };
         writeln!(f, "order of a key: {order}")?;
         for (kind, _, what, relation) in KINDS {
@@ -178,7 +179,7 @@ impl fmt::Display for Report {
         if !self.trimmed.is_empty() {
             writeln!(
                 f,
-                "first records are gone, by retention or compaction: {}",
+                "records are gone that the topic had before, by retention, compaction or a consumer: {}",
                 printable(&self.trimmed.join(", "))
             )?;
         }
@@ -186,6 +187,13 @@ impl fmt::Display for Report {
             writeln!(
                 f,
                 "commit to record: p50 {p50} ms, p90 {p90} ms, p99 {p99} ms, max {max} ms"
+            )?;
+        }
+        if of.untimed > 0 {
+            writeln!(
+                f,
+                "commit to record: unknown of {} records: the topic does not tell when they were written",
+                of.untimed
             )?;
         }
         let verdict = if self.is_wrong() {

@@ -144,7 +144,8 @@ fn read(
     stop: &AtomicBool,
 ) -> Result<Latencies, Failure> {
     let topics = sink.topics().ok_or_else(|| needs_topics(sink))?;
-    let mut reader = topics.reader(&[topic], REQUEST_TIMEOUT)?;
+    let mut reader = topics.reader()?;
+    reader.follow(topic, 0, REQUEST_TIMEOUT)?;
     let mut latencies = Latencies::default();
     let mut seen = HashSet::with_capacity(rows as usize);
     // The first call connects, so that the time for it does not count.

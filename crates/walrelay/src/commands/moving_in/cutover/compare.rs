@@ -337,12 +337,9 @@ mod tests {
     fn event(id: &str, key: &str, value: &str) -> Event {
         let record = ReadRecord {
             topic: "t".to_owned(),
-            partition: 0,
-            offset: 0,
-            timestamp_ms: None,
             key: Some(key.into()),
             value: Some(value.into()),
-            headers: Vec::new(),
+            ..ReadRecord::default()
         };
         Event::new(id.to_owned(), "t", Some(0), &record)
     }

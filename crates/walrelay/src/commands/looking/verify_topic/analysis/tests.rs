@@ -69,7 +69,7 @@ fn read(log: &[Sent], rows: u64, reading: Reading) -> Findings {
             id: Some(&sent.event.to_string()),
             position: reading.positions.then_some(position),
             on_purpose: reading.on_purpose,
-            latency_ms: None,
+            latency: None,
         });
     }
     analysis.finish()
@@ -180,7 +180,7 @@ fn a_record_without_position_among_those_with_one_is_not_judged() {
             id: Some(id),
             position: position.and_then(Order::of_header),
             on_purpose: true,
-            latency_ms: Some(3),
+            latency: Some(Latency::Millis(3)),
         });
     };
     add("1", Some(b"00000000016B3748/0000000C"));
@@ -321,7 +321,7 @@ fn a_long_clean_topic_has_no_findings() {
             id: Some(&event.to_string()),
             position: Order::of_header(position.as_bytes()),
             on_purpose: false,
-            latency_ms: Some(event.cast_signed() % 50),
+            latency: Some(Latency::Millis(event.cast_signed() % 50)),
         });
     }
     let findings = analysis.finish();
