@@ -1,4 +1,7 @@
 //! `walrelay verify-topic`: each planted fault is found in a real topic, and nothing in a clean one.
+//! [`streams`]: in those of Redis and NATS, too.
+
+mod streams;
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,9 +1,11 @@
 //! The errors of a connection as `walrelay` prints them.
 
+use walrelay_sink::check::shortened;
 use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
 use walrelay_sink_client::ConnectError;
 
 use crate::NatsError;
+use crate::client::exchange::ExchangeError;
 
 impl ToFailure for NatsError {
     fn to_failure(&self) -> SinkFailure {
@@ -45,4 +47,43 @@ impl ToFailure for NatsError {
             .caused_by(Chain(self).to_string())
             .remedy(remedy)
     }
+}
+
+/// Names of streams that a failure lists, at most.
+const LISTED: usize = 5;
+
+/// Returns the words for a stream that cannot be read.
+pub(crate) fn of_stream(topic: &str, error: &ExchangeError) -> SinkFailure {
+    let what = format!("the messages of {topic} cannot be read");
+    let (class, why) = match error {
+        ExchangeError::Connection(NatsError::Protocol { reason, .. }) => {
+            (FailureClass::Unavailable, reason.clone())
+        }
+        ExchangeError::Connection(error) => return error.to_failure(),
+        ExchangeError::ApiDenied | ExchangeError::SubjectDenied => (
+            FailureClass::Denied,
+            "the user may not ask JetStream for them".to_owned(),
+        ),
+    };
+    SinkFailure::new("nats-stream", class, what)
+        .caused_by(why)
+        .remedy(
+            "let the user of [sink.nats] publish to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.* and \
+             $JS.API.STREAM.MSG.GET.*, and see that JetStream is on and the stream has a leader",
+        )
+}
+
+/// Returns the words for a subject that several streams have.
+pub(crate) fn several_streams(subject: &str, streams: &[String]) -> SinkFailure {
+    let names = shortened(streams.to_vec(), LISTED).join(", ");
+    let what = format!("several streams have messages of {subject}: {names}");
+    SinkFailure::new("nats-stream", FailureClass::Configuration, what)
+        .remedy("name one of the streams instead of the subject")
+}
+
+/// Returns the words for a stream that was deleted or made anew while it was read.
+pub(crate) fn not_the_same(topic: &str) -> SinkFailure {
+    let what = format!("the stream of {topic} was deleted, or made anew, while it was read");
+    SinkFailure::new("nats-stream", FailureClass::Configuration, what)
+        .remedy("see who deletes it, and begin it again")
 }

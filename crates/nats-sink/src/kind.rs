@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
@@ -15,12 +16,14 @@ use crate::client::Login;
 use crate::client::credentials::Credentials;
 use crate::section::{NatsSection, address};
 use crate::sink::{NatsSinkFactory, Settings};
+use crate::topics::NatsTopics;
 
 /// A NATS server with JetStream.
 #[derive(Debug)]
 pub struct NatsKind {
     login: Arc<Login>,
     settings: Arc<Settings>,
+    topics: NatsTopics,
     plain_text: bool,
 }
 
@@ -40,11 +43,15 @@ impl NatsKind {
     /// # Errors
     /// If a certificate, key or file of credentials cannot be used.
     pub fn new(section: &NatsSection, options: &SinkOptions) -> Result<Self, SinkFailure> {
-        let login = login(section).map_err(|error| error.to_failure())?;
+        let login = Arc::new(login(section).map_err(|error| error.to_failure())?);
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {
             plain_text: !section.tls && secret,
-            login: Arc::new(login),
+            topics: NatsTopics {
+                login: Arc::clone(&login),
+                patience: section.ack_timeout,
+            },
+            login,
             settings: Arc::new(Settings {
                 max_records: options.max_in_flight_records,
                 max_bytes: options.max_in_flight_bytes,
@@ -118,6 +125,10 @@ impl SinkKind for NatsKind {
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {
         let exclusive = self.settings.exclusive_stream.as_deref();
         check::check(&self.login, self.settings.max_message, exclusive, &input)
+    }
+
+    fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
+        Ok(&self.topics)
     }
 
     fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {

@@ -6,7 +6,7 @@
 //! - [`NatsError`]: why there is no connection.
 //! - `client`: the text protocol, a login, credentials, the TLS settings, messages with headers, the
 //!   answers of JetStream. `sink`: what is in flight, and the thread that publishes; in `sink::chain` to
-//!   a stream that nobody else writes to.
+//!   a stream that nobody else writes to. `topics`: streams that are read back.
 //!
 //! # Invariants
 //! - At most one event of a key is in flight, or each names the one that it follows: none is stored
@@ -26,6 +26,7 @@ mod failures;
 mod kind;
 mod section;
 mod sink;
+mod topics;
 
 pub use client::error::NatsError;
 pub use kind::NatsKind;

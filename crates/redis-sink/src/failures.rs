@@ -57,3 +57,30 @@ impl ToFailure for RedisError {
             .remedy(remedy)
     }
 }
+
+/// Returns the words for a stream that cannot be read.
+pub(crate) fn of_stream(stream: &str, error: &RedisError) -> SinkFailure {
+    let class = match error {
+        RedisError::Denied { code, .. } if code == "NOPERM" => FailureClass::Denied,
+        RedisError::NotReady { code, .. } if code == "WRONGTYPE" => FailureClass::Configuration,
+        RedisError::Protocol { .. } | RedisError::NotReady { .. } => FailureClass::Unavailable,
+        error => return error.to_failure(),
+    };
+    let what = format!("the stream {stream} cannot be read");
+    SinkFailure::new("redis-stream", class, what)
+        .caused_by(Chain(error).to_string())
+        .remedy(
+            "let the user of [sink.redis] use XRANGE, XINFO STREAM and XADD with it, and see that it is a stream and \
+             its server no replica",
+        )
+}
+
+/// Returns the words for a stream whose entries have no times.
+pub(crate) fn no_times(stream: &str) -> SinkFailure {
+    let what = format!("the stream {stream} cannot be read from a time on");
+    SinkFailure::new("redis-times", FailureClass::Configuration, what)
+        .caused_by(
+            "the ids of its entries are positions in the log (ids = \"position\"), and no times",
+        )
+        .remedy("read it from its beginning: leave the time out")
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
+use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
@@ -18,6 +19,7 @@ use crate::client::{Credentials, Login};
 use crate::dlq::RedisDeadLetters;
 use crate::section::RedisSection;
 use crate::sink::{RedisSinkFactory, Settings, Wait};
+use crate::topics::RedisTopics;
 
 /// A Redis or Valkey server.
 #[derive(Debug)]
@@ -25,6 +27,7 @@ pub struct RedisKind {
     login: Arc<Login>,
     settings: Arc<Settings>,
     dead_letters: RedisDeadLetters,
+    topics: RedisTopics,
     plain_text: bool,
 }
 
@@ -91,6 +94,11 @@ impl RedisKind {
         Ok(Self {
             plain_text: !section.tls
                 && (section.password.is_some() || section.sentinel_password.is_some()),
+            topics: RedisTopics {
+                login: Arc::clone(&login),
+                ids: section.ids,
+                patience: section.reply_timeout,
+            },
             dead_letters: RedisDeadLetters::new(Arc::clone(&login), Arc::clone(&settings)),
             login,
             settings,
@@ -137,6 +145,10 @@ impl SinkKind for RedisKind {
 
     fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
         Some(&self.dead_letters)
+    }
+
+    fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
+        Ok(&self.topics)
     }
 
     fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {

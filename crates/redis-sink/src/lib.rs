@@ -6,6 +6,7 @@
 //! - `client`: the protocol RESP2, a login, the TLS settings, the meaning of error replies, the nodes of a
 //!   cluster, and which of them has a stream. `sink`: what is in flight, entries and their ids, and the
 //!   thread that writes. `dlq`: dead letters that are read back.
+//!   `topics`: streams that are read back.
 //!
 //! # Invariants
 //! - Of each stream one transaction is in flight, and each of its replies is read: a command that fails
@@ -24,6 +25,7 @@ mod failures;
 mod kind;
 mod section;
 mod sink;
+mod topics;
 
 pub use client::error::RedisError;
 pub use kind::RedisKind;

@@ -9,7 +9,8 @@
 //!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
 //! - [`Refused`]: the records of a connection that are refused for good. [`Unroutable`]: since when an event has no place to go.
-//! - [`host_and_port`]: an address of the configuration. [`run_apart`]: a check that connects.
+//! - [`host_and_port`]: an address of the configuration. [`run_apart`], [`Apart`]: calls that
+//!   connect, and block.
 //!
 //! # Invariants
 //! - Certificates are always verified.
@@ -31,7 +32,7 @@ mod tls;
 mod unroutable;
 
 pub use address::host_and_port;
-pub use apart::run_apart;
+pub use apart::{Apart, run_apart};
 pub use certificates::certificate_fault;
 pub use connect::{ClientError, ConnectError, Servers, Stream, within};
 pub use reconnects::{Connected, Reconnects, pause};

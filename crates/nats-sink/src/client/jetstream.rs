@@ -3,6 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::error::ProtocolError;
 
 /// The answer to a message that was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +121,73 @@ pub(crate) fn last_number(payload: &[u8]) -> LastNumber {
         .map_or(LastNumber::Unknown, LastNumber::Number)
 }
 
+/// The numbers of the messages that a stream has, and its subjects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The number of the first message, or of the next one if there is none.
+    pub(crate) first: u64,
+    /// The number of the last message that the stream has had; 0: none.
+    pub(crate) last: u64,
+    pub(crate) subjects: Vec<String>,
+}
+
+/// Parses the answer to the same question as an extent; `None`: there is no such stream.
+pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
+    let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let code = answer.get("error").and_then(|error| error.get("err_code"));
+    if code.and_then(Value::as_u64) == Some(10_059) {
+        return Ok(None);
+    }
+    let number = |name: &str| answer.get("state")?.get(name)?.as_u64();
+    let numbers = number("first_seq").zip(number("last_seq"));
+    let (first, last) = numbers.ok_or(ProtocolError("no numbers of a stream"))?;
+    let subjects = answer.get("config").and_then(|it| it.get("subjects"));
+    let subjects = subjects.and_then(Value::as_array).into_iter().flatten();
+    let subjects = subjects.filter_map(|subject| subject.as_str().map(str::to_owned));
+    Ok(Some(Extent {
+        first,
+        last,
+        subjects: subjects.collect(),
+    }))
+}
+
+/// A message of a stream, with its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredMessage {
+    pub(crate) seq: u64,
+    /// When the stream has stored it, in milliseconds since 1970.
+    pub(crate) stored_ms: Option<i64>,
+    pub(crate) kept: KeptMessage,
+}
+
+/// Makes the body of the question which message with a subject, which may have wildcards, is the first
+/// one from this number on.
+pub(crate) fn next_request(seq: u64, subject: &str) -> Vec<u8> {
+    let body = serde_json::json!({ "seq": seq, "next_by_subj": subject });
+    body.to_string().into_bytes()
+}
+
+/// Parses the answer to that, and to [`kept_request`]; `None`: there is no such message.
+pub(crate) fn stored_message(payload: &[u8]) -> Result<Option<StoredMessage>, ProtocolError> {
+    let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let wrong = ProtocolError("no message of a stream");
+    match kept_of(&answer) {
+        Kept::Gone => Ok(None),
+        Kept::Unknown => Err(wrong),
+        Kept::Message(kept) => {
+            let member = |name: &str| answer.get("message")?.get(name);
+            let time = member("time").and_then(Value::as_str);
+            let time = time.and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok());
+            let millis = time.map(|time| time.unix_timestamp_nanos() / 1_000_000);
+            Ok(Some(StoredMessage {
+                seq: member("seq").and_then(Value::as_u64).ok_or(wrong)?,
+                stored_ms: millis.and_then(|millis| i64::try_from(millis).ok()),
+                kept,
+            }))
+        }
+    }
+}
+
 /// The answer to the question what a message of a stream has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kept {
@@ -155,7 +226,10 @@ pub(crate) fn kept_request(seq: u64) -> Vec<u8> {
 
 /// Parses the answer.
 pub(crate) fn kept_message(payload: &[u8]) -> Kept {
-    let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
+    kept_of(&serde_json::from_slice(payload).unwrap_or_default())
+}
+
+fn kept_of(answer: &Value) -> Kept {
     let code = answer.get("error").and_then(|error| error.get("err_code"));
     // No message found; no stream found.
     if let Some(10_037 | 10_059) = code.and_then(Value::as_u64) {
@@ -295,6 +369,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_stream_has_an_extent_and_its_messages_a_number_and_a_time() {
+        let of = |text: &str| extent(text.as_bytes());
+        assert_eq!(
+            of(r#"{"config":{"subjects":["a.>"]},"state":{"first_seq":3,"last_seq":7}}"#),
+            Ok(Some(Extent {
+                first: 3,
+                last: 7,
+                subjects: vec!["a.>".to_owned()]
+            }))
+        );
+        assert_eq!(of(r#"{"error":{"err_code":10059}}"#), Ok(None));
+        of(r#"{"error":{"err_code":10039}}"#).unwrap_err();
+        let of = |text: &str| stored_message(text.as_bytes());
+        let message = r#"{"message":{"subject":"s","seq":7,"data":"aGk=","time":"2026-01-02T03:04:05.678901Z"}}"#;
+        let found = of(message).unwrap().unwrap();
+        assert_eq!((found.seq, &*found.kept.payload), (7, &b"hi"[..]));
+        assert_eq!(found.stored_ms, Some(1_767_323_045_678));
+        assert_eq!(of(r#"{"error":{"err_code":10037}}"#), Ok(None));
+        of(r#"{"message":{"subject":"s"}}"#).unwrap_err();
+    }
+
     proptest! {
         #[test]
         fn no_answer_makes_the_parser_panic(text in "[{}\\[\\]\":,a-z0-9]{0,60}") {
@@ -302,6 +398,8 @@ mod tests {
             let _ = kept_message(text.as_bytes());
             let _ = stream_names(None, text.as_bytes());
             let _ = last_number(text.as_bytes());
+            let _ = extent(text.as_bytes());
+            let _ = stored_message(text.as_bytes());
         }
     }
 }

@@ -7,20 +7,20 @@ use walrelay_sink::{EventPosition, Header, Poison, Record, dlq_headers};
 use super::jetstream::KeptMessage;
 
 /// The id by which a stream drops repeats.
-const MESSAGE_ID: &str = "Nats-Msg-Id";
-const POSITION: &str = "walrelay.position";
-const KEY: &str = "walrelay.key";
-const NULL: &str = "walrelay.null";
-const TIMESTAMP: &str = "walrelay.timestamp";
+pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
+pub(super) const POSITION: &str = "walrelay.position";
+pub(super) const KEY: &str = "walrelay.key";
+pub(super) const NULL: &str = "walrelay.null";
+pub(super) const TIMESTAMP: &str = "walrelay.timestamp";
 /// The system, timeline and slot that a position is of.
-const SOURCE: &str = "walrelay.source";
+pub(super) const SOURCE: &str = "walrelay.source";
 /// What a stream checks before it stores a message.
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
 const EXPECTED_ID: &str = "Nats-Expected-Last-Msg-Id";
 /// What the id of a dead letter begins with: it must not be that of its event, which may be sent
 /// again later and would then count as a repeat.
-const DEAD_LETTER_ID: &str = "dead-letter/";
+pub(super) const DEAD_LETTER_ID: &str = "dead-letter/";
 
 /// The most bytes of a subject. A server takes control lines of 4096 bytes by default, which have the
 /// subject of the answer too.

@@ -1,10 +1,12 @@
 //! A client that publishes, and reads the answers to it.
 
+pub(crate) mod blocking;
 pub(crate) mod credentials;
 pub(crate) mod error;
 pub(crate) mod exchange;
 pub(crate) mod jetstream;
 pub(crate) mod message;
+pub(crate) mod read_back;
 pub(crate) mod wire;
 
 use std::fmt;

@@ -1,5 +1,6 @@
 //! A client that writes commands and reads their replies.
 
+pub(crate) mod blocking;
 pub(crate) mod cluster;
 pub(crate) mod error;
 pub(crate) mod link;

@@ -8,8 +8,9 @@ use walrelay_sink::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSen
 use walrelay_sink::topics::{Position, ReadRecord};
 use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
 
-use super::client::{BlockingClient, failure};
+use super::failure::failure;
 use crate::client::Login;
+use crate::client::blocking::BlockingClient;
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::resp::Reply;
 use crate::sink::{EntryId, ReadEntry, newest, read_entries};

@@ -4,15 +4,14 @@
 //! record, so this module only reads and resolves them.
 //!
 //! # Contents
-//! - `client` asks a server from a thread that may belong to a runtime. `log` is the stream as a
-//!   [`DlqLog`](walrelay_sink::dead_letters::DlqLog). `store` is the
+//! - `log` is the stream as a [`DlqLog`](walrelay_sink::dead_letters::DlqLog). `store` is the
 //!   [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
 //!
 //! # Invariants
 //! - What is read comes from a server that takes writes: a replica may lack the newest dead letters.
 //! - Entries that are no dead letters are counted and skipped; they are never fatal.
 
-mod client;
+mod failure;
 mod log;
 mod store;
 

@@ -9,7 +9,7 @@ use walrelay_sink::dead_letters::{
 };
 use walrelay_sink::{AnySinkFactory, Parking, SinkFailure, SinkStats, ToFailure as _, any_factory};
 
-use super::client::failure;
+use super::failure::failure;
 use super::log::StreamLog;
 use crate::client::Login;
 use crate::client::error::RedisError;

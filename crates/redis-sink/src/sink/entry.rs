@@ -19,8 +19,8 @@ const HEADER: &str = "header.";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryId {
     /// Milliseconds, if the server makes the id.
-    pub(super) first: u64,
-    pub(super) second: u64,
+    pub(crate) first: u64,
+    pub(crate) second: u64,
 }
 
 impl From<EventPosition> for EntryId {
@@ -205,10 +205,22 @@ fn header<'r>(record: &Record<'r>, name: &str) -> Option<&'r [u8]> {
 #[derive(Debug)]
 pub(crate) struct ReadEntry {
     pub(crate) id: EntryId,
+    pub(crate) event_id: Option<Vec<u8>>,
+    pub(crate) position: Option<EventPosition>,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) timestamp_ms: Option<i64>,
     pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl ReadEntry {
+    /// Returns the bytes of the record.
+    pub(crate) fn size(&self) -> usize {
+        let length = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| name.len() + length(value));
+        length(&self.key) + length(&self.value) + headers.sum::<usize>()
+    }
 }
 
 /// Parses the reply to `XRANGE`.
@@ -220,8 +232,8 @@ pub(crate) fn read_entries(reply: &Reply) -> Result<Vec<ReadEntry>, ProtocolErro
     let read = |entry| {
         let (id, fields) = parts(entry)?;
         let own = |name| value(fields, name).map(<[u8]>::to_vec);
-        let timestamp = value(fields, TIMESTAMP);
-        let timestamp = timestamp.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let text = |name| std::str::from_utf8(value(fields, name)?).ok();
+        let timestamp = text(TIMESTAMP).and_then(|text| text.parse().ok());
         let headers = fields.chunks_exact(2).filter_map(|pair| match pair {
             [Reply::String(Some(name)), Reply::String(value)] => {
                 let name = std::str::from_utf8(name).ok()?.strip_prefix(HEADER)?;
@@ -231,6 +243,8 @@ pub(crate) fn read_entries(reply: &Reply) -> Result<Vec<ReadEntry>, ProtocolErro
         });
         Some(ReadEntry {
             id: EntryId::parse(id)?,
+            event_id: own(ID),
+            position: text(POSITION).and_then(|text| text.parse().ok()),
             key: own(KEY),
             value: own(PAYLOAD),
             timestamp_ms: timestamp,
@@ -250,25 +264,52 @@ pub(crate) struct Newest {
     pub(super) is_repeat: bool,
 }
 
+/// Finds a member of the reply to `XINFO STREAM`.
+fn member<'r>(reply: &'r Reply, wanted: &[u8]) -> Option<&'r Reply> {
+    let Reply::Array(Some(members)) = reply else {
+        return None;
+    };
+    let mut pairs = members.chunks_exact(2);
+    pairs.find_map(|pair| match pair {
+        [Reply::String(Some(name)), member] if name == wanted => Some(member),
+        _ => None,
+    })
+}
+
+/// The numbers of the entries that a stream has, and has had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) newest: EntryId,
+    pub(crate) length: i64,
+    /// Number of entries that the stream has lost.
+    pub(crate) deleted: i64,
+}
+
+/// Returns the extent of a stream, of the reply to `XINFO STREAM`.
+pub(crate) fn extent(reply: &Reply) -> Result<Extent, ProtocolError> {
+    let number = |name| match member(reply, name) {
+        Some(Reply::Integer(number)) => Some(*number),
+        _ => None,
+    };
+    let length = number(b"length").filter(|length| *length >= 0);
+    let length = length.ok_or(ProtocolError("no length of a stream"))?;
+    let added = number(b"entries-added").unwrap_or_default();
+    Ok(Extent {
+        newest: newest(reply)?.id,
+        length,
+        deleted: added.saturating_sub(length).max(0),
+    })
+}
+
 /// Returns the end of a stream, of the reply to `XINFO STREAM`.
 pub(crate) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
     let wrong = ProtocolError("no newest id of a stream");
-    let Reply::Array(Some(members)) = reply else {
-        return Err(wrong);
-    };
-    let member = |wanted: &[u8]| {
-        let mut pairs = members.chunks_exact(2);
-        pairs.find_map(|pair| match pair {
-            [Reply::String(Some(name)), member] if name == wanted => Some(member),
-            _ => None,
-        })
-    };
-    let id = match member(b"last-generated-id") {
+    let id = match member(reply, b"last-generated-id") {
         Some(Reply::String(Some(id))) => EntryId::parse(id).ok_or(wrong)?,
         _ => return Err(wrong),
     };
     // It is null if all entries were deleted. Of an entry of another client nothing is known.
-    let last = member(b"last-entry").and_then(parts);
+    let last = member(reply, b"last-entry").and_then(parts);
     let ids = last.and_then(|(id, fields)| {
         let position = value(fields, POSITION)?;
         Some((EntryId::parse(id)?, EntryId::of_position(position)?))
@@ -468,6 +509,26 @@ mod tests {
         for other in [&b""[..], b"0/10", b"10 3", b"0/x 3", b"0/10 -1", &[0xff]] {
             assert_eq!(EntryId::of_position(other), None);
         }
+    }
+
+    #[test]
+    fn an_extent_tells_what_was_deleted() {
+        let of = |length: i64, added: Option<i64>| {
+            let mut members = vec![
+                string(b"length"),
+                Reply::Integer(length),
+                string(b"last-generated-id"),
+                string(b"9-1"),
+            ];
+            if let Some(added) = added {
+                members.extend([string(b"entries-added"), Reply::Integer(added)]);
+            }
+            extent(&Reply::Array(Some(members))).map(|extent| extent.deleted)
+        };
+        assert_eq!(of(3, Some(5)), Ok(2));
+        // Of a stream from before Redis 7 the server may know fewer.
+        assert_eq!((of(3, Some(0)), of(3, None)), (Ok(0), Ok(0)));
+        assert!(of(-1, None).is_err());
     }
 
     #[test]

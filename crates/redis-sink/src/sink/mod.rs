@@ -24,7 +24,7 @@ use crate::client::Login;
 use crate::client::error::RedisError;
 use crate::section::Ids;
 
-pub(crate) use entry::{EntryId, ReadEntry, newest, read_entries};
+pub(crate) use entry::{EntryId, ReadEntry, extent, newest, read_entries};
 pub(crate) use wait::Wait;
 
 /// Bytes of the bookkeeping for each record in flight.

@@ -1,0 +1,202 @@
+//! A message of a stream as the record that it was made of.
+
+use walrelay_sink::topics::ReadRecord;
+
+use super::jetstream::StoredMessage;
+use super::message::{DEAD_LETTER_ID, KEY, MESSAGE_ID, NULL, POSITION, SOURCE, TIMESTAMP};
+
+/// Makes the record. `topic`: the name under which it is read. Headers of the event are as they were
+/// sent: percent-encoding in them cannot be told from their own text.
+pub(crate) fn record(topic: &str, message: StoredMessage) -> ReadRecord {
+    let StoredMessage {
+        seq,
+        stored_ms,
+        kept,
+    } = message;
+    let mut record = ReadRecord {
+        topic: topic.to_owned(),
+        offset: i64::try_from(seq).unwrap_or(i64::MAX),
+        written_ms: stored_ms,
+        value: Some(kept.payload),
+        ..ReadRecord::default()
+    };
+    for line in kept.headers.split(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else {
+            continue;
+        };
+        let (name, value) = line.split_at(colon);
+        let name = String::from_utf8_lossy(name);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        let text = || std::str::from_utf8(value).ok();
+        match &*name {
+            MESSAGE_ID if value.starts_with(DEAD_LETTER_ID.as_bytes()) => {}
+            MESSAGE_ID => record.event_id = Some(unescaped(value)),
+            KEY => record.key = Some(unescaped(value)),
+            NULL => record.value = None,
+            POSITION => record.event_position = text().and_then(|text| text.parse().ok()),
+            TIMESTAMP => record.timestamp_ms = text().and_then(|text| text.parse().ok()),
+            SOURCE => {}
+            name if name.to_ascii_lowercase().starts_with("nats-") => {}
+            name => record.headers.push((name.to_owned(), Some(value.to_vec()))),
+        }
+    }
+    record
+}
+
+/// Undoes the percent-encoding of an id or a key, in which each `%` is encoded.
+fn unescaped(mut text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    while let Some((first, rest)) = text.split_first() {
+        let digits = rest.get(..2).filter(|_| *first == b'%');
+        let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        text = match byte {
+            Some(_) => rest.get(2..).unwrap_or_default(),
+            None => rest,
+        };
+    }
+    bytes
+}
+
+/// Returns true if a subject is one of a filter, whose tokens may be `*` and whose last one may be `>`.
+pub(crate) fn is_of_subject(filter: &str, subject: &str) -> bool {
+    let mut tokens = subject.split('.');
+    let mut filters = filter.split('.');
+    loop {
+        match (filters.next(), tokens.next()) {
+            (None, None) | (Some(">"), Some(_)) => return true,
+            (Some(filter), Some(token)) if filter == "*" || filter == token => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use walrelay_sink::{EventPosition, Header, Record};
+
+    use super::*;
+    use crate::client::jetstream::KeptMessage;
+    use crate::client::message::headers;
+
+    fn read_back(record: &Record<'_>) -> ReadRecord {
+        let kept = KeptMessage {
+            subject: record.topic.to_owned(),
+            headers: headers(record),
+            payload: record.value.unwrap_or_default().to_vec(),
+        };
+        let message = StoredMessage {
+            seq: 7,
+            stored_ms: Some(5),
+            kept,
+        };
+        super::record("S", message)
+    }
+
+    #[test]
+    fn a_record_is_read_back() {
+        let headers = [
+            Header {
+                name: "event-type",
+                value: Some("Paid: ü".as_bytes()),
+            },
+            Header {
+                name: "null",
+                value: None,
+            },
+        ];
+        let sent = Record {
+            topic: "events.Order",
+            key: Some(b"5%\n"),
+            value: None,
+            headers: &headers,
+            event_id: Some(b" e%41"),
+            timestamp_ms: Some(-7),
+            position: EventPosition { lsn: 16, row: 2 },
+            ..Record::default()
+        };
+        let mut expected = ReadRecord {
+            topic: "S".to_owned(),
+            offset: 7,
+            timestamp_ms: Some(-7),
+            written_ms: Some(5),
+            event_id: Some(b" e%41".to_vec()),
+            event_position: Some(sent.position),
+            key: Some(b"5%\n".to_vec()),
+            value: None,
+            headers: vec![("event-type".to_owned(), Some("Paid: ü".into()))],
+            ..ReadRecord::default()
+        };
+        assert_eq!(read_back(&sent), expected);
+        let empty = Record {
+            key: None,
+            value: Some(b""),
+            event_id: None,
+            ..sent
+        };
+        expected.value = Some(Vec::new());
+        (expected.key, expected.event_id) = (None, None);
+        assert_eq!(read_back(&empty), expected);
+        let class = Header {
+            name: walrelay_sink::dlq_headers::CLASS,
+            value: Some(b"oversize"),
+        };
+        let dead_letter = Record {
+            headers: &[class],
+            ..sent
+        };
+        let read = read_back(&dead_letter);
+        assert_eq!((read.event_id, read.headers.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_filter_has_wildcards() {
+        for (filter, subject, expected) in [
+            ("a.b", "a.b", true),
+            ("a.*", "a.b", true),
+            ("a.>", "a.b.c", true),
+            (">", "a", true),
+            ("a.>", "a", false),
+            ("a.*", "a.b.c", false),
+            ("a", "b", false),
+        ] {
+            assert_eq!(
+                is_of_subject(filter, subject),
+                expected,
+                "{filter} {subject}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ids_and_keys_are_read_back(
+            id in prop::collection::vec(any::<u8>(), 1..20),
+            key in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let sent = Record {
+                topic: "t",
+                key: Some(&key),
+                event_id: Some(&id),
+                ..Record::default()
+            };
+            let read = read_back(&sent);
+            prop_assume!(!id.starts_with(DEAD_LETTER_ID.as_bytes()));
+            prop_assert_eq!((read.event_id, read.key), (Some(id), Some(key)));
+        }
+
+        #[test]
+        fn no_headers_make_the_reader_panic(block in prop::collection::vec(any::<u8>(), 0..100)) {
+            let kept = KeptMessage {
+                subject: String::new(),
+                headers: [&b"walrelay.key: %"[..], &block].concat(),
+                payload: Vec::new(),
+            };
+            let message = StoredMessage { seq: 1, stored_ms: None, kept };
+            record("t", message);
+        }
+    }
+}

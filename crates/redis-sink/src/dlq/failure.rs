@@ -1,0 +1,22 @@
+use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure as _};
+
+use crate::client::error::RedisError;
+
+/// Returns the words for dead letters that cannot be read.
+pub(super) fn failure(error: &RedisError) -> SinkFailure {
+    let class = match error {
+        RedisError::Connect(_) => return error.to_failure(),
+        RedisError::Denied { .. } => FailureClass::Denied,
+        RedisError::Protocol { .. }
+        | RedisError::NotReady { .. }
+        | RedisError::Sentinel { .. }
+        | RedisError::Cluster { .. } => FailureClass::Unavailable,
+    };
+    let what = "the stream of dead letters cannot be read";
+    SinkFailure::new("dlq-topic", class, what)
+        .caused_by(Chain(error).to_string())
+        .remedy(
+            "let the user of [sink.redis] use XRANGE, XINFO STREAM and XADD with it, and see that its \
+             server is no replica",
+        )
+}
