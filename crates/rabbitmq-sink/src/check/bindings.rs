@@ -203,7 +203,7 @@ fn queues(
     let lossy = shortened(lossy, LISTED).join("; ");
     Ok(SinkCheck::warn(
         format!("confirmed messages can be lost: the queue {lossy}"),
-        "declare the queue anew as durable, and with x-overflow = reject-publish if it has a limit; \
-         use RabbitMQ 4.0 or newer for streams",
+        "declare the queue anew as durable, and with x-overflow = reject-publish if it has a limit; use \
+         RabbitMQ 4.0 or newer for streams",
     ))
 }
