@@ -31,6 +31,7 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
     // EXEC gives its own reason in this way.
     let text = text.strip_prefix(ABORTED_BY).unwrap_or(text);
     let says = |part: &str| text.windows(part.len()).any(|it| it == part.as_bytes());
+    let begins = |with: &str| text.starts_with(with.as_bytes());
     match &*code(text) {
         "OOM" => Refusal::Wait(
             "Redis has no memory left for writes (maxmemory)",
@@ -66,8 +67,10 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
         "MOVED" | "ASK" | "TRYAGAIN" => Refusal::Moved,
         "CROSSSLOT" => Refusal::Configuration(PART_OF_CLUSTER),
         // Of XADD. The others are of XSETID: another client has written, or deleted the stream.
-        "ERR" if says("equal or smaller than") => Refusal::Behind,
-        "ERR" if says("is smaller than") || says("no such key") => Refusal::Behind,
+        // Their texts are compared from the start, as others quote arguments.
+        "ERR" if begins("ERR The ID specified in XADD is equal or smaller than") => Refusal::Behind,
+        "ERR" if begins("ERR The ID specified in XSETID is smaller than") => Refusal::Behind,
+        "ERR" if begins("ERR no such key") => Refusal::Behind,
         "ERR" if says("too large to be stored") => Refusal::Oversize,
         "ERR" if says("invalid bulk length") => Refusal::Configuration(
             "an event is larger than the server's proto-max-bulk-len; lower max_message_size",

@@ -102,16 +102,25 @@ impl<'s> Batches<'s> {
     /// Asks once more who has the last round.
     async fn confirm(&mut self, link: &mut Link, round: Round) -> Result<(), Stop> {
         let Settings { wait, reply, .. } = *self.shared.settings;
+        // `WAIT` has no key, so only the probe shows that the slot has another master by now.
+        let first_of = round.parts.iter();
+        let first_of = first_of.filter_map(|part| Some((part.server, part.first()?)));
+        self.put_probes(link, &round.heads, &first_of.collect());
         for part in &round.parts {
             // The connection has written it, or something else.
             wait.put(link.out(part.server));
             link.expect(part.server, 1);
         }
         let answers = link.call(reply + wait.timeout).await;
-        let last = |(server, replies): (_, Result<Vec<Reply>, _>)| {
-            (server, replies.map(|mut replies| replies.pop()))
+        let read = |(server, replies): (usize, Result<Vec<Reply>, _>)| {
+            let waited = replies.and_then(|mut replies| match (replies.pop(), replies.pop()) {
+                (waited, Some(Reply::Error(text))) if is_forbidden_id(&text) => Ok(waited),
+                (_, Some(Reply::Error(text))) => Ok(Some(Reply::Error(text))),
+                _ => Err(protocol(link.name(server), WRONG)),
+            });
+            (server, waited)
         };
-        let waited = answers.into_iter().map(last).collect();
+        let waited = answers.into_iter().map(read).collect();
         self.settle(link, round, waited)
     }
 
@@ -123,13 +132,12 @@ impl<'s> Batches<'s> {
         mut round: Round,
         waited: Vec<(usize, Result<Option<Reply>, RedisError>)>,
     ) -> Result<(), Stop> {
-        let (mut lacking, mut failed, mut refused) = (Vec::new(), None, false);
+        let (mut lacking, mut failed) = (Vec::new(), None);
         for (server, waited) in waited {
             let missing = waited.and_then(|reply| match reply {
                 None => Ok(None),
                 Some(Reply::Error(text)) => {
                     round.refuse(server, text);
-                    refused = true;
                     Ok(None)
                 }
                 Some(reply) => {
@@ -146,8 +154,9 @@ impl<'s> Batches<'s> {
                 }
             }
         }
+        // A refusal may need more than a wait: the slot may have moved.
         if failed.is_none()
-            && !refused
+            && !round.has_refusal()
             && let Some((_, obstacle)) = lacking.first()
         {
             let obstacle = obstacle.clone();
@@ -457,6 +466,7 @@ impl<'s> Batches<'s> {
                     }
                     Outcome::Stored => kept.push(queued),
                     Outcome::Unknown => {
+                        self.streams[head.stream].newest = None;
                         again.insert(head.stream);
                         kept.push(queued);
                     }

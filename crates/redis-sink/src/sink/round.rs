@@ -51,6 +51,13 @@ pub(super) enum Beside {
     Message,
 }
 
+impl Part {
+    /// Returns the index of the first record.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.records.iter().copied().min()
+    }
+}
+
 impl Round {
     /// Divides records by their places.
     pub(super) fn new(heads: Vec<Head>, ids: Vec<Option<NewId>>, places: &[Place]) -> Self {
@@ -126,18 +133,28 @@ impl Round {
     /// them.
     pub(super) fn refuse(&mut self, server: usize, text: Vec<u8>) {
         let first = self.forget(server);
-        if let Some(outcome) = first.and_then(|at| self.outcomes.get_mut(at)) {
+        let first = first.and_then(|at| self.outcomes.get_mut(at));
+        if let Some(outcome @ Outcome::Unknown) = first {
             *outcome = Outcome::Refused(text);
         }
     }
 
-    /// Notes that nothing is known of the records of a server. Returns the first of them.
+    /// Notes that nothing is known of the records of a server, but of those that were refused. Returns
+    /// the first of all.
     pub(super) fn forget(&mut self, server: usize) -> Option<usize> {
         let part = self.parts.iter().find(|part| part.server == server)?;
         for at in &part.records {
-            self.outcomes[*at] = Outcome::Unknown;
+            if self.outcomes[*at] == Outcome::Stored {
+                self.outcomes[*at] = Outcome::Unknown;
+            }
         }
-        part.records.iter().copied().min()
+        part.first()
+    }
+
+    /// Returns true if a record was refused.
+    pub(super) fn has_refusal(&self) -> bool {
+        let mut outcomes = self.outcomes.iter();
+        outcomes.any(|outcome| matches!(outcome, Outcome::Refused(_)))
     }
 }
 

@@ -152,6 +152,34 @@ fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
 }
 
 #[test]
+fn a_round_that_waits_for_replicas_asks_whether_its_server_takes_writes() {
+    let readonly = "-READONLY You can't write against a read only replica.\r\n";
+    for (probe, counts) in [(NO_ID, true), (readonly, false)] {
+        let (shared, reports) = shared(1);
+        queue(&shared, "a", 2);
+        let mut batches = Batches::new(&shared);
+        let (written, _) = write(&mut batches, &[&newest("1-1"), &string("1-2"), ":0\r\n"]);
+        assert!(matches!(written, Err(Stop::Pause(_))));
+        let (written, commands) = write(&mut batches, &[probe, ":1\r\n"]);
+        assert_eq!(commands, ["XADD a 0-0 field value", "WAIT 1 500"]);
+        assert_eq!(written.is_ok(), counts);
+        assert_eq!(matches!(written, Err(Stop::Connection(_))), !counts);
+        assert_eq!(reports.is(|state| state.outcomes.len() == 1), counts);
+    }
+}
+
+/// A replica that is missing does not hide why nothing was stored.
+#[test]
+fn a_refused_transaction_is_handled_though_replicas_are_missing() {
+    let (shared, _) = shared(1);
+    queue(&shared, "a", 2);
+    let mut batches = Batches::new(&shared);
+    let moved = "-MOVED 1 127.0.0.1:1\r\n";
+    let (written, _) = write(&mut batches, &[&newest("1-1"), moved, ":0\r\n"]);
+    assert!(matches!(written, Err(Stop::Broken(_))));
+}
+
+#[test]
 fn a_round_that_stores_nothing_is_followed_by_a_pause() {
     let (shared, _) = shared(0);
     queue(&shared, "a", 2);

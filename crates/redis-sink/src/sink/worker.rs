@@ -43,7 +43,8 @@ pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
             Err(error) => error,
         };
         warn!(error = %Chain(&error), "the connection to Redis has ended");
-        if matches!(error, RedisError::NotReady { .. }) {
+        // A node that is cut off from the cluster answers, and may name masters that are gone.
+        if matches!(error, RedisError::NotReady { .. }) || login.cluster.is_some() {
             reconnects.next_host();
         }
         endpoints.attempt(link.address(), None, false);

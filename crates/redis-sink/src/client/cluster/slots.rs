@@ -86,6 +86,9 @@ impl SlotMap {
                 return Err(WRONG);
             };
             let (first, last) = (slot_number(first)?, slot_number(last)?);
+            if last < first {
+                return Err(WRONG);
+            }
             let master = Master {
                 address: address(master, asked)?,
                 replicas: replicas
@@ -251,6 +254,7 @@ mod tests {
         for wrong in [
             Reply::Integer(1),
             range(0, 1, Vec::new()),
+            range(1, 0, vec![node(text("a"), 1)]),
             range(-1, 1, vec![node(text("a"), 1)]),
             range(0, 16_384, vec![node(text("a"), 1)]),
             range(0, 1, vec![node(text("a"), 0)]),
