@@ -30,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) queue_full: AtomicBool,
     /// An accepted record was not delivered: no record may be sent any more.
     broken: AtomicBool,
+    has_failed: AtomicBool,
     /// The sink's producers. Weak, because their contexts hold this struct.
     producers: Mutex<Vec<Weak<dyn Client>>>,
     /// Topics whose gates have requested a retry of their hold queues.
@@ -56,6 +57,7 @@ impl Shared {
             stats,
             queue_full: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             producers: Mutex::default(),
             retries: Mutex::default(),
             retry_requested: AtomicBool::new(false),
@@ -114,6 +116,11 @@ impl Shared {
     /// Returns true if [`break_off`](Self::break_off) was called.
     pub(crate) fn broken(&self) -> bool {
         self.broken.load(SeqCst)
+    }
+
+    /// Returns true if a record was reported as failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(SeqCst)
     }
 
     /// Breaks the sink: no record is accepted any more, and the queues of all producers are given
@@ -181,6 +188,7 @@ impl Shared {
         // Break first, so that nothing is sent meanwhile; wake last, so that the relay knows the
         // cause when it wakes.
         let first = self.latch();
+        self.has_failed.store(true, SeqCst);
         self.deliveries.failed(seq, error);
         if first {
             self.wake_sender();

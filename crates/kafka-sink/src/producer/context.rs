@@ -299,8 +299,10 @@ impl Context {
         code: RDKafkaErrorCode,
     ) -> Option<DeliveryError> {
         use RDKafkaErrorCode::{MessageBatchTooLarge, MessageSizeTooLarge};
-        // The last record of a batch is the only one in flight, too, but others failed before it.
-        let only = || !self.shared.broken() && self.shared.window.in_flight() == 1;
+        // The last record of a batch is the only one in flight, too, but others failed before it. That the
+        // sink is broken says less: librdkafka may tell that its series has a gap before it reports the
+        // record.
+        let only = || !self.shared.has_failed() && self.shared.window.in_flight() == 1;
         if !matches!(code, MessageSizeTooLarge | MessageBatchTooLarge)
             || payload_of_message(message) >= self.batch_size
             || only()
