@@ -61,7 +61,7 @@ struct Bindings {
     queues: BTreeMap<String, Found>,
 }
 
-/// How messages come to a queue.
+/// The ways by which messages come to a queue.
 #[derive(Default)]
 struct Found {
     exchanges: BTreeSet<String>,

@@ -37,7 +37,7 @@ impl Unconfirmed {
     }
 }
 
-/// What the server says of a message.
+/// The answer of the server about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The message is in a queue.
@@ -48,7 +48,7 @@ pub(super) enum Answer {
     Returned(u16),
 }
 
-/// When a confirm counts.
+/// The time at which a confirm counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counting {
     /// When it comes.

@@ -1,4 +1,6 @@
-//! Rounds: the first records of the queue are written, and reported.
+//! Rounds: the first records of the queue are written, and reported. `held`: what the servers have.
+
+mod held;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +8,7 @@ use tracing::warn;
 use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, QueuedRecord};
 use walrelay_sink_client::Failure;
 
-use super::entry::{EntryId, NewId, Newest, is_same, is_stored, newest, put_xadd};
+use super::entry::{EntryId, NewId, is_same, put_xadd};
 use super::plan::{self, Head};
 use super::round::{Beside, Outcome, Round, WRONG};
 use super::streams::Streams;
@@ -23,8 +25,6 @@ use crate::section::Ids;
 const BATCH_RECORDS: usize = 500;
 /// The bytes from which on a round gets no further record.
 const BATCH_BYTES: u64 = 1 << 20;
-/// The most streams whose ends are asked for at once: each reply has the first and the last entry.
-const ASKED_AT_ONCE: usize = 16;
 
 /// The reason why no further transaction can be written now.
 pub(super) enum Stop {
@@ -234,137 +234,6 @@ impl<'s> Batches<'s> {
             }
         }
         Ok((ids, found))
-    }
-
-    /// Asks for the newest ids that are not known.
-    async fn ask_newest(&mut self, link: &mut Link, heads: &[Head]) -> Result<(), Stop> {
-        let mut first_of = BTreeMap::new();
-        for (at, head) in heads.iter().enumerate() {
-            if self.streams[head.stream].newest.is_none() {
-                first_of.entry(head.stream).or_insert(at);
-            }
-        }
-        let all: Vec<(usize, usize)> = first_of.into_iter().collect();
-        for some in all.chunks(ASKED_AT_ONCE) {
-            // A replica answers too, and may lack what its master has. Of streams to which nothing was
-            // delivered that shows later.
-            let mut compared = BTreeMap::new();
-            for (stream, at) in some {
-                let stream = &self.streams[*stream];
-                let ask = ["XINFO", "STREAM", &stream.name];
-                link.put(stream.place.server, &ask);
-                if stream.delivered.is_some() {
-                    compared.entry(stream.place.server).or_insert(*at);
-                }
-            }
-            self.put_probes(link, heads, &compared);
-            let mut replies = link.call_all(self.shared.settings.reply).await?;
-            for (server, at) in compared {
-                let probe = replies[server].next_back();
-                self.takes_writes(link, server, at, probe)?;
-            }
-            for (stream, at) in some {
-                let server = self.server(&heads[*at]);
-                let newest = match replies[server].next() {
-                    Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => {
-                        Newest::default()
-                    }
-                    Some(Reply::Error(text)) => {
-                        return Err(self.refused(link, server, *at, &text));
-                    }
-                    Some(reply) => {
-                        newest(&reply).map_err(|error| protocol(link.name(server), error))?
-                    }
-                    None => return Err(protocol(link.name(server), WRONG).into()),
-                };
-                let stream = &mut self.streams[*stream];
-                if let Some(id) = stream.found(newest.id) {
-                    warn!(
-                        stream = &*stream.name,
-                        id = id.to_string(),
-                        newest = newest.id.to_string(),
-                        "the stream ends before an entry that was delivered: Redis has lost entries, or \
-                         the stream was deleted"
-                    );
-                }
-                // By this relay, or by one that ended before it had written the last of them.
-                stream.repeats |= newest.is_repeat;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns which of the `asked` records have an entry.
-    async fn look_up(
-        &mut self,
-        link: &mut Link,
-        heads: &[Head],
-        asked: Vec<usize>,
-    ) -> Result<BTreeSet<usize>, Stop> {
-        if asked.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        // The first record of each server.
-        let mut first_of = BTreeMap::new();
-        for at in &asked {
-            let Head { stream, id, .. } = heads[*at];
-            let (stream, id) = (&self.streams[stream], id.to_string());
-            let look_up = ["XRANGE", &stream.name, &id, &id];
-            link.put(stream.place.server, &look_up);
-            first_of.entry(stream.place.server).or_insert(*at);
-        }
-        // A replica answers XRANGE too, and may lack what its master has, or have what is about to be
-        // dropped.
-        self.put_probes(link, heads, &first_of);
-        let mut replies = link.call_all(self.shared.settings.reply).await?;
-        let (mut there, mut holders) = (BTreeSet::new(), BTreeSet::new());
-        for at in asked {
-            let server = self.server(&heads[at]);
-            let wrong = |error| protocol(link.name(server), error);
-            let reply = replies[server].next().ok_or_else(|| wrong(WRONG))?;
-            if let Reply::Error(text) = &reply {
-                return Err(self.refused(link, server, at, text));
-            }
-            let state = self.shared.state();
-            let queued = state.records.get(at);
-            let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
-            drop(state);
-            if stored.transpose().map_err(wrong)? == Some(true) {
-                there.insert(at);
-                holders.insert(server);
-            }
-        }
-        for (server, first) in first_of {
-            if holders.contains(&server) {
-                let probe = replies[server].next();
-                self.takes_writes(link, server, first, probe)?;
-            }
-        }
-        Ok(there)
-    }
-
-    /// Appends for each server a command that shows whether writes are taken: an entry without an
-    /// allowed id, which changes nothing. `records`: one of each server.
-    fn put_probes(&self, link: &mut Link, heads: &[Head], records: &BTreeMap<usize, usize>) {
-        for (server, at) in records {
-            let name = &*self.streams[heads[*at].stream].name;
-            link.put(*server, &["XADD", name, "0-0", "field", "value"]);
-        }
-    }
-
-    /// Reads the reply to such a command.
-    fn takes_writes(
-        &mut self,
-        link: &mut Link,
-        server: usize,
-        at: usize,
-        probe: Option<Reply>,
-    ) -> Result<(), Stop> {
-        match probe {
-            Some(Reply::Error(text)) if is_forbidden_id(&text) => Ok(()),
-            Some(Reply::Error(text)) => Err(self.refused(link, server, at, &text)),
-            _ => Err(protocol(link.name(server), WRONG).into()),
-        }
     }
 
     /// Writes the records that have an id, as one transaction for each place, and asks who has them, if

@@ -1,0 +1,155 @@
+//! What the servers have: the newest ids of streams, and entries of records.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tracing::warn;
+
+use super::{Batches, Stop};
+use crate::client::link::Link;
+use crate::client::protocol;
+use crate::client::refusal::is_forbidden_id;
+use crate::client::resp::Reply;
+use crate::sink::entry::{Newest, is_stored, newest};
+use crate::sink::plan::Head;
+use crate::sink::round::WRONG;
+
+/// The most streams whose ends are asked for at once: each reply has the first and the last entry.
+const ASKED_AT_ONCE: usize = 16;
+
+impl Batches<'_> {
+    /// Asks for the newest ids that are not known.
+    pub(super) async fn ask_newest(&mut self, link: &mut Link, heads: &[Head]) -> Result<(), Stop> {
+        let mut first_of = BTreeMap::new();
+        for (at, head) in heads.iter().enumerate() {
+            if self.streams[head.stream].newest.is_none() {
+                first_of.entry(head.stream).or_insert(at);
+            }
+        }
+        let all: Vec<(usize, usize)> = first_of.into_iter().collect();
+        for some in all.chunks(ASKED_AT_ONCE) {
+            // A replica answers too, and may lack what its master has. Of streams to which nothing was
+            // delivered that shows later.
+            let mut compared = BTreeMap::new();
+            for (stream, at) in some {
+                let stream = &self.streams[*stream];
+                let ask = ["XINFO", "STREAM", &stream.name];
+                link.put(stream.place.server, &ask);
+                if stream.delivered.is_some() {
+                    compared.entry(stream.place.server).or_insert(*at);
+                }
+            }
+            self.put_probes(link, heads, &compared);
+            let mut replies = link.call_all(self.shared.settings.reply).await?;
+            for (server, at) in compared {
+                let probe = replies[server].next_back();
+                self.takes_writes(link, server, at, probe)?;
+            }
+            for (stream, at) in some {
+                let server = self.server(&heads[*at]);
+                let newest = match replies[server].next() {
+                    Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => {
+                        Newest::default()
+                    }
+                    Some(Reply::Error(text)) => {
+                        return Err(self.refused(link, server, *at, &text));
+                    }
+                    Some(reply) => {
+                        newest(&reply).map_err(|error| protocol(link.name(server), error))?
+                    }
+                    None => return Err(protocol(link.name(server), WRONG).into()),
+                };
+                let stream = &mut self.streams[*stream];
+                if let Some(id) = stream.found(newest.id) {
+                    warn!(
+                        stream = &*stream.name,
+                        id = id.to_string(),
+                        newest = newest.id.to_string(),
+                        "the stream ends before an entry that was delivered: Redis has lost entries, or \
+                         the stream was deleted"
+                    );
+                }
+                // By this relay, or by one that ended before it had written the last of them.
+                stream.repeats |= newest.is_repeat;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns which of the `asked` records have an entry.
+    pub(super) async fn look_up(
+        &mut self,
+        link: &mut Link,
+        heads: &[Head],
+        asked: Vec<usize>,
+    ) -> Result<BTreeSet<usize>, Stop> {
+        if asked.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        // The first record of each server.
+        let mut first_of = BTreeMap::new();
+        for at in &asked {
+            let Head { stream, id, .. } = heads[*at];
+            let (stream, id) = (&self.streams[stream], id.to_string());
+            let look_up = ["XRANGE", &stream.name, &id, &id];
+            link.put(stream.place.server, &look_up);
+            first_of.entry(stream.place.server).or_insert(*at);
+        }
+        // A replica answers XRANGE too, and may lack what its master has, or have what is about to be
+        // dropped.
+        self.put_probes(link, heads, &first_of);
+        let mut replies = link.call_all(self.shared.settings.reply).await?;
+        let (mut there, mut holders) = (BTreeSet::new(), BTreeSet::new());
+        for at in asked {
+            let server = self.server(&heads[at]);
+            let wrong = |error| protocol(link.name(server), error);
+            let reply = replies[server].next().ok_or_else(|| wrong(WRONG))?;
+            if let Reply::Error(text) = &reply {
+                return Err(self.refused(link, server, at, text));
+            }
+            let state = self.shared.state();
+            let queued = state.records.get(at);
+            let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
+            drop(state);
+            if stored.transpose().map_err(wrong)? == Some(true) {
+                there.insert(at);
+                holders.insert(server);
+            }
+        }
+        for (server, first) in first_of {
+            if holders.contains(&server) {
+                let probe = replies[server].next();
+                self.takes_writes(link, server, first, probe)?;
+            }
+        }
+        Ok(there)
+    }
+
+    /// Appends for each server a command that shows whether writes are taken: an entry without an
+    /// allowed id, which changes nothing. `records`: one of each server.
+    pub(super) fn put_probes(
+        &self,
+        link: &mut Link,
+        heads: &[Head],
+        records: &BTreeMap<usize, usize>,
+    ) {
+        for (server, at) in records {
+            let name = &*self.streams[heads[*at].stream].name;
+            link.put(*server, &["XADD", name, "0-0", "field", "value"]);
+        }
+    }
+
+    /// Reads the reply to such a command.
+    fn takes_writes(
+        &mut self,
+        link: &mut Link,
+        server: usize,
+        at: usize,
+        probe: Option<Reply>,
+    ) -> Result<(), Stop> {
+        match probe {
+            Some(Reply::Error(text)) if is_forbidden_id(&text) => Ok(()),
+            Some(Reply::Error(text)) => Err(self.refused(link, server, at, &text)),
+            _ => Err(protocol(link.name(server), WRONG).into()),
+        }
+    }
+}
