@@ -247,11 +247,17 @@ impl StreamReader {
             let Some(followed) = self.followed.get_mut(number) else {
                 return Ok(());
             };
-            while followed.read(&mut self.server, &mut self.read)? && self.read.is_empty() {}
+            // Up to the end that is known now: other subjects may be written faster than they are read.
+            let end = followed.end;
+            while followed.read(&mut self.server, &mut self.read)?
+                && self.read.is_empty()
+                && followed.next < end
+            {}
+            // Also if it had some: it may be written as fast as it is read.
+            self.turn = number + 1;
             if !self.read.is_empty() {
                 break;
             }
-            self.turn = number + 1;
         }
         Ok(())
     }

@@ -57,7 +57,9 @@ struct Stream {
     last: EntryId,
     /// The offset of the next entry.
     next: i64,
-    /// The offset behind the entries that the stream had when reading started.
+    /// The newest id that the stream had when reading started.
+    newest: EntryId,
+    /// The offset behind the entries that the stream had then.
     end: i64,
     /// The number of entries that is read next.
     count: usize,
@@ -108,7 +110,11 @@ impl StreamReader {
                     second: u64::MAX,
                 };
                 let skips = first.iter().any(|entry| entry.id <= before);
-                (before, extent.deleted + i64::from(skips))
+                if before >= extent.newest {
+                    (before, end)
+                } else {
+                    (before, extent.deleted + i64::from(skips))
+                }
             }
         };
         let start = start.min(end);
@@ -116,6 +122,7 @@ impl StreamReader {
             name: name.to_owned(),
             last,
             next: start,
+            newest: extent.newest,
             end,
             count: FIRST_COUNT,
         });
@@ -143,10 +150,11 @@ impl StreamReader {
         for _ in 0..self.streams.len() {
             let number = self.turn % self.streams.len();
             self.read_stream(number)?;
+            // Also if it had some: it may be written as fast as it is read.
+            self.turn = number + 1;
             if !self.read.is_empty() {
                 break;
             }
-            self.turn = number + 1;
         }
         Ok(())
     }
@@ -158,6 +166,12 @@ impl StreamReader {
         let (name, last, count) = (stream.name.clone(), stream.last, stream.count);
         let failure = |error: RedisError| of_stream(&name, &error);
         let entries = self.entries(&name, &format!("({last}"), count);
+        if entries.is_err()
+            && let Some(stream) = self.streams.get_mut(number)
+        {
+            // The entries may have become larger.
+            stream.count = (count / 4).max(1);
+        }
         let entries = entries.map_err(failure)?;
         if entries.is_empty() && stream_is_short(self.streams.get(number)) {
             self.see_same(&name, last)?;
@@ -176,6 +190,12 @@ impl StreamReader {
         let mut bytes = 0;
         for entry in entries {
             bytes += entry.size();
+            // Fewer were counted than are there, if some were deleted or lie before the time.
+            if entry.id == stream.newest {
+                stream.next = stream.next.max(stream.end - 1);
+            } else if entry.id > stream.newest {
+                stream.next = stream.next.max(stream.end);
+            }
             self.read.push_back(record(ids, &name, stream.next, entry));
             stream.next += 1;
         }

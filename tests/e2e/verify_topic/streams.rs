@@ -196,6 +196,12 @@ fn a_stream_of_redis_whose_server_makes_the_ids_has_times() {
         let read = json_lines(&output_with(&line, &config, &[]));
         assert_eq!(read.len(), records, "{from}");
     }
+    // A time behind the last of several entries is no sign of a stream that was made anew.
+    let last = client.entries(&stream).pop().expect("an entry").id;
+    let (last, _) = last.split_once('-').unwrap();
+    let since = clock_behind(&db, last.parse().unwrap());
+    let none = output_with(&format!("tail {stream} --from {since}"), &config, &[]);
+    assert_eq!(json_lines(&none).len(), 0);
     client.run(&format!("DEL {stream}"));
     relay.ends_well();
 }
