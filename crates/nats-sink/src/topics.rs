@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use walrelay_sink::topics::{FollowedPartition, ReadRecord, ReadableTopics, TopicReader};
-use walrelay_sink::{FailureClass, SinkFailure, ToFailure as _};
+use walrelay_sink::topics::{
+    FollowedPartition, InTurns, ReadRecord, ReadableTopics, StreamParts, TopicReader,
+};
+use walrelay_sink::{SinkFailure, ToFailure as _};
 
 use crate::client::Login;
 use crate::client::blocking::BlockingClient;
@@ -41,12 +42,10 @@ impl ReadableTopics for NatsTopics {
     fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
         let client = BlockingClient::new(Arc::clone(&self.login), self.patience);
         let client = client.map_err(|error| error.to_failure())?;
-        Ok(Box::new(StreamReader {
+        Ok(Box::new(InTurns::new(Streams {
             server: Server(client),
             followed: Vec::new(),
-            turn: 0,
-            read: VecDeque::new(),
-        }))
+        })))
     }
 
     fn has_event_ids(&self) -> bool {
@@ -177,16 +176,13 @@ struct Followed {
     count: u64,
 }
 
-/// Reads streams, one after another. An offset is the number of a message in its stream.
-struct StreamReader {
+/// The streams that are read. An offset is the number of a message in its stream.
+struct Streams {
     server: Server,
     followed: Vec<Followed>,
-    /// The stream that is read next.
-    turn: usize,
-    read: VecDeque<ReadRecord>,
 }
 
-impl StreamReader {
+impl Streams {
     /// Returns the stream that a topic names, or that has it as a subject, and the subject that is read.
     fn find(&mut self, topic: &str) -> Result<Option<(String, String, Extent)>, SinkFailure> {
         if is_stream_name(topic)
@@ -238,28 +234,6 @@ impl StreamReader {
             start: offset(start),
             end: offset(end),
         }))
-    }
-
-    /// Reads the next messages of the first stream that has any.
-    fn read_more(&mut self) -> Result<(), SinkFailure> {
-        for _ in 0..self.followed.len() {
-            let number = self.turn % self.followed.len();
-            let Some(followed) = self.followed.get_mut(number) else {
-                return Ok(());
-            };
-            // Up to the end that is known now: other subjects may be written faster than they are read.
-            let end = followed.end;
-            while followed.read(&mut self.server, &mut self.read)?
-                && self.read.is_empty()
-                && followed.next < end
-            {}
-            // Also if it had some: it may be written as fast as it is read.
-            self.turn = number + 1;
-            if !self.read.is_empty() {
-                break;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -316,40 +290,39 @@ fn offset(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-impl TopicReader for StreamReader {
+impl StreamParts for Streams {
     fn follow(
         &mut self,
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure> {
+    ) -> Result<Option<FollowedPartition>, SinkFailure> {
         self.server.0.patience = timeout;
-        let followed = self.start(topic, from_ms)?;
-        Ok(followed.map(|partition| vec![partition]))
+        self.start(topic, from_ms)
     }
 
-    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
-        if self.read.is_empty() {
-            match self.read_more() {
-                // A lost connection is opened again.
-                Err(failure) if failure.class != FailureClass::Unavailable => return Err(failure),
-                _ if self.read.is_empty() => thread::sleep(timeout),
-                _ => {}
-            }
-        }
-        Ok(self.read.pop_front())
+    fn count(&self) -> usize {
+        self.followed.len()
+    }
+
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure> {
+        let Some(followed) = self.followed.get_mut(number) else {
+            return Ok(());
+        };
+        // Up to the end that is known now: other subjects may be written faster than they are read.
+        let end = followed.end;
+        while followed.read(&mut self.server, read)? && read.is_empty() && followed.next < end {}
+        Ok(())
+    }
+
+    fn next_offset(&self, topic: &str) -> Option<i64> {
+        let followed = self.followed.iter().find(|of| of.topic == topic)?;
+        Some(offset(followed.next))
     }
 
     fn holds(&self, topic: &str, sent_to: &str) -> bool {
         let followed = self.followed.iter().find(|of| of.topic == topic);
         let mut subjects = followed.into_iter().flat_map(|of| &of.sent_to);
         subjects.any(|filter| is_of_subject(filter, sent_to))
-    }
-
-    fn position(&self, topic: &str, _: i32) -> Option<i64> {
-        let mut unread = self.read.iter();
-        let unread = unread.find(|record| record.topic == topic);
-        let followed = self.followed.iter().find(|of| of.topic == topic)?;
-        Some(unread.map_or(offset(followed.next), |record| record.offset))
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
-use walrelay_sink::topics::{FollowedPartition, ReadRecord, ReadableTopics, TopicReader};
+use walrelay_sink::topics::{
+    FollowedPartition, InTurns, ReadRecord, ReadableTopics, StreamParts, TopicReader,
+};
 use walrelay_sink::{FailureClass, SinkFailure, ToFailure as _};
 
 use crate::client::Login;
@@ -36,13 +37,11 @@ impl ReadableTopics for RedisTopics {
     fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
         let client = BlockingClient::new(Arc::clone(&self.login), self.patience);
         let client = client.map_err(|error| error.to_failure())?;
-        Ok(Box::new(StreamReader {
+        Ok(Box::new(InTurns::new(Streams {
             client,
             ids: self.ids,
-            streams: Vec::new(),
-            turn: 0,
-            read: VecDeque::new(),
-        }))
+            followed: Vec::new(),
+        })))
     }
 
     fn has_event_ids(&self) -> bool {
@@ -65,22 +64,19 @@ struct Stream {
     count: usize,
 }
 
-/// Reads streams, one after another.
+/// The streams that are read.
 ///
 /// # Offsets
 /// Ids have 128 bits, so an offset is the number of an entry among all that the stream has ever had, or,
 /// if entries between others were deleted, one that is lower by their number. If reading starts at a
 /// time, the entries before it count as one.
-struct StreamReader {
+struct Streams {
     client: BlockingClient,
     ids: Ids,
-    streams: Vec<Stream>,
-    /// The stream that is read next.
-    turn: usize,
-    read: VecDeque<ReadRecord>,
+    followed: Vec<Stream>,
 }
 
-impl StreamReader {
+impl Streams {
     fn start(
         &mut self,
         name: &str,
@@ -118,7 +114,7 @@ impl StreamReader {
             }
         };
         let start = start.min(end);
-        self.streams.push(Stream {
+        self.followed.push(Stream {
             name: name.to_owned(),
             last,
             next: start,
@@ -143,65 +139,6 @@ impl StreamReader {
         let range = vec!["XRANGE", stream, begin, "+", "COUNT", &count];
         let reply = self.client.read_one(stream, range)?;
         read_entries(&reply).map_err(|error| self.client.protocol(error))
-    }
-
-    /// Reads the next entries of the first stream that has any.
-    fn read_more(&mut self) -> Result<(), SinkFailure> {
-        for _ in 0..self.streams.len() {
-            let number = self.turn % self.streams.len();
-            self.read_stream(number)?;
-            // Also if it had some: it may be written as fast as it is read.
-            self.turn = number + 1;
-            if !self.read.is_empty() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn read_stream(&mut self, number: usize) -> Result<(), SinkFailure> {
-        let Some(stream) = self.streams.get(number) else {
-            return Ok(());
-        };
-        let (name, last, count) = (stream.name.clone(), stream.last, stream.count);
-        let failure = |error: RedisError| of_stream(&name, &error);
-        let entries = self.entries(&name, &format!("({last}"), count);
-        if entries.is_err()
-            && let Some(stream) = self.streams.get_mut(number)
-        {
-            // The entries may have become larger.
-            stream.count = (count / 4).max(1);
-        }
-        let entries = entries.map_err(failure)?;
-        if entries.is_empty() && stream_is_short(self.streams.get(number)) {
-            self.see_same(&name, last)?;
-        }
-        let ids = self.ids;
-        let Some(stream) = self.streams.get_mut(number) else {
-            return Ok(());
-        };
-        let Some(newest) = entries.last().map(|entry| entry.id) else {
-            // Entries were deleted meanwhile.
-            stream.next = stream.next.max(stream.end);
-            return Ok(());
-        };
-        stream.last = newest;
-        let read = entries.len();
-        let mut bytes = 0;
-        for entry in entries {
-            bytes += entry.size();
-            // Fewer were counted than are there, if some were deleted or lie before the time.
-            if entry.id == stream.newest {
-                stream.next = stream.next.max(stream.end - 1);
-            } else if entry.id > stream.newest {
-                stream.next = stream.next.max(stream.end);
-            }
-            self.read.push_back(record(ids, &name, stream.next, entry));
-            stream.next += 1;
-        }
-        let fitting = TARGET_BYTES * read / bytes.max(1);
-        stream.count = fitting.clamp(1, MAX_COUNT.min(count * 4));
-        Ok(())
     }
 
     /// Checks that the stream still has the entry that was read last, or has had it.
@@ -248,34 +185,68 @@ fn record(ids: Ids, stream: &str, offset: i64, entry: ReadEntry) -> ReadRecord {
     }
 }
 
-impl TopicReader for StreamReader {
+impl StreamParts for Streams {
     fn follow(
         &mut self,
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure> {
+    ) -> Result<Option<FollowedPartition>, SinkFailure> {
         self.client.patience = timeout;
-        let followed = self.start(topic, from_ms)?;
-        Ok(followed.map(|partition| vec![partition]))
+        self.start(topic, from_ms)
     }
 
-    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
-        if self.read.is_empty() {
-            match self.read_more() {
-                // A lost connection is opened again.
-                Err(failure) if failure.class != FailureClass::Unavailable => return Err(failure),
-                _ if self.read.is_empty() => thread::sleep(timeout),
-                _ => {}
-            }
+    fn count(&self) -> usize {
+        self.followed.len()
+    }
+
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure> {
+        let Some(stream) = self.followed.get(number) else {
+            return Ok(());
+        };
+        let (name, last, count) = (stream.name.clone(), stream.last, stream.count);
+        let failure = |error: RedisError| of_stream(&name, &error);
+        let entries = self.entries(&name, &format!("({last}"), count);
+        if entries.is_err()
+            && let Some(stream) = self.followed.get_mut(number)
+        {
+            // The entries may have become larger.
+            stream.count = (count / 4).max(1);
         }
-        Ok(self.read.pop_front())
+        let entries = entries.map_err(failure)?;
+        if entries.is_empty() && stream_is_short(self.followed.get(number)) {
+            self.see_same(&name, last)?;
+        }
+        let ids = self.ids;
+        let Some(stream) = self.followed.get_mut(number) else {
+            return Ok(());
+        };
+        let Some(newest) = entries.last().map(|entry| entry.id) else {
+            // Entries were deleted meanwhile.
+            stream.next = stream.next.max(stream.end);
+            return Ok(());
+        };
+        stream.last = newest;
+        let count_read = entries.len();
+        let mut bytes = 0;
+        for entry in entries {
+            bytes += entry.size();
+            // Fewer were counted than are there, if some were deleted or lie before the time.
+            if entry.id == stream.newest {
+                stream.next = stream.next.max(stream.end - 1);
+            } else if entry.id > stream.newest {
+                stream.next = stream.next.max(stream.end);
+            }
+            read.push_back(record(ids, &name, stream.next, entry));
+            stream.next += 1;
+        }
+        let fitting = TARGET_BYTES * count_read / bytes.max(1);
+        stream.count = fitting.clamp(1, MAX_COUNT.min(count * 4));
+        Ok(())
     }
 
-    fn position(&self, topic: &str, _: i32) -> Option<i64> {
-        let unread = self.read.iter().filter(|record| record.topic == topic);
-        let unread = i64::try_from(unread.count()).unwrap_or(i64::MAX);
-        let stream = self.streams.iter().find(|stream| stream.name == topic)?;
-        Some(stream.next - unread)
+    fn next_offset(&self, topic: &str) -> Option<i64> {
+        let stream = self.followed.iter().find(|stream| stream.name == topic)?;
+        Some(stream.next)
     }
 }
