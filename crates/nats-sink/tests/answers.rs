@@ -11,33 +11,23 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use support::{Server, factory, options, section};
 use walrelay_nats_sink::NatsSection;
-use walrelay_sink::{
-    Deliveries, Disposition, EventPosition, Poison, Record, Sink, SinkFactory as _, SinkOptions,
-};
-use walrelay_testkit::{Authority, Nats, PATIENCE, Reports, eventually};
+use walrelay_sink::{Disposition, EventPosition, Poison, Record, SinkOptions};
+use walrelay_testkit::{Authority, Nats, OpenSink, PATIENCE};
 
 /// A sink with its reports.
 struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
-    sent: u64,
+    sink: OpenSink,
 }
 
 impl Relay {
     fn with(section: &NatsSection, options: &SinkOptions) -> Self {
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
-        let sink = factory(section, options).create(None, deliveries).unwrap();
         Self {
-            sink,
-            reports,
-            sent: 0,
+            sink: OpenSink::new(&mut factory(section, options), None),
         }
     }
 
@@ -55,8 +45,7 @@ impl Relay {
             },
             ..Record::default()
         };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
+        self.sink.send(&record);
     }
 
     /// Sends an event with this id, at another position.
@@ -70,24 +59,7 @@ impl Relay {
             position,
             ..Record::default()
         };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
-    }
-
-    fn delivered(&self) {
-        self.reports.wait_for(self.sent);
-        assert_eq!(self.reports.failures(), []);
-    }
-
-    fn waits_for(&mut self, words: &str) -> Disposition {
-        let mut disposition = None;
-        eventually(PATIENCE, || {
-            let obstacle = self.sink.waiting_for();
-            let found = obstacle.filter(|obstacle| obstacle.what.contains(words));
-            disposition = found.map(|obstacle| obstacle.disposition);
-            disposition.is_some()
-        });
-        disposition.unwrap()
+        self.sink.send(&record);
     }
 }
 
@@ -108,7 +80,7 @@ fn a_full_stream_is_waited_for_and_nothing_passes_the_refused_event_of_a_key() {
     client.create_stream("full", &subjects, &json!({}));
     let mut relay = Relay::with(&section(server.nats.port()), &options());
     relay.send("full.a", 0);
-    relay.delivered();
+    relay.sink.delivered();
     for round in 0..3 {
         let full = json!({"discard": "new", "max_msgs": 1});
         client.update_stream("full", &subjects, &full);
@@ -116,9 +88,9 @@ fn a_full_stream_is_waited_for_and_nothing_passes_the_refused_event_of_a_key() {
             let number = 1 + round * 30 + number;
             relay.send(subjects[number as usize % 2], number);
         }
-        assert_eq!(relay.waits_for("is full"), Disposition::Retryable);
+        assert_eq!(relay.sink.waits_for("is full"), Disposition::Retryable);
         client.update_stream("full", &subjects, &json!({}));
-        relay.delivered();
+        relay.sink.delivered();
     }
     let expected = (0..=90).map(|number| format!("{}-{number}", subjects[number % 2]));
     assert!(stored(&server.nats, "full").into_iter().eq(expected));
@@ -136,13 +108,13 @@ fn an_event_whose_id_is_that_of_another_one_in_the_stream_is_not_taken_for_deliv
         relay.send("ids.a", 0);
         // As a row that is sent again from its table.
         relay.send_as("ids.a", "ids.a-0", "secret-value");
-        relay.delivered();
+        relay.sink.delivered();
         relay.sink.close(PATIENCE);
     }
     let mut relay = Relay::with(&section(server.nats.port()), &options());
     relay.send_as("ids.a", "ids.a-0", "secret-other");
-    relay.reports.wait_for(1);
-    let error = relay.reports.outcome(0).unwrap_err();
+    relay.sink.reports.wait_for(1);
+    let error = relay.sink.reports.outcome(0).unwrap_err();
     assert_eq!(error.poison, Some(Poison::Rejected));
     assert!(!error.reason.contains("secret"), "{error}");
     relay.sink.close(PATIENCE);
@@ -161,10 +133,13 @@ fn a_stream_that_comes_later_is_waited_for() {
     for number in 0..20 {
         relay.send("later.x", number);
     }
-    assert_eq!(relay.waits_for("no stream has"), Disposition::Retryable);
+    assert_eq!(
+        relay.sink.waits_for("no stream has"),
+        Disposition::Retryable
+    );
     let mut client = server.nats.client();
     client.create_stream("later", &["later.*"], &json!({}));
-    relay.delivered();
+    relay.sink.delivered();
     let expected = (0..20).map(|number| format!("later.x-{number}"));
     assert!(stored(&server.nats, "later").into_iter().eq(expected));
     relay.sink.close(PATIENCE);
@@ -187,9 +162,9 @@ fn a_message_above_the_servers_limit_is_oversize_and_not_sent() {
         value: Some(&value),
         ..Record::default()
     };
-    relay.sink.try_send(&record, 0).unwrap();
-    relay.reports.wait_for(1);
-    let error = relay.reports.outcome(0).unwrap_err();
+    relay.sink.send(&record);
+    relay.sink.reports.wait_for(1);
+    let error = relay.sink.reports.outcome(0).unwrap_err();
     assert_eq!(error.poison, Some(Poison::Oversize), "{error}");
     assert!(error.reason.contains("max_payload"), "{error}");
     relay.sink.close(PATIENCE);
@@ -224,25 +199,25 @@ fn users_log_in_and_a_missing_right_is_an_error_of_the_configuration() {
 
     let mut relay = Relay::with(&user("wrong-secret-word"), &options());
     relay.send("weak.ok", 0);
-    let disposition = relay.waits_for("refuses the login");
+    let disposition = relay.sink.waits_for("refuses the login");
     assert_eq!(disposition, Disposition::Configuration);
     relay.sink.close(Duration::ZERO);
 
     let mut relay = Relay::with(&user("secret-word"), &options());
     relay.send("weak.ok", 0);
-    relay.delivered();
+    relay.sink.delivered();
     // The user may not ask which streams have a subject, so an event without one is no poison.
     relay.send("none.ok", 1);
     assert_eq!(
-        relay.waits_for("JetStream does not say"),
+        relay.sink.waits_for("JetStream does not say"),
         Disposition::Retryable
     );
     relay.sink.close(Duration::ZERO);
 
     let mut relay = Relay::with(&user("secret-word"), &options());
     relay.send("weak.no", 0);
-    relay.reports.wait_for(1);
-    let error = relay.reports.outcome(0).unwrap_err();
+    relay.sink.reports.wait_for(1);
+    let error = relay.sink.reports.outcome(0).unwrap_err();
     assert_eq!(
         (error.disposition, error.poison),
         (Disposition::Configuration, None)
@@ -260,7 +235,7 @@ fn users_log_in_and_a_missing_right_is_an_error_of_the_configuration() {
     };
     let mut relay = Relay::with(&by_key, &options());
     relay.send("weak.a", 5);
-    relay.delivered();
+    relay.sink.delivered();
     relay.sink.close(PATIENCE);
     assert_eq!(client.messages("weak", ">").len(), 2);
 }
@@ -306,7 +281,7 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
     for number in 0..50 {
         relay.send("tls", number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     assert_eq!(stored(&nats, "tls").len(), 50);
     relay.sink.close(PATIENCE);
     let other = write("other.pem", &Authority::new("other").pem());
@@ -316,7 +291,7 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
     ] {
         let mut relay = Relay::with(&with(host, ca), &options());
         relay.send("tls", 100);
-        relay.waits_for(words);
+        relay.sink.waits_for(words);
         relay.sink.close(Duration::ZERO);
     }
     let plain = Nats::shared();
@@ -326,7 +301,7 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
     };
     let mut relay = Relay::with(&elsewhere, &options());
     relay.send("tls", 100);
-    let disposition = relay.waits_for("does not offer TLS");
+    let disposition = relay.sink.waits_for("does not offer TLS");
     assert_eq!(disposition, Disposition::Configuration);
     relay.sink.close(Duration::ZERO);
 }

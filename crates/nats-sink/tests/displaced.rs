@@ -10,16 +10,14 @@
 
 mod support;
 
-use std::sync::Arc;
-
 use serde_json::json;
 use support::{Server, factory, options, section, start};
 use walrelay_nats_sink::NatsSection;
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, EventPosition, Header, Record, SendError, Sink,
-    SinkFactory as _, SinkOptions, StreamStart, dlq_headers,
+    DeliveryError, Disposition, EventPosition, Header, Record, SendError, SinkOptions, StreamStart,
+    dlq_headers,
 };
-use walrelay_testkit::{Nats, NatsClient, PATIENCE, Reports, eventually, eventually_some};
+use walrelay_testkit::{Nats, NatsClient, OpenSink, PATIENCE, eventually, eventually_some};
 
 const STREAM: &str = "fenced";
 const SUBJECTS: [&str; 2] = ["fenced.a", "fenced.b"];
@@ -28,9 +26,7 @@ const LETTERS: &str = "letters";
 const WINDOW_NANOS: u64 = 100_000_000;
 
 struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
-    sent: u64,
+    sink: OpenSink,
     /// The number of the subject of an event with the number 0.
     shift: usize,
     /// Events have ids.
@@ -47,17 +43,12 @@ impl Relay {
             exclusive_stream: Some(STREAM.to_owned()),
             ..section
         };
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         let options = SinkOptions {
             retry_for: PATIENCE,
             ..options()
         };
-        let mut factory = factory(&section, &options);
         Self {
-            sink: factory.create(start, deliveries).unwrap(),
-            reports,
-            sent: 0,
+            sink: OpenSink::new(&mut factory(&section, &options), start),
             shift: 0,
             has_ids: false,
         }
@@ -88,9 +79,7 @@ impl Relay {
             },
             ..Record::default()
         };
-        self.sink.try_send(&record, self.sent)?;
-        self.sent += 1;
-        Ok(())
+        self.sink.try_send(&record)
     }
 
     /// Sends events until the sink gives up, which may be before the last one. Returns why.
@@ -100,8 +89,8 @@ impl Relay {
                 break;
             }
         }
-        self.reports.wait_for(self.sent);
-        self.reports.failures().remove(0)
+        self.sink.reports.wait_for(self.sink.sent);
+        self.sink.reports.failures().remove(0)
     }
 
     /// Sends a dead letter of this position.
@@ -121,14 +110,12 @@ impl Relay {
             },
             ..Record::default()
         };
-        self.sink.try_send(&dead_letter, self.sent).unwrap();
-        self.sent += 1;
+        self.sink.send(&dead_letter);
     }
 
     fn delivers(&mut self, numbers: std::ops::RangeInclusive<u64>) {
         self.send(numbers);
-        self.reports.wait_for(self.sent);
-        assert_eq!(self.reports.failures(), []);
+        self.sink.delivered();
     }
 }
 
@@ -264,8 +251,8 @@ fn a_stream_that_is_purged_or_made_anew_gets_the_next_events() {
     relay.send(9..=9);
     eventually(PATIENCE, || relay.sink.waiting_for().is_some());
     client.create_stream(STREAM, &SUBJECTS, &json!({}));
-    relay.reports.wait_for(relay.sent);
-    assert_eq!(relay.reports.failures().len(), 0);
+    relay.sink.reports.wait_for(relay.sink.sent);
+    assert_eq!(relay.sink.reports.failures().len(), 0);
     relay.delivers(10..=12);
     assert_eq!(stored(&mut client), [9, 10, 11, 12]);
 }

@@ -12,32 +12,24 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::time::Duration;
 
 use support::{Server, options, section};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, Disposition, EventPosition, Record, Sink, SinkFactory as _,
-    SinkKind as _, SinkOptions,
+    AnySinkFactory, Disposition, EventPosition, Record, SinkKind as _, SinkOptions,
 };
-use walrelay_testkit::{Authority, PATIENCE, Redis, RedisClient, RedisReply, Reports, eventually};
+use walrelay_testkit::{Authority, OpenSink, PATIENCE, Redis, RedisClient, RedisReply, eventually};
 
 /// A sink with its reports.
 struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
-    sent: u64,
+    sink: OpenSink,
 }
 
 impl Relay {
     fn new(factory: &mut AnySinkFactory) -> Self {
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         Self {
-            sink: factory.create(None, deliveries).unwrap(),
-            reports,
-            sent: 0,
+            sink: OpenSink::new(factory, None),
         }
     }
 
@@ -61,24 +53,7 @@ impl Relay {
             position: EventPosition { lsn, row: number },
             ..Record::default()
         };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
-    }
-
-    fn delivered(&self) {
-        self.reports.wait_for(self.sent);
-        assert_eq!(self.reports.failures(), []);
-    }
-
-    fn waits_for(&mut self, words: &str) -> Disposition {
-        let mut disposition = None;
-        eventually(PATIENCE, || {
-            let obstacle = self.sink.waiting_for();
-            let found = obstacle.filter(|obstacle| obstacle.what.contains(words));
-            disposition = found.map(|obstacle| obstacle.disposition);
-            disposition.is_some()
-        });
-        disposition.unwrap()
+        self.sink.send(&record);
     }
 }
 
@@ -97,16 +72,16 @@ fn nothing_passes_an_event_for_which_there_was_no_memory() {
         let mut client = server.redis.client();
         let mut relay = Relay::of(&server);
         relay.send(&stream, 1, 0);
-        relay.delivered();
+        relay.sink.delivered();
         for round in 0..5 {
             client.done("CONFIG SET maxmemory 1mb");
             for number in 0..300 {
                 relay.send(&stream, 1, 1 + 300 * round + number);
             }
-            let disposition = relay.waits_for("no memory");
+            let disposition = relay.sink.waits_for("no memory");
             assert_eq!(disposition, Disposition::Retryable);
             client.done("CONFIG SET maxmemory 0");
-            relay.delivered();
+            relay.sink.delivered();
         }
         assert!(stored(&server, &stream).into_iter().eq(0..=1_500));
         relay.sink.close(PATIENCE);
@@ -125,8 +100,8 @@ fn a_key_of_another_type_is_an_error_of_the_configuration_and_no_poison() {
             let stream = ["no-stream", "a-stream"][usize::from(number % 2 == 0)];
             relay.send(stream, 1, number);
         }
-        relay.reports.wait_for(20);
-        let failures = relay.reports.failures();
+        relay.sink.reports.wait_for(20);
+        let failures = relay.sink.reports.failures();
         let configuration: BTreeSet<&str> = failures
             .iter()
             .filter(|error| error.disposition == Disposition::Configuration)
@@ -152,23 +127,23 @@ fn what_a_displaced_relay_sends_late_is_not_stored_again() {
     for number in 0..10 {
         displaced.send(stream, 1, number);
     }
-    displaced.delivered();
+    displaced.sink.delivered();
     let mut relay = Relay::of(&server);
     for number in 5..20 {
         relay.send(stream, 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     for number in 10..15 {
         displaced.send(stream, 1, number);
     }
-    displaced.delivered();
+    displaced.sink.delivered();
     assert!(stored(&server, stream).into_iter().eq(0..20));
     let ids = server.redis.client().entries(stream);
     assert_eq!(ids[19].id, "1-19");
     assert_eq!(ids[19].text("position"), Some("0/1 19"));
     // And goes on where it is the first.
     displaced.send(stream, 2, 20);
-    displaced.delivered();
+    displaced.sink.delivered();
     assert!(stored(&server, stream).into_iter().eq(0..=20));
 }
 
@@ -180,7 +155,7 @@ fn an_event_that_was_deleted_is_appended_with_those_behind_it() {
     for number in 0..10 {
         relay.send(stream, 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     server.redis.client().run("XDEL deleted 1-3");
     let mut relay = Relay::of(&server);
     for number in 2..10 {
@@ -189,7 +164,7 @@ fn an_event_that_was_deleted_is_appended_with_those_behind_it() {
     for number in 10..12 {
         relay.send(stream, 2, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     let expected = [0, 1, 2].into_iter().chain(4..10).chain(3..12);
     assert!(stored(&server, stream).into_iter().eq(expected));
 }
@@ -202,19 +177,19 @@ fn the_next_relay_goes_on_with_a_repeat() {
     for number in 0..5 {
         relay.send(stream, 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     server.redis.client().run("XDEL repeated 1-1");
     let mut relay = Relay::of(&server);
     for number in 1..3 {
         relay.send(stream, 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     relay.sink.close(PATIENCE);
     let mut relay = Relay::of(&server);
     for number in 3..5 {
         relay.send(stream, 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     assert_eq!(stored(&server, stream), [0, 2, 3, 4, 1, 2, 3, 4]);
 }
 
@@ -227,7 +202,7 @@ fn another_event_with_the_same_id_is_not_taken_for_this_one() {
     for number in 0..3 {
         relay.send("taken", 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     assert_eq!(stored(&server, "taken"), [77, 0, 1, 2]);
 }
 
@@ -237,14 +212,14 @@ fn a_server_that_becomes_a_replica_is_waited_for() {
     let mut client = server.redis.client();
     let mut relay = Relay::of(&server);
     relay.send("replica", 1, 0);
-    relay.delivered();
+    relay.sink.delivered();
     client.done("REPLICAOF 127.0.0.1 1");
     for number in 1..50 {
         relay.send("replica", 1, number);
     }
-    assert_eq!(relay.waits_for("replica"), Disposition::Retryable);
+    assert_eq!(relay.sink.waits_for("replica"), Disposition::Retryable);
     client.done("REPLICAOF NO ONE");
-    relay.delivered();
+    relay.sink.delivered();
     assert!(stored(&server, "replica").into_iter().eq(0..50));
 }
 
@@ -255,14 +230,14 @@ fn a_transaction_that_is_sent_again_while_it_is_queued_is_stored_once() {
     let stream = "queued-twice";
     let mut relay = Relay::of(&server);
     relay.send(stream, 1, 0);
-    relay.delivered();
+    relay.sink.delivered();
     server.redis.pause();
     for number in (1..4).chain(1..6) {
         relay.send(stream, 2, number);
     }
     relay.send(stream, 3, 6);
     server.redis.resume();
-    relay.delivered();
+    relay.sink.delivered();
     assert!(stored(&server, stream).into_iter().eq(0..7));
     let entries = server.redis.client().entries(stream);
     assert_eq!(entries[6].id, "3-6");
@@ -276,7 +251,7 @@ fn entries_that_are_found_on_a_replica_are_not_delivered() {
     for number in 0..10 {
         relay.send(stream, 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     let replica = Redis::start();
     let mut client = replica.client();
     client.done(&format!("REPLICAOF 127.0.0.1 {}", server.redis.port()));
@@ -285,11 +260,11 @@ fn entries_that_are_found_on_a_replica_are_not_delivered() {
     for number in 0..10 {
         relay.send(stream, 1, number);
     }
-    let disposition = relay.waits_for("the server is a replica");
+    let disposition = relay.sink.waits_for("the server is a replica");
     assert_eq!(disposition, Disposition::Retryable);
-    assert!(relay.reports.is(|state| state.outcomes.is_empty()));
+    assert!(relay.sink.reports.is(|state| state.outcomes.is_empty()));
     client.done("REPLICAOF NO ONE");
-    relay.delivered();
+    relay.sink.delivered();
     assert!(stored(&server, stream).into_iter().eq(0..10));
     assert_eq!(client.length(stream), 10, "found");
 }
@@ -314,18 +289,18 @@ fn a_replica_is_waited_for_by_the_relay_that_writes_and_by_the_next() {
         for number in 0..10 {
             relay.send(&stream, 1, number);
         }
-        relay.delivered();
+        relay.sink.delivered();
         assert_eq!(replica.client().length(&stream), 10);
         replica.pause();
         for number in 10..20 {
             relay.send(&stream, 1, number);
         }
-        let disposition = relay.waits_for("0 of 1 replicas");
+        let disposition = relay.sink.waits_for("0 of 1 replicas");
         assert_eq!(disposition, Disposition::Retryable);
-        assert!(relay.reports.is(|state| state.outcomes.len() == 10));
+        assert!(relay.sink.reports.is(|state| state.outcomes.len() == 10));
         if ids == Ids::Server {
             replica.resume();
-            relay.delivered();
+            relay.sink.delivered();
             assert!(stored(&server, &stream).into_iter().eq(0..20), "once");
             continue;
         }
@@ -334,10 +309,10 @@ fn a_replica_is_waited_for_by_the_relay_that_writes_and_by_the_next() {
         for number in 0..12 {
             relay.send(&stream, 1, number);
         }
-        relay.waits_for("0 of 1 replicas");
-        assert!(relay.reports.is(|state| state.outcomes.is_empty()));
+        relay.sink.waits_for("0 of 1 replicas");
+        assert!(relay.sink.reports.is(|state| state.outcomes.is_empty()));
         replica.resume();
-        relay.delivered();
+        relay.sink.delivered();
         assert_eq!(replica.client().length(&stream), client.length(&stream));
         let all = stored(&server, &stream).into_iter();
         assert!(all.zip(0..).all(|(stored, number)| stored == number));
@@ -360,9 +335,9 @@ fn a_server_without_waitaof_shows_it_and_one_that_has_it_is_waited_for() {
     };
     let mut relay = Relay::with(&section);
     relay.send("fsync", 1, 0);
-    relay.reports.wait_for(1);
+    relay.sink.reports.wait_for(1);
     let known = server.redis.client().run("WAITAOF 0 0 1");
-    let failures = relay.reports.failures();
+    let failures = relay.sink.reports.failures();
     if matches!(known, RedisReply::Array(_)) {
         assert_eq!(failures, []);
         return;
@@ -386,16 +361,16 @@ fn a_login_that_is_refused_and_a_missing_right_show_as_configuration() {
     };
     let mut relay = Relay::with(&with("weak", "wrong"));
     relay.send("allowed", 1, 0);
-    let disposition = relay.waits_for("WRONGPASS");
+    let disposition = relay.sink.waits_for("WRONGPASS");
     assert_eq!(disposition, Disposition::Configuration);
     relay.sink.close(Duration::ZERO);
 
     let mut relay = Relay::with(&with("weak", "secret-word"));
     relay.send("allowed", 1, 0);
-    relay.delivered();
+    relay.sink.delivered();
     relay.send("forbidden", 1, 1);
-    relay.reports.wait_for(2);
-    let failures = relay.reports.failures();
+    relay.sink.reports.wait_for(2);
+    let failures = relay.sink.reports.failures();
     let [error] = &*failures else {
         panic!("{failures:?}");
     };
@@ -443,7 +418,7 @@ fn the_certificate_of_the_server_is_verified() {
     for number in 0..100 {
         relay.send("tls", 1, number);
     }
-    relay.delivered();
+    relay.sink.delivered();
     assert!(stored(&server, "tls").into_iter().eq(0..100));
     let other = write("other.pem", &Authority::new("other").pem());
     for (host, ca, words) in [
@@ -452,7 +427,7 @@ fn the_certificate_of_the_server_is_verified() {
     ] {
         let mut relay = Relay::with(&with(host, ca));
         relay.send("tls", 1, 100);
-        relay.waits_for(words);
+        relay.sink.waits_for(words);
         relay.sink.close(Duration::ZERO);
     }
     let expired = authority.expired_server("localhost");
@@ -463,7 +438,9 @@ fn the_certificate_of_the_server_is_verified() {
     ));
     let mut relay = Relay::with(&with("localhost", &ca));
     relay.send("tls", 1, 100);
-    relay.waits_for(&format!("the certificate of localhost:{port} has expired"));
+    relay
+        .sink
+        .waits_for(&format!("the certificate of localhost:{port} has expired"));
     relay.sink.close(Duration::ZERO);
     client.done("CONFIG SET tls-port 0");
 }
@@ -493,10 +470,9 @@ fn a_transaction_has_more_than_one_buffer() {
             },
             ..Record::default()
         };
-        relay.sink.try_send(&record, number).unwrap();
-        relay.sent += 1;
+        relay.sink.send(&record);
     }
-    relay.delivered();
+    relay.sink.delivered();
     // Their entries are read back, as they have no id: key and payload are compared.
     let mut again = Relay::new(&mut factory);
     for number in 0..20 {
@@ -510,10 +486,9 @@ fn a_transaction_has_more_than_one_buffer() {
             },
             ..Record::default()
         };
-        again.sink.try_send(&record, number).unwrap();
-        again.sent += 1;
+        again.sink.send(&record);
     }
-    again.delivered();
+    again.sink.delivered();
     let entries = server.redis.client().entries("large");
     assert_eq!(entries.len(), 20);
     assert!(entries.iter().all(|entry| entry.fields["payload"] == value));

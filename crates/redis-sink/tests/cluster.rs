@@ -22,7 +22,7 @@ use walrelay_sink::{
     Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats, StreamStart, dlq_headers,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{PATIENCE, Redis, RedisCluster, Reports, conformance, eventually};
+use walrelay_testkit::{OpenSink, PATIENCE, Redis, RedisCluster, conformance, eventually};
 
 /// The streams that a topic of the conformance suite is spread over.
 const STREAMS: u64 = 8;
@@ -168,33 +168,27 @@ mod server_ids {
 
 /// A sink with its reports, which writes to four streams by turns.
 struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
+    sink: OpenSink,
     stats: Arc<SinkStats>,
     streams: Vec<String>,
-    sent: u64,
 }
 
 impl Relay {
     fn with(section: &RedisSection, streams: &[&str]) -> Self {
         let kind = RedisKind::new(section, &options()).unwrap();
         let (mut factory, stats) = kind.factory(None);
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         Self {
-            sink: factory.create(None, deliveries).unwrap(),
-            reports,
+            sink: OpenSink::new(&mut factory, None),
             stats: stats.unwrap(),
             streams: streams.iter().map(|it| (*it).to_owned()).collect(),
-            sent: 0,
         }
     }
 
     /// Sends events: the row and the id of each are its number.
     fn send(&mut self, count: u64) {
         for _ in 0..count {
-            let id = self.sent.to_string();
-            let stream = self.sent % self.streams.len() as u64;
+            let id = self.sink.sent.to_string();
+            let stream = self.sink.sent % self.streams.len() as u64;
             let record = Record {
                 topic: &self.streams[stream as usize],
                 key: Some(b"key"),
@@ -202,29 +196,12 @@ impl Relay {
                 event_id: Some(id.as_bytes()),
                 position: EventPosition {
                     lsn: 1,
-                    row: self.sent,
+                    row: self.sink.sent,
                 },
                 ..Record::default()
             };
-            self.sink.try_send(&record, self.sent).unwrap();
-            self.sent += 1;
+            self.sink.send(&record);
         }
-    }
-
-    fn delivered(&self) {
-        self.reports.wait_for(self.sent);
-        assert_eq!(self.reports.failures(), []);
-    }
-
-    fn waits_for(&mut self, words: &str) -> Disposition {
-        let mut disposition = None;
-        eventually(PATIENCE, || {
-            let obstacle = self.sink.waiting_for();
-            let found = obstacle.filter(|obstacle| obstacle.what.contains(words));
-            disposition = found.map(|obstacle| obstacle.disposition);
-            disposition.is_some()
-        });
-        disposition.unwrap()
     }
 
     /// Asserts that each stream has its events, in order, once, with their positions as ids.
@@ -233,7 +210,7 @@ impl Relay {
         for (number, stream) in self.streams.iter().enumerate() {
             let entries = cluster.client_of(stream).entries(stream);
             let ids = entries.iter().map(|entry| entry.id.clone());
-            let expected = (number as u64..self.sent).step_by(count);
+            let expected = (number as u64..self.sink.sent).step_by(count);
             assert!(ids.eq(expected.map(|it| format!("1-{it}"))), "{stream}");
         }
     }
@@ -251,20 +228,23 @@ fn nothing_is_lost_or_repeated_when_masters_are_killed_and_their_replicas_are_pr
     for killed in [1, 0] {
         relay.send(1_000);
         // Amid the transactions.
-        let before = usize::try_from(relay.sent).unwrap() - 500;
-        relay.reports.wait(|state| state.outcomes.len() >= before);
+        let before = usize::try_from(relay.sink.sent).unwrap() - 500;
+        relay
+            .sink
+            .reports
+            .wait(|state| state.outcomes.len() >= before);
         relay.send(3_000);
         let stream = SPREAD.into_iter().find(|it| cluster.owner(it) == killed);
         let stream = stream.expect("a stream of the node");
         cluster.node(killed).kill();
         cluster.failed_over(stream, killed);
         // The new master has no replica.
-        relay.waits_for("0 of 1 replicas");
+        relay.sink.waits_for("0 of 1 replicas");
         let shown = relay.stats.endpoints();
         let gone = format!("127.0.0.1:{}", cluster.node(killed).port());
         assert!(shown.iter().all(|it| it.name != gone), "{shown:?}");
         cluster.node(killed).start_again();
-        relay.delivered();
+        relay.sink.delivered();
         cluster.settled();
         relay.has_all(cluster);
     }
@@ -278,24 +258,24 @@ fn a_slot_that_is_moved_while_events_are_written_is_followed() {
     let moved = SPREAD[0];
     for to in [1, 2, 0] {
         relay.send(400);
-        relay.delivered();
+        relay.sink.delivered();
         cluster.begin_move(moved, to);
         // It has not left yet.
         relay.send(400);
-        relay.delivered();
+        relay.sink.delivered();
         cluster.move_key(moved, to);
         relay.send(400);
         // The node answers ASK.
-        assert_eq!(relay.waits_for("is moving"), Disposition::Retryable);
+        assert_eq!(relay.sink.waits_for("is moving"), Disposition::Retryable);
         cluster.end_move(moved, to);
-        relay.delivered();
+        relay.sink.delivered();
         assert_eq!(cluster.owner(moved), to);
         // And a move that the relay sees at its end only.
         cluster.begin_move(moved, (to + 1) % 3);
         cluster.move_key(moved, (to + 1) % 3);
         cluster.end_move(moved, (to + 1) % 3);
         relay.send(400);
-        relay.delivered();
+        relay.sink.delivered();
         relay.has_all(cluster);
         cluster.begin_move(moved, to);
         cluster.move_key(moved, to);
@@ -304,14 +284,14 @@ fn a_slot_that_is_moved_while_events_are_written_is_followed() {
     // Of a slot that is being moved, a new stream is on neither node.
     let tagged = format!("{{{moved}}}new");
     let mut other = Relay::with(&it.section(), &[moved, &tagged]);
-    other.sent = relay.sent;
+    other.sink.sent = relay.sink.sent;
     cluster.begin_move(moved, 1);
     other.send(2);
-    other.waits_for("is moving");
+    other.sink.waits_for("is moving");
     cluster.move_key(moved, 1);
     cluster.end_move(moved, 1);
-    other.reports.wait(|state| state.outcomes.len() == 2);
-    assert_eq!(other.reports.failures(), []);
+    other.sink.reports.wait(|state| state.outcomes.len() == 2);
+    assert_eq!(other.sink.reports.failures(), []);
     assert_eq!(cluster.client_of(moved).length(&tagged), 1);
 }
 
@@ -321,7 +301,7 @@ fn entries_that_are_found_count_when_the_replica_has_them() {
     let cluster = &it.cluster;
     let mut relay = Relay::with(&it.waiting(), &SPREAD);
     relay.send(100);
-    relay.delivered();
+    relay.sink.delivered();
     relay.sink.close(PATIENCE);
     let facts = |stream: &str| {
         let mut client = cluster.client_of(stream);
@@ -332,13 +312,13 @@ fn entries_that_are_found_count_when_the_replica_has_them() {
     cluster.node(4).pause();
     let mut relay = Relay::with(&it.waiting(), &SPREAD);
     relay.send(100);
-    relay.waits_for("0 of 1 replicas");
-    assert!(relay.reports.is(|state| state.outcomes.is_empty()));
+    relay.sink.waits_for("0 of 1 replicas");
+    assert!(relay.sink.reports.is(|state| state.outcomes.is_empty()));
     cluster.node(4).resume();
-    relay.delivered();
+    relay.sink.delivered();
     assert_eq!(SPREAD.map(facts), before);
     relay.send(100);
-    relay.delivered();
+    relay.sink.delivered();
     relay.has_all(cluster);
     cluster.settled();
 }
@@ -349,7 +329,7 @@ fn a_slot_that_no_node_serves_is_waited_for() {
     let cluster = &it.cluster;
     let mut relay = Relay::with(&it.section(), &SPREAD);
     relay.send(8);
-    relay.delivered();
+    relay.sink.delivered();
     let slot = cluster.slot("c");
     for number in 0..3 {
         cluster
@@ -360,7 +340,7 @@ fn a_slot_that_no_node_serves_is_waited_for() {
     eventually(PATIENCE, || relay.sink.waiting_for().is_some());
     let given = format!("CLUSTER ADDSLOTS {slot}");
     cluster.client(1).done(&given);
-    relay.delivered();
+    relay.sink.delivered();
     cluster.settled();
     relay.has_all(cluster);
 }
@@ -372,7 +352,7 @@ fn what_is_no_cluster_what_is_one_and_missing_rights_are_shown() {
     let refused = |section: &RedisSection, words: &str| {
         let mut relay = Relay::with(section, &SPREAD);
         relay.send(1);
-        let disposition = relay.waits_for(words);
+        let disposition = relay.sink.waits_for(words);
         assert_eq!(disposition, Disposition::Configuration, "{words}");
         relay.sink.close(Duration::ZERO);
     };
@@ -388,8 +368,8 @@ fn what_is_no_cluster_what_is_one_and_missing_rights_are_shown() {
     };
     let mut relay = Relay::with(&not_said, &["a", "b"]);
     relay.send(2);
-    relay.reports.wait_for(2);
-    let failures = relay.reports.failures();
+    relay.sink.reports.wait_for(2);
+    let failures = relay.sink.reports.failures();
     let said = |it: &&walrelay_sink::DeliveryError| it.reason.contains("set `cluster`");
     let said = failures.iter().find(said).expect("it is said");
     assert_eq!(said.disposition, Disposition::Configuration);
@@ -411,7 +391,7 @@ fn what_is_no_cluster_what_is_one_and_missing_rights_are_shown() {
     for _ in 0..2 {
         let mut relay = Relay::with(&user("relay"), &SPREAD);
         relay.send(100);
-        relay.delivered();
+        relay.sink.delivered();
         relay.has_all(cluster);
     }
 }
@@ -421,9 +401,7 @@ fn dead_letters_are_read_where_their_slot_is() {
     let it = Cluster::start(Ids::Position, false);
     let cluster = &it.cluster;
     let kind = RedisKind::new(&it.section(), &options()).unwrap();
-    let reports = Arc::<Reports>::default();
-    let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
-    let mut sink = kind.factory(None).0.create(None, deliveries).unwrap();
+    let mut sink = OpenSink::new(&mut kind.factory(None).0, None);
     // Its slot is not that of the node that is configured.
     let address = DlqAddress {
         topic: "c",
@@ -454,8 +432,8 @@ fn dead_letters_are_read_where_their_slot_is() {
             },
             ..Record::default()
         };
-        sink.try_send(&record, number - 1).unwrap();
-        reports.wait_for(number);
+        sink.send(&record);
+        sink.delivered();
         assert_eq!(read().unwrap().len(), number as usize);
         // The reader follows the slot.
         let to = (cluster.owner("c") + 1) % 3;
@@ -464,6 +442,5 @@ fn dead_letters_are_read_where_their_slot_is() {
         cluster.end_move("c", to);
         assert_eq!(read().unwrap().len(), number as usize);
     }
-    assert_eq!(reports.failures(), []);
     assert_eq!(kind.dead_letter_obstacle("c"), None);
 }

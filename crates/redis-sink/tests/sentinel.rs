@@ -19,11 +19,12 @@ use std::time::Duration;
 use support::{options, refusals, section, stored};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, Disposition, EventPosition, Record, Sink, SinkFactory as _,
-    SinkKind as _, SinkOptions, SinkStats,
+    AnySinkFactory, Disposition, EventPosition, Record, SinkKind as _, SinkOptions, SinkStats,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{PATIENCE, Redis, RedisGroup, RedisReply, Reports, conformance, eventually};
+use walrelay_testkit::{
+    OpenSink, PATIENCE, Redis, RedisGroup, RedisReply, conformance, eventually,
+};
 
 /// A group that one test has to itself.
 struct Group(RedisGroup);
@@ -98,29 +99,23 @@ conformance!(Group::start() =>
 
 /// A sink with its reports.
 struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
+    sink: OpenSink,
     stats: Arc<SinkStats>,
-    sent: u64,
 }
 
 impl Relay {
     fn with(section: &RedisSection) -> Self {
         let kind = RedisKind::new(section, &options()).unwrap();
         let (mut factory, stats) = kind.factory(None);
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         Self {
-            sink: factory.create(None, deliveries).unwrap(),
-            reports,
+            sink: OpenSink::new(&mut factory, None),
             stats: stats.unwrap(),
-            sent: 0,
         }
     }
 
     /// Sends the next event: its row and its id are its number.
     fn send(&mut self, stream: &str) {
-        let id = self.sent.to_string();
+        let id = self.sink.sent.to_string();
         let record = Record {
             topic: stream,
             key: Some(b"key"),
@@ -128,28 +123,11 @@ impl Relay {
             event_id: Some(id.as_bytes()),
             position: EventPosition {
                 lsn: 1,
-                row: self.sent,
+                row: self.sink.sent,
             },
             ..Record::default()
         };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
-    }
-
-    fn delivered(&self) {
-        self.reports.wait_for(self.sent);
-        assert_eq!(self.reports.failures(), []);
-    }
-
-    fn waits_for(&mut self, words: &str) -> Disposition {
-        let mut disposition = None;
-        eventually(PATIENCE, || {
-            let obstacle = self.sink.waiting_for();
-            let found = obstacle.filter(|obstacle| obstacle.what.contains(words));
-            disposition = found.map(|obstacle| obstacle.disposition);
-            disposition.is_some()
-        });
-        disposition.unwrap()
+        self.sink.send(&record);
     }
 }
 
@@ -176,8 +154,11 @@ fn nothing_is_lost_or_repeated_when_the_master_is_killed_and_the_replica_is_prom
             relay.send(stream);
         }
         // Amid the transactions.
-        let before = usize::try_from(relay.sent).unwrap() - 400;
-        relay.reports.wait(|state| state.outcomes.len() >= before);
+        let before = usize::try_from(relay.sink.sent).unwrap() - 400;
+        relay
+            .sink
+            .reports
+            .wait(|state| state.outcomes.len() >= before);
         let killed = group.0.master().port();
         for _ in 0..2_000 {
             relay.send(stream);
@@ -187,14 +168,14 @@ fn nothing_is_lost_or_repeated_when_the_master_is_killed_and_the_replica_is_prom
         let promoted = group.0.master().port();
         assert_ne!(promoted, killed);
         // The new master has no replica.
-        relay.waits_for("0 of 1 replicas");
+        relay.sink.waits_for("0 of 1 replicas");
         let shown = relay.stats.endpoints();
         let [endpoint] = &*shown else {
             panic!("{shown:?}");
         };
         assert_eq!(endpoint.name, format!("127.0.0.1:{promoted}"));
         group.0.start_again();
-        relay.delivered();
+        relay.sink.delivered();
         assert_eq!(group.0.master().port(), promoted);
         assert!(numbers(&group, stream).into_iter().eq(0..round * 2_500));
     }
@@ -206,7 +187,7 @@ fn a_master_that_is_demoted_while_it_runs_is_left_for_the_new_one() {
     let stream = "demoted";
     let mut relay = Relay::with(&group.section());
     relay.send(stream);
-    relay.delivered();
+    relay.sink.delivered();
     let before = group.0.master().port();
     let mut sentinel = group.0.sentinel();
     let begun = RedisReply::Line("OK".to_owned());
@@ -218,8 +199,8 @@ fn a_master_that_is_demoted_while_it_runs_is_left_for_the_new_one() {
         relay.send(stream);
     }
     eventually(PATIENCE, || group.0.master().port() != before);
-    relay.delivered();
-    assert!(numbers(&group, stream).into_iter().eq(0..relay.sent));
+    relay.sink.delivered();
+    assert!(numbers(&group, stream).into_iter().eq(0..relay.sink.sent));
 }
 
 /// Names a server to everybody who asks, as a sentinel that does not know of a failover.
@@ -251,7 +232,7 @@ fn a_replica_that_a_sentinel_names_is_left_for_the_next_sentinel() {
     };
     let mut relay = Relay::with(&only);
     relay.send("stale");
-    let disposition = relay.waits_for("the server is a replica");
+    let disposition = relay.sink.waits_for("the server is a replica");
     assert_eq!(disposition, Disposition::Retryable);
     relay.sink.close(Duration::ZERO);
     let right = group.section().sentinels.remove(0);
@@ -260,7 +241,7 @@ fn a_replica_that_a_sentinel_names_is_left_for_the_next_sentinel() {
         ..group.section()
     });
     relay.send("stale");
-    relay.delivered();
+    relay.sink.delivered();
 }
 
 #[test]
@@ -269,7 +250,7 @@ fn an_unknown_master_a_server_that_is_no_sentinel_and_a_wrong_password_are_shown
     let refused = |section: &RedisSection, words: &str| {
         let mut relay = Relay::with(section);
         relay.send("none");
-        let disposition = relay.waits_for(words);
+        let disposition = relay.sink.waits_for(words);
         assert_eq!(disposition, Disposition::Configuration, "{words}");
         relay.sink.close(Duration::ZERO);
     };
@@ -293,7 +274,7 @@ fn an_unknown_master_a_server_that_is_no_sentinel_and_a_wrong_password_are_shown
     refused(&with("wrong"), "WRONGPASS");
     let mut relay = Relay::with(&with("secret-word"));
     relay.send("allowed");
-    relay.delivered();
+    relay.sink.delivered();
     let set = "ACL SETUSER weak on >secret-word ~* +ping +xadd +multi +exec +xinfo +wait";
     group.0.master().client().done(set);
     let weak = RedisSection {

@@ -26,7 +26,7 @@
 //! - [`CommitLog`], [`EarlyWatch`], [`confirmed_early`]: where each row was committed in the WAL,
 //!   and whether a slot ever confirmed it before the broker had the row's record.
 //! - [`mod@conformance`]: the promises that every sink keeps, driven against its server.
-//!   [`Reports`]: receives the reports of a sink, for tests of one.
+//!   [`Reports`]: receives the reports of a sink, for tests of one. [`OpenSink`]: a sink with its reports.
 //! - [`SlotWatch`], [`Db`]: slots and queries, for blocking and asynchronous tests alike.
 //! - [`eventually`], [`eventually_some`]: wait for a condition instead of sleeping. [`PATIENCE`]:
 //!   the limit of most waits. [`eventually_while_moving`]: waits as long as a progress changes.
@@ -61,6 +61,7 @@ mod history;
 mod http;
 mod kafka;
 mod nats;
+mod open_sink;
 mod producer;
 mod program;
 mod proxy;
@@ -87,6 +88,7 @@ pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, c
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
 pub use nats::{Nats, NatsClient, NatsInTurn, NatsMessage};
+pub use open_sink::OpenSink;
 pub use producer::Producer;
 pub use program::{Program, output};
 pub use proxy::{ChaosProxy, Cut, Direction};

@@ -1,0 +1,88 @@
+//! [`OpenSink`]: a sink that a test writes to.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::{
+    AnySinkFactory, Deliveries, Disposition, Obstacle, Record, SendError, Sink, SinkFactory as _,
+    StreamStart,
+};
+
+use crate::reports::Reports;
+use crate::wait::eventually_some;
+
+/// A sink that a test writes to, with its reports. The records are numbered from 0.
+pub struct OpenSink {
+    sink: Box<dyn Sink>,
+    /// Its reports.
+    pub reports: Arc<Reports>,
+    /// The number of records that it has accepted.
+    pub sent: u64,
+}
+
+impl fmt::Debug for OpenSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenSink")
+            .field("reports", &self.reports)
+            .field("sent", &self.sent)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OpenSink {
+    /// Creates a sink, whose stream starts at `start`.
+    #[track_caller]
+    pub fn new(factory: &mut AnySinkFactory, start: Option<&StreamStart>) -> Self {
+        let reports = Arc::<Reports>::default();
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+        Self {
+            sink: factory.create(start, deliveries).expect("a sink"),
+            reports,
+            sent: 0,
+        }
+    }
+
+    /// Sends a record.
+    ///
+    /// # Errors
+    /// If the sink does not accept it.
+    pub fn try_send(&mut self, record: &Record<'_>) -> Result<(), SendError> {
+        self.sink.try_send(record, self.sent)?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Sends a record, which the sink must accept.
+    #[track_caller]
+    pub fn send(&mut self, record: &Record<'_>) {
+        self.try_send(record).expect("it is accepted");
+    }
+
+    /// Waits until all records are reported, and asserts that none has failed.
+    #[track_caller]
+    pub fn delivered(&self) {
+        self.reports.wait_for(self.sent);
+        assert_eq!(self.reports.failures(), []);
+    }
+
+    /// Returns what the records wait for.
+    pub fn waiting_for(&mut self) -> Option<Obstacle> {
+        self.sink.waiting_for()
+    }
+
+    /// Waits until the records wait for something with these words. Returns its disposition.
+    #[track_caller]
+    pub fn waits_for(&mut self, words: &str) -> Disposition {
+        eventually_some(crate::PATIENCE, || {
+            let obstacle = self.waiting_for();
+            let found = obstacle.filter(|obstacle| obstacle.what.contains(words));
+            found.map(|obstacle| obstacle.disposition)
+        })
+    }
+
+    /// Closes the sink.
+    pub fn close(self, grace: Duration) {
+        self.sink.close(grace);
+    }
+}
