@@ -2,13 +2,14 @@ use walrelay_testkit::{Delivered, History, Kafka, check, eventually_while_moving
 
 use crate::rig::{PATIENCE, Rig, insert, kafka_in_turn};
 
-/// The constant part of the memory formula in docs/OPERATIONS.md, in MiB.
-const FIXED: u64 = 24;
+/// The constant part of the memory formula in docs/OPERATIONS.md without the pages of the program,
+/// in MiB.
+const FIXED: u64 = 12;
 
 /// The memory formula for the default limits, in MiB, plus a quarter for a debug build and its
 /// allocator.
 fn bound(largest_row: u64, topics: u64) -> u64 {
-    let window = 16;
+    let window = 12;
     let formula = FIXED + window.max(largest_row) + largest_row * 5 / 4 + largest_row + topics / 32;
     formula * 5 / 4
 }
