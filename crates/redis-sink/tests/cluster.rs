@@ -9,6 +9,7 @@
 
 mod support;
 
+use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::process;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ use walrelay_sink::{
     Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats, StreamStart, dlq_headers,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{OpenSink, PATIENCE, Redis, RedisCluster, conformance, eventually};
+use walrelay_testkit::{
+    Authority, OpenSink, PATIENCE, Redis, RedisCluster, conformance, eventually,
+};
 
 /// The streams that a topic of the conformance suite is spread over.
 const STREAMS: u64 = 8;
@@ -293,6 +296,41 @@ fn a_slot_that_is_moved_while_events_are_written_is_followed() {
     other.sink.reports.wait(|state| state.outcomes.len() == 2);
     assert_eq!(other.sink.reports.failures(), []);
     assert_eq!(cluster.client_of(moved).length(&tagged), 1);
+}
+
+#[test]
+fn events_go_by_tls_to_the_names_that_the_cluster_announces() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let authority = Authority::new("ca");
+    let cluster = RedisCluster::start_with_tls(&authority, "localhost");
+    let ca = tempfile::NamedTempFile::new().unwrap();
+    fs::write(ca.path(), authority.pem()).unwrap();
+    let section = RedisSection {
+        hosts: vec![format!("localhost:{}", cluster.node(0).tls_port().unwrap())],
+        tls: true,
+        ca_file: Some(ca.path().to_owned()),
+        cluster: true,
+        ..section(cluster.node(0).port(), Ids::Position)
+    };
+    let mut relay = Relay::with(&section, &SPREAD);
+    relay.send(400);
+    relay.sink.delivered();
+    let moved = SPREAD[0];
+    for to in [1, 2] {
+        cluster.begin_move(moved, to);
+        cluster.move_key(moved, to);
+        cluster.end_move(moved, to);
+        relay.send(400);
+        relay.sink.delivered();
+    }
+    relay.has_all(&cluster);
+    let shown = relay.stats.endpoints();
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    for endpoint in &shown {
+        assert!(endpoint.name.starts_with("localhost:"), "{shown:?}");
+    }
 }
 
 #[test]

@@ -61,6 +61,16 @@ impl Authority {
         self.issue(&params)
     }
 
+    /// Issues a certificate for a server of this host name that is a client of its like, as a node of
+    /// a cluster is.
+    pub fn node(&self, host: &str) -> Issued {
+        let mut params = server_params(host);
+        params
+            .extended_key_usages
+            .push(ExtendedKeyUsagePurpose::ClientAuth);
+        self.issue(&params)
+    }
+
     fn issue(&self, params: &CertificateParams) -> Issued {
         let key = KeyPair::generate().expect("a key can be made");
         let certificate = params

@@ -93,7 +93,7 @@ impl RedisClient {
     }
 
     /// Runs a command that returns text.
-    pub(super) fn text(&mut self, command: &str) -> String {
+    pub fn text(&mut self, command: &str) -> String {
         String::from_utf8(self.run(command).bytes()).expect("text")
     }
 

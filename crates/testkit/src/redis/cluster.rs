@@ -1,7 +1,8 @@
 //! A Redis Cluster of ordinary child processes.
 
 use super::client::{RedisClient, RedisReply};
-use super::server::Redis;
+use super::server::{NodeCertificate, Redis, Role};
+use crate::authority::Authority;
 use crate::wait::{PATIENCE, eventually};
 
 /// The number of masters.
@@ -20,7 +21,30 @@ impl RedisCluster {
     /// Starts the nodes, and waits until each knows all others.
     pub fn start(with_replicas: bool) -> Self {
         let count = if with_replicas { 2 * MASTERS } else { MASTERS };
-        let nodes: Vec<Redis> = (0..count).map(|_| Redis::start_as(true)).collect();
+        Self::start_as(count, Role::Node(None))
+    }
+
+    /// Starts three masters that speak TLS, too, with a certificate for this host name alone, which
+    /// they announce.
+    pub fn start_with_tls(authority: &Authority, host: &str) -> Self {
+        let certificate = NodeCertificate {
+            host,
+            issued: authority.node(host),
+            authority: authority.pem(),
+        };
+        let cluster = Self::start_as(MASTERS, Role::Node(Some(&certificate)));
+        let name = format!(",{host} ");
+        eventually(PATIENCE, || {
+            cluster.nodes.iter().all(|node| {
+                let nodes = node.client().text("CLUSTER NODES");
+                nodes.matches(&name).count() == MASTERS
+            })
+        });
+        cluster
+    }
+
+    fn start_as(count: usize, role: Role<'_>) -> Self {
+        let nodes: Vec<Redis> = (0..count).map(|_| Redis::start_as(role)).collect();
         for (number, node) in nodes.iter().enumerate() {
             let mut client = node.client();
             client.done(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1));
@@ -29,7 +53,8 @@ impl RedisCluster {
                 let last = SLOTS * (number + 1) / MASTERS - 1;
                 client.done(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             }
-            let (port, bus_port) = (nodes[0].port(), nodes[0].bus_port());
+            let port = nodes[0].port_for_nodes();
+            let bus_port = nodes[0].bus_port();
             if number > 0 {
                 client.done(&format!("CLUSTER MEET 127.0.0.1 {port} {bus_port}"));
             }
@@ -165,7 +190,7 @@ impl RedisCluster {
 
     /// Moves a key to the node that its slot is being moved to.
     pub fn move_key(&self, key: &str, to: usize) {
-        let port = self.nodes[to].port();
+        let port = self.nodes[to].port_for_nodes();
         let migrate = format!("MIGRATE 127.0.0.1 {port} {key} 0 60000");
         self.client_of(key).done(&migrate);
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
 
 use super::client::{RedisClient, RedisReply};
+use crate::authority::Issued;
 use crate::threads::lock;
 
 pub(super) const START_LIMIT: Duration = Duration::from_secs(60);
@@ -31,8 +32,33 @@ pub struct Redis {
     process: Mutex<Option<Process>>,
     scratch: Scratch,
     port: u16,
-    /// The port for other nodes of a cluster; `None`: it is no node of one.
-    bus_port: Option<u16>,
+    /// `None`: it is no node of a cluster.
+    node: Option<Node>,
+}
+
+/// What a node of a cluster has besides its port.
+#[derive(Debug)]
+struct Node {
+    /// The port for other nodes.
+    bus_port: u16,
+    /// The port for clients with TLS. Between the nodes there is TLS, too.
+    tls_port: Option<u16>,
+}
+
+/// Which server is started.
+#[derive(Clone, Copy)]
+pub(super) enum Role<'a> {
+    /// A server of its own.
+    Alone,
+    /// A node of a cluster of which it knows no other node; with a certificate it speaks TLS.
+    Node(Option<&'a NodeCertificate<'a>>),
+}
+
+/// A certificate of all nodes of a cluster.
+pub(super) struct NodeCertificate<'a> {
+    pub(super) host: &'a str,
+    pub(super) issued: Issued,
+    pub(super) authority: String,
 }
 
 impl Redis {
@@ -66,14 +92,14 @@ impl Redis {
 
     /// Starts a server without data, and waits until it answers.
     pub fn start() -> Self {
-        Self::start_as(false)
+        Self::start_as(Role::Alone)
     }
 
-    /// Starts a server without data, which may be a node of a cluster of which it knows no other node.
-    pub(super) fn start_as(is_node: bool) -> Self {
+    /// Starts a server without data.
+    pub(super) fn start_as(role: Role<'_>) -> Self {
         let mut tries = 0;
         loop {
-            match Self::on_free_port(is_node) {
+            match Self::on_free_ports(role) {
                 Ok(server) => return server,
                 // Another process may have taken the port meanwhile.
                 Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
@@ -85,16 +111,26 @@ impl Redis {
         }
     }
 
-    fn on_free_port(is_node: bool) -> Result<Self, ThrowawayError> {
+    fn on_free_ports(role: Role<'_>) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Redis");
-        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let ports = listeners.map(|it| it.local_addr().expect("its address").port());
-        let [port, bus_port] = ports;
+        let [port, bus_port, tls_port] = ports;
+        let node = match role {
+            Role::Alone => None,
+            Role::Node(certificate) => Some(Node {
+                bus_port,
+                tls_port: certificate.map(|_| tls_port),
+            }),
+        };
+        if let Role::Node(Some(certificate)) = role {
+            certificate.write(scratch.path(), tls_port);
+        }
         let new = Self {
             process: Mutex::new(None),
             scratch,
             port,
-            bus_port: is_node.then_some(bus_port),
+            node,
         };
         new.run()?;
         Ok(new)
@@ -107,7 +143,17 @@ impl Redis {
 
     /// Returns the port for other nodes of the cluster.
     pub(super) fn bus_port(&self) -> u16 {
-        self.bus_port.expect("a node of a cluster")
+        self.node.as_ref().expect("a node of a cluster").bus_port
+    }
+
+    /// Returns the port by which other nodes know it.
+    pub(super) fn port_for_nodes(&self) -> u16 {
+        self.tls_port().unwrap_or(self.port)
+    }
+
+    /// Returns the port for clients with TLS; `None`: there is no TLS.
+    pub fn tls_port(&self) -> Option<u16> {
+        self.node.as_ref()?.tls_port
     }
 
     /// Returns the process id of the server, which runs.
@@ -130,6 +176,11 @@ impl Redis {
     fn run(&self) -> Result<(), ThrowawayError> {
         let dir = self.scratch.path();
         let mut command = program();
+        // Read before the arguments.
+        let settings = dir.join(SETTINGS);
+        if settings.exists() {
+            command.arg(settings);
+        }
         command
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1", "--save", ""])
@@ -138,7 +189,7 @@ impl Redis {
             .arg(dir)
             .current_dir(dir)
             .stdin(Stdio::null());
-        if let Some(bus_port) = self.bus_port {
+        if let Some(Node { bus_port, .. }) = self.node {
             command
                 .args(["--cluster-enabled", "yes"])
                 .args(["--cluster-port", &bus_port.to_string()])
@@ -189,6 +240,30 @@ impl Redis {
     fn takes_connections(&self) -> bool {
         TcpStream::connect(("127.0.0.1", self.port)).is_ok()
             && self.client().run("PING") == RedisReply::Line("PONG".to_owned())
+    }
+}
+
+/// The file of the settings that are no arguments.
+const SETTINGS: &str = "settings.conf";
+
+impl NodeCertificate<'_> {
+    /// Writes the certificate and the settings of a node that speaks TLS.
+    fn write(&self, folder: &Path, tls_port: u16) {
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        };
+        let authority = write("ca.pem", &self.authority);
+        let certificate = write("certificate.pem", &self.issued.certificate);
+        let key = write("key.pem", &self.issued.key);
+        let settings = format!(
+            "tls-port {tls_port}\ntls-cluster yes\ntls-auth-clients no\n\
+             tls-ca-cert-file {authority}\ntls-cert-file {certificate}\ntls-key-file {key}\n\
+             cluster-announce-hostname {}\ncluster-preferred-endpoint-type hostname\n",
+            self.host
+        );
+        write(SETTINGS, &settings);
     }
 }
 
