@@ -40,6 +40,10 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("reconnect.backoff.max.ms", "1000"),
     // Without traffic, only keepalives detect a peer that vanished behind a firewall.
     ("socket.keepalive.enable", "true"),
+    // The brokers' view of a client's metrics (KIP-714) costs two requests to each broker and six
+    // histograms of 20 KiB for each broker and client, with or without somebody who reads them. The
+    // relay has metrics of its own.
+    ("enable.metrics.push", "false"),
 ];
 
 /// `statistics.interval.ms`: how often librdkafka reports round-trip times and states of brokers.

@@ -342,6 +342,7 @@ fn defaults_and_fixed_properties_reach_librdkafka() {
         ("acks", "-1"),
         ("enable.idempotence", "true"),
         ("enable.gapless.guarantee", "true"),
+        ("enable.metrics.push", "false"),
         ("linger.ms", "7"),
         ("max.in.flight", "1"),
         ("message.timeout.ms", "0"),
