@@ -3,8 +3,8 @@
 #
 #   scripts/run-tests.sh
 #
-# The tests with servers mostly wait, so three lanes run beside one another: the end-to-end tests,
-# the faults, and the tests of all crates one after another. RUST_TEST_THREADS says how many
+# The tests with servers mostly wait, so four lanes run beside one another: the end-to-end tests,
+# the faults, the tests of the sinks' crates one after another, and those of all other crates. RUST_TEST_THREADS says how many
 # end-to-end tests run at a time, by default three for each processor, 12 at most. WALRELAY_TEST_SEED repeats a
 # run: every random choice comes from it.
 set -euo pipefail
@@ -93,7 +93,7 @@ lane() { # grep-arguments...
 }
 
 others() {
-    RUST_TEST_THREADS=2 lane -vE $'^walrelay\t--test=(e2e|faults)\t'
+    RUST_TEST_THREADS=2 lane -vE $'^(walrelay\t--test=(e2e|faults)|walrelay-[a-z]*-sink)\t'
     if ! cargo test --locked --workspace --doc </dev/null 2>&1 | sed -u 's/^/doc: /'; then
         echo "workspace --doc" >>"$logs/failed"
     fi
@@ -107,6 +107,7 @@ others() {
 set -m # a process group for each lane, so that it can be stopped as a whole
 RUST_TEST_THREADS=$threads lane $'^walrelay\t--test=e2e\t' & lanes+=($!)
 lane $'^walrelay\t--test=faults\t' & lanes+=($!)
+RUST_TEST_THREADS=2 lane -E $'^walrelay-[a-z]*-sink\t' & lanes+=($!)
 others & lanes+=($!)
 set +m
 for pid in "${lanes[@]}"; do
