@@ -11,11 +11,12 @@ mod support;
 
 use std::sync::Arc;
 
-use walrelay_event_router::{Options, Router};
+use walrelay_event_router::{Additional, Options, Router};
+use walrelay_lsn::TypeOid;
 use walrelay_relay::{
     Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Step,
 };
-use walrelay_sink::{EventPosition, Parking, Poison};
+use walrelay_sink::{EventPosition, Parking, Poison, dlq_headers};
 
 use support::{COMMIT, begin, connected, consume, frame, table};
 
@@ -132,4 +133,42 @@ fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
             }
         }
     }
+}
+
+/// A dead letter is bound for the partition of its event, with the timestamp of its event.
+#[test]
+fn say_for_which_partition_and_time_their_event_is_bound() {
+    let table = table()
+        .column("shard", TypeOid::new(23))
+        .column("at", TypeOid::new(1184));
+    let options = Options {
+        event_timestamp: Some("at".to_owned()),
+        additional: Additional::parse("shard:partition").expect("a placement"),
+        ..Options::default()
+    };
+    let policy = PoisonPolicy {
+        rejected: PoisonAction::DeadLetter,
+        topic: Arc::from(DEAD_LETTERS),
+        ..PoisonPolicy::default()
+    };
+    let mut decisions = PoisonDecisions::new(policy);
+    assert!(decisions.reject(EVENT, Poison::Rejected, "no"));
+    let (mut core, _) = connected(Router::new(options), decisions);
+    consume(&mut core, &begin());
+    consume(&mut core, &table.relation());
+    let values = ["r1", "order", "k", "{}", "3", "2026-01-02 03:04:05.678+00"];
+    let insert = table.insert(&values.map(Some));
+    let mut space = RecordSpace::default();
+    let outgoing = match core.frame(&frame(&insert), &mut space) {
+        Ok(Step::Send(outgoing)) => outgoing,
+        other => panic!("no dead letter: {other:?}"),
+    };
+    let record = outgoing.record();
+    assert_eq!((record.partition, record.timestamp_ms), (None, None));
+    let header = |name: &str| {
+        let header = record.headers.iter().find(|header| header.name == name);
+        header.and_then(|header| header.value)
+    };
+    assert_eq!(header(dlq_headers::PARTITION), Some(&b"3"[..]));
+    assert_eq!(header(dlq_headers::TIMESTAMP), Some(&b"1767323045678"[..]));
 }

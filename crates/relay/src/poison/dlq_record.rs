@@ -15,16 +15,21 @@ pub(crate) struct Body<'a> {
     pub(crate) topic: Option<&'a str>,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) event_id: Option<&'a [u8]>,
+    partition: Option<i32>,
+    timestamp_ms: Option<i64>,
     value: Option<&'a [u8]>,
     headers: Vec<Header<'a>>,
 }
 
 impl<'a> Body<'a> {
     pub(crate) fn from_routed(routed: &Routed<'a>) -> Self {
+        let record = routed.record();
         Self {
             topic: Some(routed.topic()),
             key: routed.key(),
             event_id: routed.event_id(),
+            partition: record.partition,
+            timestamp_ms: record.timestamp_ms,
             value: routed.value(),
             headers: routed.headers().to_vec(),
         }
@@ -39,6 +44,8 @@ impl<'a> Body<'a> {
             topic: None,
             key: row.key,
             event_id: row.event_id,
+            partition: None,
+            timestamp_ms: None,
             value: row.value,
             headers: row.headers().into_iter().chain(message_headers).collect(),
         }
@@ -74,6 +81,12 @@ impl DlqHeaders {
         ];
         if let Some(topic) = body.topic {
             headers.push((names::TOPIC, topic.to_owned()));
+        }
+        if let Some(partition) = body.partition {
+            headers.push((names::PARTITION, partition.to_string()));
+        }
+        if let Some(millis) = body.timestamp_ms {
+            headers.push((names::TIMESTAMP, millis.to_string()));
         }
         if omits_value(diverted.class)
             && let Some(value) = body.value
