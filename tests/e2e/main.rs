@@ -34,7 +34,8 @@
 //! - [`replay`]: bookmarks, and replays from them.
 //! - [`bench`]: what `bench` measures, and that it leaves nothing behind.
 //! - [`secure`]: TLS, logins, access control; least privileges; no secret in any output.
-//! - [`dlq`]: dead letters are listed, shown, redriven and dropped.
+//! - [`dlq`]: dead letters are listed, shown, redriven and dropped; [`dlq_streams`]: in streams of Redis
+//!   and NATS.
 //! - [`prune`]: confirmed rows are deleted, no others. [`carried`]: rows that the slot does not carry
 //!   are neither marked nor deleted, nor are those of [`open_dead_letters`].
 //! - [`emitting`]: events without a table, by `outbox.emit`.
@@ -75,6 +76,7 @@ mod cutover;
 mod dead_letters;
 mod debezium;
 mod dlq;
+mod dlq_streams;
 mod docs;
 mod emitting;
 mod endpoint;

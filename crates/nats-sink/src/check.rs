@@ -164,7 +164,11 @@ impl Server<'_> {
             checks.push((WINDOW, window(&streams)));
         }
         if let Some(subject) = input.dead_letters {
-            checks.push((DEAD_LETTERS, self.dead_letters(subject).await?));
+            let mut check = self.dead_letters(subject).await?;
+            if check.verdict == SinkVerdict::Pass {
+                check = self.kept(subject, exclusive, check).await?;
+            }
+            checks.push((DEAD_LETTERS, check));
         }
         Ok(checks)
     }
@@ -189,6 +193,41 @@ impl Server<'_> {
         Ok(answer.and_then(|mut answer| answer.get_mut("config").map(Value::take)))
     }
 
+    /// Sees that the streams of dead letters keep them. `otherwise`: the check if they do.
+    async fn kept(
+        &mut self,
+        subject: &str,
+        exclusive: Option<&str>,
+        otherwise: SinkCheck,
+    ) -> Result<SinkCheck, NatsError> {
+        let Found::Streams(names) = self.streams(subject).await? else {
+            return Ok(otherwise);
+        };
+        for name in names {
+            if Some(&*name) == exclusive {
+                return Ok(SinkCheck::warn(
+                    format!(
+                        "dead letters go to {name}, which exclusive_stream names: each resolution is a \
+                         foreign message"
+                    ),
+                    "give the subject of dead letters to another stream",
+                ));
+            }
+            match self.config(&name).await?.as_ref().map(losses) {
+                Some(None) => {}
+                Some(Some((what, remedy))) => {
+                    let what = format!(
+                        "dead letters go to {name}, which {what}: one that is gone is a \
+                                        lost event"
+                    );
+                    return Ok(SinkCheck::warn(what, remedy));
+                }
+                None => return Ok(not_seen(&format!("whether {name} keeps dead letters"))),
+            }
+        }
+        Ok(otherwise)
+    }
+
     async fn dead_letters(&mut self, subject: &str) -> Result<SinkCheck, NatsError> {
         let fail = |finding: String| {
             SinkCheck::fail(
@@ -210,6 +249,34 @@ impl Server<'_> {
             }
             Found::NotSeen => not_seen(&format!("whether a stream has the subject {subject:?}")),
         })
+    }
+}
+
+/// Returns what may happen to dead letters in a stream; `None` if it keeps them all.
+fn losses(config: &Value) -> Option<(&'static str, &'static str)> {
+    let is_limited = |name: &str| config[name].as_i64() > Some(0);
+    let limits = ["max_msgs", "max_bytes", "max_msgs_per_subject"];
+    if !config["subject_transform"].is_null() {
+        Some((
+            "gives them other subjects, so they cannot be read back",
+            "remove subject_transform from it",
+        ))
+    } else if config["retention"] != "limits" {
+        Some(("deletes what was consumed", "set retention to limits"))
+    } else if is_limited("max_age") {
+        Some(("deletes them in time (max_age)", "set max_age to 0"))
+    } else if config["discard"] != "new" && limits.into_iter().any(is_limited) {
+        Some((
+            "deletes the oldest ones at a limit",
+            "remove its limits, or set discard to new",
+        ))
+    } else if config["storage"] == "memory" {
+        Some((
+            "loses them with its server",
+            "make it anew with storage file",
+        ))
+    } else {
+        None
     }
 }
 
@@ -403,6 +470,30 @@ mod tests {
             matches!(check.verdict, SinkVerdict::Fail { .. }),
             "{check:?}"
         );
+    }
+
+    #[test]
+    fn a_stream_that_deletes_dead_letters_is_warned_of() {
+        let good = json!({
+            "storage": "file", "retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1,
+            "max_age": 0, "max_msgs_per_subject": -1,
+        });
+        assert_eq!(losses(&good), None);
+        for (name, value, words) in [
+            ("retention", json!("workqueue"), "consumed"),
+            ("max_age", json!(1), "max_age"),
+            ("max_msgs_per_subject", json!(1), "oldest"),
+            ("storage", json!("memory"), "server"),
+            ("subject_transform", json!({"src": "a"}), "subjects"),
+        ] {
+            let mut config = good.clone();
+            config[name] = value;
+            let (what, _) = losses(&config).expect(name);
+            assert!(what.contains(words), "{what}");
+        }
+        let mut full = good;
+        (full["discard"], full["max_bytes"]) = (json!("new"), json!(1));
+        assert_eq!(losses(&full), None, "it refuses new ones");
     }
 
     #[test]

@@ -65,12 +65,10 @@ pub(crate) fn of_stream(topic: &str, error: &ExchangeError) -> SinkFailure {
             "the user may not ask JetStream for them".to_owned(),
         ),
     };
-    SinkFailure::new("nats-stream", class, what)
-        .caused_by(why)
-        .remedy(
-            "let the user of [sink.nats] publish to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.* and \
+    SinkFailure::new("nats-stream", class, what).caused_by(why).remedy(
+        "let the user of [sink.nats] publish to $JS.API.STREAM.NAMES, $JS.API.STREAM.INFO.* and \
              $JS.API.STREAM.MSG.GET.*, and see that JetStream is on and the stream has a leader",
-        )
+    )
 }
 
 /// Returns the words for a subject that several streams have.
@@ -79,6 +77,16 @@ pub(crate) fn several_streams(subject: &str, streams: &[String]) -> SinkFailure 
     let what = format!("several streams have messages of {subject}: {names}");
     SinkFailure::new("nats-stream", FailureClass::Configuration, what)
         .remedy("name one of the streams instead of the subject")
+}
+
+/// Returns true if a failure is about a stream that is read.
+pub(crate) fn is_of_stream(failure: &SinkFailure) -> bool {
+    failure.id == "nats-stream"
+}
+
+/// Returns true for the words of [`not_the_same`].
+pub(crate) fn is_not_the_same(failure: &SinkFailure) -> bool {
+    is_of_stream(failure) && failure.class == FailureClass::Configuration
 }
 
 /// Returns the words for a stream that was deleted or made anew while it was read.

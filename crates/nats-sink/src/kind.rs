@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
+use walrelay_sink::dead_letters::DeadLetterStore;
 use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
@@ -14,6 +15,7 @@ use crate::NatsError;
 use crate::check::{self, ITEMS};
 use crate::client::Login;
 use crate::client::credentials::Credentials;
+use crate::dlq::NatsDeadLetters;
 use crate::section::{NatsSection, address};
 use crate::sink::{NatsSinkFactory, Settings};
 use crate::topics::NatsTopics;
@@ -24,11 +26,12 @@ pub struct NatsKind {
     login: Arc<Login>,
     settings: Arc<Settings>,
     topics: NatsTopics,
+    dead_letters: NatsDeadLetters,
     plain_text: bool,
 }
 
 impl NatsKind {
-    /// The facts about the kind. Dead letters that were written cannot be read back.
+    /// The facts about the kind.
     pub const DESCRIPTION: KindDescription = KindDescription {
         name: "nats",
         title: "NATS JetStream",
@@ -44,6 +47,16 @@ impl NatsKind {
     /// If a certificate, key or file of credentials cannot be used.
     pub fn new(section: &NatsSection, options: &SinkOptions) -> Result<Self, SinkFailure> {
         let login = Arc::new(login(section).map_err(|error| error.to_failure())?);
+        let settings = Arc::new(Settings {
+            max_records: options.max_in_flight_records,
+            max_bytes: options.max_in_flight_bytes,
+            max_message: section.max_message_size,
+            exclusive_stream: section.exclusive_stream.clone(),
+            ack: section.ack_timeout,
+            pauses: (options.backoff_initial, options.backoff_max),
+            retry_for: options.retry_for,
+            unroutable: Unroutable::default(),
+        });
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {
             plain_text: !section.tls && secret,
@@ -51,17 +64,9 @@ impl NatsKind {
                 login: Arc::clone(&login),
                 patience: section.ack_timeout,
             },
+            dead_letters: NatsDeadLetters::new(Arc::clone(&login), Arc::clone(&settings)),
             login,
-            settings: Arc::new(Settings {
-                max_records: options.max_in_flight_records,
-                max_bytes: options.max_in_flight_bytes,
-                max_message: section.max_message_size,
-                exclusive_stream: section.exclusive_stream.clone(),
-                ack: section.ack_timeout,
-                pauses: (options.backoff_initial, options.backoff_max),
-                retry_for: options.retry_for,
-                unroutable: Unroutable::default(),
-            }),
+            settings,
         })
     }
 }
@@ -129,6 +134,10 @@ impl SinkKind for NatsKind {
 
     fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
         Ok(&self.topics)
+    }
+
+    fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
+        Some(&self.dead_letters)
     }
 
     fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {

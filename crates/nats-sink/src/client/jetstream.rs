@@ -129,6 +129,10 @@ pub(crate) struct Extent {
     /// The number of the last message that the stream has had; 0: none.
     pub(crate) last: u64,
     pub(crate) subjects: Vec<String>,
+    /// When the stream was created; empty if the server does not say.
+    pub(crate) created: String,
+    /// The stream gives messages other subjects than those that they are published with.
+    pub(crate) transforms: bool,
 }
 
 /// Parses the answer to the same question as an extent; `None`: there is no such stream.
@@ -141,13 +145,17 @@ pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
     let number = |name: &str| answer.get("state")?.get(name)?.as_u64();
     let numbers = number("first_seq").zip(number("last_seq"));
     let (first, last) = numbers.ok_or(ProtocolError("no numbers of a stream"))?;
-    let subjects = answer.get("config").and_then(|it| it.get("subjects"));
+    let config = |name: &str| answer.get("config")?.get(name);
+    let created = answer.get("created").and_then(Value::as_str);
+    let subjects = config("subjects");
     let subjects = subjects.and_then(Value::as_array).into_iter().flatten();
     let subjects = subjects.filter_map(|subject| subject.as_str().map(str::to_owned));
     Ok(Some(Extent {
         first,
         last,
         subjects: subjects.collect(),
+        created: created.unwrap_or_default().to_owned(),
+        transforms: config("subject_transform").is_some_and(|it| !it.is_null()),
     }))
 }
 
@@ -373,11 +381,16 @@ mod tests {
     fn a_stream_has_an_extent_and_its_messages_a_number_and_a_time() {
         let of = |text: &str| extent(text.as_bytes());
         assert_eq!(
-            of(r#"{"config":{"subjects":["a.>"]},"state":{"first_seq":3,"last_seq":7}}"#),
+            of(
+                r#"{"config":{"subjects":["a.>"],"subject_transform":{"src":"a","dest":"b"}},
+                  "created":"T","state":{"first_seq":3,"last_seq":7}}"#
+            ),
             Ok(Some(Extent {
                 first: 3,
                 last: 7,
-                subjects: vec!["a.>".to_owned()]
+                subjects: vec!["a.>".to_owned()],
+                created: "T".to_owned(),
+                transforms: true,
             }))
         );
         assert_eq!(of(r#"{"error":{"err_code":10059}}"#), Ok(None));

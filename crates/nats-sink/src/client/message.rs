@@ -2,6 +2,8 @@
 
 use std::io::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use walrelay_sink::{EventPosition, Header, Poison, Record, dlq_headers};
 
 use super::jetstream::KeptMessage;
@@ -14,6 +16,10 @@ pub(super) const NULL: &str = "walrelay.null";
 pub(super) const TIMESTAMP: &str = "walrelay.timestamp";
 /// The system, timeline and slot that a position is of.
 pub(super) const SOURCE: &str = "walrelay.source";
+/// Which headers a dead letter has: those of its event and of the relay, in their order. Each item is
+/// `+N` for the next N lines, whose values are percent-encoded with their `%`, or a header that can be
+/// no line: `NAME:VALUE`, or `NAME!` if the value is null, in base64.
+pub(super) const HEADERS: &str = "walrelay.dlq.headers";
 /// What a stream checks before it stores a message.
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
@@ -57,7 +63,15 @@ pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison
         return Err((Poison::Rejected, why.to_owned()));
     }
     let headers = headers(record).len();
-    check_size(record, headers, max_message, "max_message_size")
+    // A dead letter has more headers than its event, and what cannot be written stops the relay. The
+    // server's `max_payload` holds for it, too.
+    let more = if is_dead_letter(record) {
+        MAX_HEADERS as u64
+    } else {
+        0
+    };
+    let limit = max_message.saturating_add(more);
+    check_size(record, headers, limit, "max_message_size")
 }
 
 /// Checks the size of a message with so many bytes of headers.
@@ -88,7 +102,7 @@ fn is_name(name: &str) -> bool {
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && byte != b':')
         && !lower.starts_with("nats-")
-        && ![POSITION, KEY, NULL, TIMESTAMP, SOURCE].contains(&&*lower)
+        && ![POSITION, KEY, NULL, TIMESTAMP, SOURCE, HEADERS].contains(&&*lower)
 }
 
 /// Returns true if a record is a dead letter.
@@ -105,12 +119,22 @@ fn dead_letter_slot<'r>(record: &Record<'r>) -> &'r [u8] {
     slot.and_then(|header| header.value).unwrap_or_default()
 }
 
-/// Makes the block of headers. A dead letter goes without the headers of its event that cannot be sent.
+/// Returns true if a record resolves a dead letter.
+fn is_resolution(record: &Record<'_>) -> bool {
+    let names = record.headers.iter().map(|header| header.name);
+    names.eq([dlq_headers::RESOLVES, dlq_headers::RESOLUTION])
+}
+
+/// Makes the block of headers.
+///
+/// A resolution has no id: with that of its event, or of an earlier resolution that was deleted, the
+/// stream would drop it as a repeat, and the dead letter would stay open. Two of them resolve what one
+/// does.
 pub(crate) fn headers(record: &Record<'_>) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
     let is_dead_letter = is_dead_letter(record);
     let id = record.event_id.unwrap_or_default();
-    if is_dead_letter || !id.is_empty() {
+    if is_dead_letter || !id.is_empty() && !is_resolution(record) {
         put(&mut out, MESSAGE_ID, |out| {
             if is_dead_letter {
                 out.extend_from_slice(DEAD_LETTER_ID.as_bytes());
@@ -135,15 +159,50 @@ pub(crate) fn headers(record: &Record<'_>) -> Vec<u8> {
             out.extend_from_slice(millis.to_string().as_bytes());
         });
     }
-    for Header { name, value } in record.headers {
-        if let Some(value) = value
-            && is_name(name)
-        {
-            put(&mut out, name, |out| escape(out, value, false));
+    if is_dead_letter {
+        put(&mut out, HEADERS, |out| put_list(out, record.headers));
+    }
+    for header in record.headers {
+        if let Some(value) = line_of(header) {
+            // What is read back must be what was written.
+            put(&mut out, header.name, |out| {
+                escape(out, value, is_dead_letter);
+            });
         }
     }
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// Returns the value of a header that can be a line.
+fn line_of<'r>(header: &Header<'r>) -> Option<&'r [u8]> {
+    header.value.filter(|_| is_name(header.name))
+}
+
+/// Writes the list of a dead letter's headers: [`HEADERS`].
+fn put_list(out: &mut Vec<u8>, headers: &[Header<'_>]) {
+    let mut rest = headers;
+    let mut gap = "";
+    while let Some((first, others)) = rest.split_first() {
+        out.extend_from_slice(gap.as_bytes());
+        gap = " ";
+        let is_line = |header: &&Header<'_>| line_of(header).is_some();
+        let lines = rest.iter().take_while(is_line).count();
+        if lines > 0 {
+            out.extend_from_slice(format!("+{lines}").as_bytes());
+            rest = rest.get(lines..).unwrap_or_default();
+            continue;
+        }
+        out.extend_from_slice(URL_SAFE_NO_PAD.encode(first.name).as_bytes());
+        match first.value {
+            Some(value) => {
+                out.push(b':');
+                out.extend_from_slice(URL_SAFE_NO_PAD.encode(value).as_bytes());
+            }
+            None => out.push(b'!'),
+        }
+        rest = others;
+    }
 }
 
 /// Returns true if a message of a stream is this record: subject and key are equal, and the position
@@ -448,6 +507,31 @@ mod tests {
         let text = String::from_utf8(headers(&record)).unwrap();
         let id = "Nats-Msg-Id: dead-letter/orders/0/0 0/e\r\n";
         assert!(text.contains(id) && !text.contains("Rollup"), "{text}");
+        let list = "walrelay.dlq.headers: +2 TmF0cy1Sb2xsdXA:YWxs\r\n";
+        assert!(text.contains(list), "{text}");
+        let of_resolution = [
+            header(dlq_headers::RESOLVES, "orders 0/0 0"),
+            header(dlq_headers::RESOLUTION, "dropped"),
+        ];
+        let resolution = Record {
+            headers: &of_resolution,
+            ..record
+        };
+        let text = String::from_utf8(headers(&resolution)).unwrap();
+        assert!(!text.contains("Nats-Msg-Id"), "{text}");
+        // What its event has fits with the headers of the relay.
+        let value = vec![b'x'; 1_000];
+        let large = Record {
+            value: Some(&value),
+            ..record
+        };
+        check(&large, 1_000).unwrap();
+        let value = vec![b'x'; 70_000];
+        let larger = Record {
+            value: Some(&value),
+            ..record
+        };
+        assert_eq!(check(&larger, 1_000).unwrap_err().0, Poison::Oversize);
     }
 
     #[test]

@@ -1,13 +1,23 @@
 //! A message of a stream as the record that it was made of.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use walrelay_sink::topics::ReadRecord;
 
 use super::jetstream::StoredMessage;
-use super::message::{DEAD_LETTER_ID, KEY, MESSAGE_ID, NULL, POSITION, SOURCE, TIMESTAMP};
+use super::message::{DEAD_LETTER_ID, HEADERS, KEY, MESSAGE_ID, NULL, POSITION, SOURCE, TIMESTAMP};
 
-/// Makes the record. `topic`: the name under which it is read. Headers of the event are as they were
-/// sent: percent-encoding in them cannot be told from their own text.
-pub(crate) fn record(topic: &str, message: StoredMessage) -> ReadRecord {
+/// A message that was read.
+#[derive(Debug)]
+pub(crate) struct ReadBack {
+    pub(crate) record: ReadRecord,
+    /// The headers of a dead letter are those of its event, byte for byte. Headers of other messages are
+    /// as they were sent: percent-encoding in them cannot be told from their own text.
+    pub(crate) is_exact: bool,
+}
+
+/// Makes the record. `topic`: the name under which it is read.
+pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
     let StoredMessage {
         seq,
         stored_ms,
@@ -20,6 +30,7 @@ pub(crate) fn record(topic: &str, message: StoredMessage) -> ReadRecord {
         value: Some(kept.payload),
         ..ReadRecord::default()
     };
+    let mut list = None;
     for line in kept.headers.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
@@ -37,11 +48,49 @@ pub(crate) fn record(topic: &str, message: StoredMessage) -> ReadRecord {
             POSITION => record.event_position = text().and_then(|text| text.parse().ok()),
             TIMESTAMP => record.timestamp_ms = text().and_then(|text| text.parse().ok()),
             SOURCE => {}
+            HEADERS if list.is_none() => list = Some(value),
             name if name.to_ascii_lowercase().starts_with("nats-") => {}
             name => record.headers.push((name.to_owned(), Some(value.to_vec()))),
         }
     }
-    record
+    let exact = list.and_then(|list| restored(list, &record.headers));
+    let is_exact = exact.is_some();
+    if let Some(exact) = exact {
+        record.headers = exact;
+    }
+    ReadBack { record, is_exact }
+}
+
+/// Names and values of headers.
+type Headers = Vec<(String, Option<Vec<u8>>)>;
+
+/// Restores the headers of a dead letter from the list of them ([`HEADERS`]) and the lines that it
+/// counts; `None` if the list does not fit the lines.
+fn restored(list: &[u8], lines: &[(String, Option<Vec<u8>>)]) -> Option<Headers> {
+    let list = std::str::from_utf8(list).ok()?;
+    let text = |text: &str| URL_SAFE_NO_PAD.decode(text).ok();
+    let mut lines = lines.iter();
+    let mut headers = Headers::new();
+    for item in list.split(' ').filter(|item| !item.is_empty()) {
+        if let Some(count) = item.strip_prefix('+') {
+            let count: usize = count.parse().ok()?;
+            let before = lines.len();
+            let counted = lines.by_ref().take(count);
+            headers.extend(
+                counted.map(|(name, value)| (name.clone(), value.as_deref().map(unescaped))),
+            );
+            if before < count {
+                return None;
+            }
+            continue;
+        }
+        let (name, value) = match item.split_once(':') {
+            Some((name, value)) => (name, Some(text(value)?)),
+            None => (item.strip_suffix('!')?, None),
+        };
+        headers.push((String::from_utf8(text(name)?).ok()?, value));
+    }
+    (lines.len() == 0).then_some(headers)
 }
 
 /// Undoes the percent-encoding of an id or a key, in which each `%` is encoded.
@@ -80,12 +129,12 @@ mod tests {
 
     use super::*;
     use crate::client::jetstream::KeptMessage;
-    use crate::client::message::headers;
+    use crate::client::message;
 
-    fn read_back(record: &Record<'_>) -> ReadRecord {
+    fn stored(record: &Record<'_>) -> ReadBack {
         let kept = KeptMessage {
             subject: record.topic.to_owned(),
-            headers: headers(record),
+            headers: message::headers(record),
             payload: record.value.unwrap_or_default().to_vec(),
         };
         let message = StoredMessage {
@@ -93,7 +142,11 @@ mod tests {
             stored_ms: Some(5),
             kept,
         };
-        super::record("S", message)
+        super::read_back("S", message)
+    }
+
+    fn read_back(record: &Record<'_>) -> ReadRecord {
+        stored(record).record
     }
 
     #[test]
@@ -196,7 +249,54 @@ mod tests {
                 payload: Vec::new(),
             };
             let message = StoredMessage { seq: 1, stored_ms: None, kept };
-            record("t", message);
+            super::read_back("t", message);
+        }
+
+        /// Whatever headers an event has, its dead letter has them in its own order.
+        #[test]
+        fn the_headers_of_a_dead_letter_are_exact(
+            headers in prop::collection::vec(
+                (
+                    prop_oneof!["[a-z.:%\\- ]{0,5}", "\\PC{0,3}", "walrelay.key|Nats-x|walrelay.dlq.headers"],
+                    prop::option::of(prop::collection::vec(any::<u8>(), 0..12)),
+                ),
+                0..6,
+            ),
+            source in any::<bool>(),
+        ) {
+            let class = ("walrelay.dlq.class".to_owned(), Some(b"rejected".to_vec()));
+            let headers: Headers = headers.into_iter().chain([class]).collect();
+            let lent: Vec<Header<'_>> = headers
+                .iter()
+                .map(|(name, value)| Header { name, value: value.as_deref() })
+                .collect();
+            let sent = Record { topic: "dead", headers: &lent, ..Record::default() };
+            let mut block = message::headers(&sent);
+            if source {
+                message::put_predecessor(&mut block, Some("7/1/s"), None);
+            }
+            let kept = |headers: &[u8]| StoredMessage {
+                seq: 1,
+                stored_ms: None,
+                kept: KeptMessage {
+                    subject: "dead".to_owned(),
+                    headers: headers.to_vec(),
+                    payload: Vec::new(),
+                },
+            };
+            let read = super::read_back("dead", kept(&block));
+            prop_assert!(read.is_exact);
+            prop_assert_eq!(read.record.headers, headers);
+            // With a line more or less, nothing is guessed.
+            let end = block.len() - 2;
+            let more = [&block[..end], b"more: 1\r\n\r\n"].concat();
+            prop_assert!(!super::read_back("dead", kept(&more)).is_exact);
+        }
+
+        #[test]
+        fn no_list_of_headers_makes_the_reader_panic(list in "[+0-9a-zA-Z:! _-]{0,30}") {
+            let line = ("a".to_owned(), Some(b"b".to_vec()));
+            restored(list.as_bytes(), &[line]);
         }
     }
 }

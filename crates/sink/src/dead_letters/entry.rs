@@ -62,6 +62,7 @@ impl DlqEntry {
             partition: ours.number(dlq_headers::PARTITION)?,
             timestamp_ms: ours.number(dlq_headers::TIMESTAMP)?,
             omitted_bytes: ours.number(dlq_headers::VALUE_BYTES)?,
+            is_exact: true,
             key: record.key,
             value: record.value,
             headers: Vec::new(),

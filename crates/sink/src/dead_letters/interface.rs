@@ -35,6 +35,9 @@ pub struct DlqRecord {
     pub timestamp_ms: Option<i64>,
     /// The value's size in bytes, if it was left out of the dead letter.
     pub omitted_bytes: Option<u64>,
+    /// True if key, value and headers are those of the event, byte for byte. A dead letter without that
+    /// is open, and cannot be redriven.
+    pub is_exact: bool,
     /// The record's key.
     pub key: Option<Vec<u8>>,
     /// The record's value; `None` is null, or left out.
@@ -175,6 +178,9 @@ pub enum NotRedriven {
         /// The value's size in bytes.
         bytes: u64,
     },
+    /// The dead letter does not have all of its event, so another event would be sent.
+    #[error("what it has of its event may differ from the event")]
+    Inexact,
     /// The event has no topic.
     #[error("it has no topic to go to")]
     NoTopic,

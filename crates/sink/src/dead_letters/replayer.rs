@@ -200,6 +200,9 @@ impl<L: DlqLog> DlqReplayer<L> {
         if let Some(bytes) = dead_letter.omitted_bytes {
             return Ok(Err(NotRedriven::Omitted { bytes }));
         }
+        if !dead_letter.is_exact {
+            return Ok(Err(NotRedriven::Inexact));
+        }
         let Some(topic) = instead.or(dead_letter.topic.as_deref()) else {
             return Ok(Err(NotRedriven::NoTopic));
         };

@@ -211,22 +211,10 @@ impl<'a> CloseRun<'a> {
 fn not_redriven(id: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) -> Failure {
     let what = format!("dead letter {id} was not redriven");
     let failure = match &why {
-        NotRedriven::Omitted { .. } => {
-            let event = record.and_then(|record| record.event_id.as_deref());
-            let event = event.map_or_else(
-                || "the event (its id is not known)".to_owned(),
-                |id| format!("event {}", String::from_utf8_lossy(id)),
-            );
-            let xid = record.and_then(|record| record.xid);
-            let xid = xid.map_or_else(String::new, |xid| format!("transaction {xid}, "));
-            let remedy = format!(
-                "insert {event} into the outbox anew, in parts that fit ({xid}commit at LSN {}), \
-                 then close the dead letter: walrelay dlq drop --slot {} --id '{}' --yes",
-                Lsn::new(id.id.lsn),
-                id.slot,
-                id.id
-            );
-            Failure::new("dlq-value-omitted", Exit::Data, what).remedy(remedy)
+        NotRedriven::Omitted { .. } => Failure::new("dlq-value-omitted", Exit::Data, what)
+            .remedy(insert_anew(id, record, ", in parts that fit")),
+        NotRedriven::Inexact => {
+            Failure::new("dlq-inexact", Exit::Data, what).remedy(insert_anew(id, record, ""))
         }
         NotRedriven::NoTopic => Failure::new("dlq-no-topic", Exit::Data, what)
             .remedy("say where it is to go with --topic-override, or drop it"),
@@ -237,6 +225,24 @@ fn not_redriven(id: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) 
         ),
     };
     failure.caused_by(why)
+}
+
+/// Returns the remedy for a dead letter whose event it does not have. `how`: how the event is inserted.
+fn insert_anew(id: &DlqRecordId, record: Option<&DlqRecord>, how: &str) -> String {
+    let event = record.and_then(|record| record.event_id.as_deref());
+    let event = event.map_or_else(
+        || "the event (its id is not known)".to_owned(),
+        |id| format!("event {}", String::from_utf8_lossy(id)),
+    );
+    let xid = record.and_then(|record| record.xid);
+    let xid = xid.map_or_else(String::new, |xid| format!("transaction {xid}, "));
+    format!(
+        "insert {event} into the outbox anew{how} ({xid}commit at LSN {}), then close the dead \
+         letter: walrelay dlq drop --slot {} --id '{}' --yes",
+        Lsn::new(id.id.lsn),
+        id.slot,
+        id.id
+    )
 }
 
 fn out_of_order(overtaking: &[OutOfOrder]) -> Failure {

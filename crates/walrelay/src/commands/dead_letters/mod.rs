@@ -147,6 +147,7 @@ mod tests {
             partition: None,
             timestamp_ms: Some(5),
             omitted_bytes: None,
+            is_exact: true,
             key: Some(b"row-key".to_vec()),
             value: Some(b"row-value".to_vec()),
             headers: vec![

@@ -36,7 +36,7 @@ fn destination<'a>(record: &'a DlqRecord, destination: Destination<'a>) -> Optio
         Destination::Own => record.topic.as_deref(),
         Destination::Topic(topic) => Some(topic),
     };
-    topic.filter(|_| record.omitted_bytes.is_none())
+    topic.filter(|_| record.omitted_bytes.is_none() && record.is_exact)
 }
 
 /// Returns the status of a dead letter: `open`, or its outcome.
@@ -154,6 +154,10 @@ pub(super) fn describe(listed: &Listed, record: &DlqRecord) -> String {
         ),
         ("key", optional(text(record.key.as_deref()))),
         ("value", value),
+        (
+            "exact",
+            if record.is_exact { "yes" } else { "no" }.to_owned(),
+        ),
     ];
     let mut out = String::new();
     let mut line = |name: &str, value: &str| {

@@ -1,0 +1,31 @@
+use walrelay_sink::{FailureClass, SinkFailure};
+
+use crate::failures::is_of_stream;
+
+/// Returns the words for dead letters that cannot be read, for those of a stream.
+pub(super) fn of_dead_letters(failure: SinkFailure) -> SinkFailure {
+    if !is_of_stream(&failure) {
+        return failure;
+    }
+    SinkFailure {
+        id: "dlq-topic",
+        what: format!("the dead letters cannot be read: {}", failure.what),
+        ..failure
+    }
+}
+
+/// Returns true if the user may not read dead letters.
+pub(super) fn is_denied(failure: &SinkFailure) -> bool {
+    failure.id == "dlq-topic" && failure.class == FailureClass::Denied
+}
+
+/// Returns the words for a stream in which dead letters have another subject than they are sent to.
+pub(super) fn transformed(subject: &str) -> SinkFailure {
+    let what = format!(
+        "the dead letters cannot be read: the stream of {subject} gives its messages other subjects"
+    );
+    SinkFailure::new("dlq-topic", FailureClass::Unavailable, what).remedy(
+        "remove subject_transform from the stream, or name a subject of another stream as topic in \
+         [poison]",
+    )
+}

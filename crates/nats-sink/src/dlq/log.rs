@@ -1,0 +1,172 @@
+//! The messages of a subject as a log.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSender};
+use walrelay_sink::topics::Position;
+use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
+
+use super::failure::{of_dead_letters, transformed};
+use crate::client::Login;
+use crate::client::jetstream::{StoredMessage, kept_request};
+use crate::client::read_back::read_back;
+use crate::reader::{Server, StreamReader};
+
+/// The messages that are fetched at once: each may be as large as an event.
+const FETCHED_AT_ONCE: usize = 16;
+
+/// Reads the dead letters of a subject, and writes to it. An offset is the number of a message in its
+/// stream.
+pub(super) struct SubjectLog {
+    server: Server,
+    subject: String,
+    /// `None`: the stream is looked for, and read from its beginning.
+    reader: Option<StreamReader>,
+    /// Messages were read since the stream was last seen to be the same.
+    is_unverified: bool,
+    sender: RecordSender,
+}
+
+impl SubjectLog {
+    /// Opens the stream that has the subject; `None` if none has.
+    pub(super) fn open(
+        login: &Arc<Login>,
+        subject: &str,
+        patience: Duration,
+        factory: AnySinkFactory,
+    ) -> Result<Option<Self>, SinkFailure> {
+        let mut log = Self {
+            server: Server::new(login, patience)?,
+            subject: subject.to_owned(),
+            reader: None,
+            is_unverified: false,
+            sender: RecordSender::new(factory),
+        };
+        log.find_stream().map_err(of_dead_letters)?;
+        Ok(log.reader.is_some().then_some(log))
+    }
+
+    fn find_stream(&mut self) -> Result<(), SinkFailure> {
+        let subject = &self.subject;
+        let Some(stream) = self.server.stream_of(subject)? else {
+            return Ok(());
+        };
+        let Some(extent) = self.server.extent(subject, &stream)? else {
+            return Ok(());
+        };
+        if extent.transforms {
+            return Err(transformed(subject));
+        }
+        let begin = extent.first;
+        self.reader = Some(StreamReader::new(
+            subject,
+            stream,
+            subject.clone(),
+            &extent,
+            begin,
+        ));
+        self.is_unverified = false;
+        Ok(())
+    }
+
+    /// Reads to the end of the stream that it has after the call has begun.
+    fn read_all(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+        if self.reader.is_none() {
+            self.find_stream()?;
+        } else {
+            self.find_end()?;
+        }
+        let Some(reader) = &mut self.reader else {
+            return Ok(());
+        };
+        // Other subjects may be written faster than they are read.
+        let end = reader.end();
+        while reader.next() < end {
+            self.is_unverified = true;
+            for message in reader.read(&mut self.server)? {
+                each(entry(&self.subject, message));
+            }
+        }
+        if self.is_unverified {
+            // A server without the newest messages, or another stream of the name, would have made the
+            // reader pass over what it does not have.
+            self.find_end()?;
+            self.is_unverified = false;
+        }
+        Ok(())
+    }
+
+    /// Sees that the stream is the one that was read, and asks for its end. Otherwise it is read anew.
+    fn find_end(&mut self) -> Result<(), SinkFailure> {
+        let Some(reader) = &mut self.reader else {
+            return Ok(());
+        };
+        let found = reader.find_end(&mut self.server);
+        if found.as_ref().is_err_and(crate::failures::is_not_the_same) {
+            self.reader = None;
+        }
+        found.map(|_| ())
+    }
+
+    fn fetch_all(
+        &mut self,
+        positions: &[Position],
+    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+        let mut found = HashMap::new();
+        let Some(reader) = &self.reader else {
+            return Ok(found);
+        };
+        for some in positions.chunks(FETCHED_AT_ONCE) {
+            let numbers = some.iter().filter_map(|it| u64::try_from(it.offset).ok());
+            let bodies: Vec<Vec<u8>> = numbers.map(kept_request).collect();
+            let messages = self
+                .server
+                .messages(&self.subject, reader.stream(), &bodies)?;
+            for message in messages {
+                if message.kept.subject != self.subject {
+                    continue;
+                }
+                if let DlqEntry::DlqRecord(dead_letter) = entry(&self.subject, message) {
+                    found.insert(dead_letter.position, *dead_letter);
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn entry(subject: &str, message: StoredMessage) -> DlqEntry {
+    let read = read_back(subject, message);
+    match DlqEntry::from_record(read.record) {
+        DlqEntry::DlqRecord(mut dead_letter) => {
+            dead_letter.is_exact = read.is_exact;
+            DlqEntry::DlqRecord(dead_letter)
+        }
+        other => other,
+    }
+}
+
+impl DlqLog for SubjectLog {
+    /// The times of messages are those of NATS, whose clock may be behind that of Postgres: nothing is
+    /// skipped.
+    fn start_at(&mut self, _: i64) -> Result<(), SinkFailure> {
+        Ok(())
+    }
+
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+        self.read_all(each).map_err(of_dead_letters)
+    }
+
+    fn fetch(
+        &mut self,
+        positions: &[Position],
+    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+        self.fetch_all(positions).map_err(of_dead_letters)
+    }
+
+    fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {
+        self.sender.send(record, patience)
+    }
+}

@@ -1,0 +1,248 @@
+//! Reads the messages of streams, for dead letters, `tail` and `verify-topic`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::{SinkFailure, ToFailure as _};
+
+use crate::client::Login;
+use crate::client::blocking::BlockingClient;
+use crate::client::error::ProtocolError;
+use crate::client::exchange::ExchangeError;
+use crate::client::jetstream::{
+    Extent, STREAM_NAMES, StoredMessage, StreamNames, extent, info_subject, kept_request,
+    kept_subject, names_request, next_request, stored_message, stream_names,
+};
+use crate::client::protocol;
+use crate::client::read_back::is_of_subject;
+use crate::failures::{not_the_same, of_stream, several_streams};
+
+/// The number of messages that is read at first: each may be as large as an event.
+const FIRST_COUNT: u64 = 16;
+/// The most messages that are read at once.
+const MAX_COUNT: u64 = 256;
+/// The bytes of messages that are read at once, if their sizes are those of the ones before.
+const TARGET_BYTES: u64 = 1 << 20;
+/// The subject that all messages have.
+pub(crate) const ALL: &str = ">";
+
+/// The questions to a server about its streams.
+pub(crate) struct Server(BlockingClient);
+
+impl Server {
+    pub(crate) fn new(login: &Arc<Login>, patience: Duration) -> Result<Self, SinkFailure> {
+        let client = BlockingClient::new(Arc::clone(login), patience);
+        Ok(Self(client.map_err(|error| error.to_failure())?))
+    }
+
+    /// Changes the longest wait for a sign of the server.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.0.patience = patience;
+    }
+
+    /// Asks about one stream or subject.
+    fn ask<T>(
+        &mut self,
+        topic: &str,
+        subject: &str,
+        body: Vec<u8>,
+        parse: impl Fn(Option<u16>, &[u8]) -> Result<T, ProtocolError>,
+    ) -> Result<T, SinkFailure> {
+        let answers = self.ask_all(topic, subject, &[body], parse)?;
+        let unanswered = || self.failure(topic, ProtocolError("no answer"));
+        answers.into_iter().next().ok_or_else(unanswered)
+    }
+
+    fn ask_all<T>(
+        &mut self,
+        topic: &str,
+        subject: &str,
+        bodies: &[Vec<u8>],
+        parse: impl Fn(Option<u16>, &[u8]) -> Result<T, ProtocolError>,
+    ) -> Result<Vec<T>, SinkFailure> {
+        let answers = self.0.request_all(subject, bodies);
+        let answers = answers.map_err(|error| of_stream(topic, &error))?;
+        let parsed = answers
+            .iter()
+            .map(|answer| parse(answer.status, &answer.payload));
+        let parsed: Result<_, _> = parsed.collect();
+        parsed.map_err(|error| self.failure(topic, error))
+    }
+
+    fn failure(&self, topic: &str, error: ProtocolError) -> SinkFailure {
+        let error = protocol(&self.0.address(), error);
+        of_stream(topic, &ExchangeError::Connection(error))
+    }
+
+    pub(crate) fn extent(
+        &mut self,
+        topic: &str,
+        stream: &str,
+    ) -> Result<Option<Extent>, SinkFailure> {
+        let parse = |_, payload: &[u8]| extent(payload);
+        self.ask(topic, &info_subject(stream), Vec::new(), parse)
+    }
+
+    /// Returns the stream that has a subject; `None` if none has.
+    pub(crate) fn stream_of(&mut self, subject: &str) -> Result<Option<String>, SinkFailure> {
+        let parse = |status, payload: &[u8]| match stream_names(status, payload) {
+            StreamNames::Names(names) => Ok(names),
+            StreamNames::Unknown => Err(ProtocolError("no names of streams")),
+        };
+        let names = self.ask(subject, STREAM_NAMES, names_request(subject), parse)?;
+        match <[String; 1]>::try_from(names) {
+            Ok([name]) => Ok(Some(name)),
+            Err(names) if names.is_empty() => Ok(None),
+            Err(names) => Err(several_streams(subject, &names)),
+        }
+    }
+
+    /// Returns the messages that are there, of those that are asked for.
+    pub(crate) fn messages(
+        &mut self,
+        topic: &str,
+        stream: &str,
+        bodies: &[Vec<u8>],
+    ) -> Result<Vec<StoredMessage>, SinkFailure> {
+        let Some(subject) = kept_subject(stream) else {
+            return Ok(Vec::new());
+        };
+        let parse = |_, payload: &[u8]| stored_message(payload);
+        let found = self.ask_all(topic, &subject, bodies, parse)?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Returns the first message with a subject from this number on.
+    pub(crate) fn next_message(
+        &mut self,
+        topic: &str,
+        stream: &str,
+        seq: u64,
+        subject: &str,
+    ) -> Result<Option<StoredMessage>, SinkFailure> {
+        let found = self.messages(topic, stream, &[next_request(seq, subject)])?;
+        Ok(found.into_iter().next())
+    }
+
+    /// Returns the first number from which all messages were stored at this time or later. Their times
+    /// are taken to rise.
+    pub(crate) fn number_at(
+        &mut self,
+        topic: &str,
+        stream: &str,
+        extent: &Extent,
+        from_ms: i64,
+    ) -> Result<u64, SinkFailure> {
+        let (mut low, mut high) = (extent.first, extent.last.saturating_add(1));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.next_message(topic, stream, middle, ALL)? {
+                Some(message) if message.stored_ms < Some(from_ms) => {
+                    low = message.seq.saturating_add(1);
+                }
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}
+
+/// Reads the messages of a stream that have a subject, in the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct StreamReader {
+    /// The name under which the messages are read.
+    topic: String,
+    stream: String,
+    /// The subject of the messages that are read, which may have wildcards.
+    subject: String,
+    /// When the stream was created, in the words of its server: one that is made anew has another time.
+    created: String,
+    /// The number of the next message.
+    next: u64,
+    /// The number behind the last message that the stream is known to have.
+    end: u64,
+    /// The number of messages that is read next.
+    count: u64,
+}
+
+impl StreamReader {
+    /// Creates a reader that begins with the message of the number `next`.
+    pub(crate) fn new(
+        topic: &str,
+        stream: String,
+        subject: String,
+        extent: &Extent,
+        next: u64,
+    ) -> Self {
+        Self {
+            topic: topic.to_owned(),
+            stream,
+            subject,
+            created: extent.created.clone(),
+            next: next.max(1),
+            // Numbers begin with 1.
+            end: extent.last.saturating_add(1),
+            count: FIRST_COUNT,
+        }
+    }
+
+    pub(crate) fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    pub(crate) fn stream(&self) -> &str {
+        &self.stream
+    }
+
+    /// Returns the number of the next message.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns the number behind the last message that the stream is known to have.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Asks for the end of the stream. Returns true if there are messages to be read.
+    ///
+    /// # Errors
+    /// If no server answers, or the stream was deleted or made anew.
+    pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<bool, SinkFailure> {
+        let extent = server.extent(&self.topic, &self.stream)?;
+        let extent = extent.filter(|extent| {
+            extent.last.saturating_add(1) >= self.end && extent.created == self.created
+        });
+        let extent = extent.ok_or_else(|| not_the_same(&self.topic))?;
+        self.end = extent.last.saturating_add(1);
+        Ok(self.next < self.end)
+    }
+
+    /// Reads some messages before the end that is known. A message that the stream does not have is
+    /// passed over.
+    pub(crate) fn read(&mut self, server: &mut Server) -> Result<Vec<StoredMessage>, SinkFailure> {
+        let to = self.end.min(self.next.saturating_add(self.count));
+        let bodies: Vec<Vec<u8>> = (self.next..to).map(kept_request).collect();
+        let mut messages = server.messages(&self.topic, &self.stream, &bodies)?;
+        let bytes: u64 = messages.iter().map(size).sum();
+        let fitting = match messages.len() {
+            0 => self.count,
+            count => TARGET_BYTES * count as u64 / bytes.max(1),
+        };
+        self.count = fitting.clamp(1, MAX_COUNT.min(self.count * 4));
+        self.next = self.next.max(to);
+        messages.retain(|found| is_of_subject(&self.subject, &found.kept.subject));
+        if messages.is_empty() && self.next < self.end {
+            // Between two messages many may be deleted, or have other subjects.
+            let (topic, stream) = (&self.topic, &self.stream);
+            let found = server.next_message(topic, stream, self.next, &self.subject)?;
+            let next = found.map_or(self.end, |message| message.seq);
+            self.next = next.clamp(self.next, self.end);
+        }
+        Ok(messages)
+    }
+}
+
+fn size(message: &StoredMessage) -> u64 {
+    (message.kept.headers.len() + message.kept.payload.len()) as u64
+}
