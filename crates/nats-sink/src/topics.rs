@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use walrelay_sink::SinkFailure;
 use walrelay_sink::topics::{
-    FollowedPartition, InTurns, ReadRecord, ReadableTopics, StreamParts, TopicReader,
+    FollowedPartition, InTurns, ReadRecord, ReadableTopics, SentTo, StreamParts, TopicReader,
 };
 
 use crate::client::Login;
@@ -152,9 +152,9 @@ impl StreamParts for Streams {
         Some(offset(followed.reader.next()))
     }
 
-    fn holds(&self, topic: &str, sent_to: &str) -> bool {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
         let followed = self.followed.iter().find(|of| of.reader.topic() == topic);
         let mut subjects = followed.into_iter().flat_map(|of| &of.sent_to);
-        subjects.any(|filter| is_of_subject(filter, sent_to))
+        Ok(subjects.any(|filter| is_of_subject(filter, &sent_to.topic)))
     }
 }

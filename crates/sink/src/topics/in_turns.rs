@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::Duration;
 
-use super::{FollowedPartition, ReadRecord, TopicReader};
+use super::{FollowedPartition, ReadRecord, SentTo, TopicReader};
 use crate::{FailureClass, SinkFailure};
 
 /// Streams that are read in parts. Each is one partition, and has a number: those that are followed are
@@ -33,9 +33,13 @@ pub trait StreamParts: Send {
     /// Returns the offset behind what was read of a stream; `None` if it is not followed.
     fn next_offset(&self, topic: &str) -> Option<i64>;
 
-    /// Returns true if what is sent to the topic `sent_to` is in the followed topic.
-    fn holds(&self, topic: &str, sent_to: &str) -> bool {
-        topic == sent_to
+    /// Returns true if what is sent to an address is in the followed topic, as [`TopicReader::holds`]
+    /// says.
+    ///
+    /// # Errors
+    /// As there.
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+        Ok(topic == sent_to.topic)
     }
 }
 
@@ -97,7 +101,7 @@ impl<S: StreamParts> TopicReader for InTurns<S> {
         Ok(self.read.pop_front())
     }
 
-    fn holds(&self, topic: &str, sent_to: &str) -> bool {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
         self.streams.holds(topic, sent_to)
     }
 

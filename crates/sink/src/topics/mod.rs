@@ -85,6 +85,15 @@ pub struct FollowedPartition {
     pub end: i64,
 }
 
+/// The address of records that a sink is given.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SentTo {
+    /// [`Record::topic`](crate::Record::topic).
+    pub topic: String,
+    /// [`Record::routing_key`](crate::Record::routing_key); empty if there is none.
+    pub routing_key: String,
+}
+
 /// Reads the records of topics, and those that follow.
 pub trait TopicReader: Send {
     /// Reads one more topic, from the first record at or after `from_ms` (milliseconds since
@@ -110,9 +119,12 @@ pub trait TopicReader: Send {
     /// If a server refuses to be read from. A lost connection is none.
     fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure>;
 
-    /// Returns true if what is sent to the topic `sent_to` is in the followed topic.
-    fn holds(&self, topic: &str, sent_to: &str) -> bool {
-        topic == sent_to
+    /// Returns true if what is sent to an address is in the followed topic.
+    ///
+    /// # Errors
+    /// If that is not known.
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+        Ok(topic == sent_to.topic)
     }
 
     /// Returns the offset up to which a partition was read, including offsets that hold no record

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_sink::FailureClass;
-use walrelay_sink::topics::{self, FollowedPartition, ReadRecord, ReadableTopics};
+use walrelay_sink::topics::{self, FollowedPartition, ReadRecord, ReadableTopics, SentTo};
 
 use super::place::event_id;
 use crate::cli::{Exit, Failure, RecordPlace};
@@ -97,9 +97,9 @@ impl TopicReader {
         self.followed.get(topic).map(|topic| &*topic.partitions)
     }
 
-    /// Returns true if what is sent to the topic `sent_to` is in the followed topic.
-    pub(crate) fn holds(&self, topic: &str, sent_to: &str) -> bool {
-        self.reader.holds(topic, sent_to)
+    /// Returns true if what is sent to an address is in the followed topic.
+    pub(crate) fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
+        Ok(self.reader.holds(topic, sent_to)?)
     }
 
     /// Returns the part of the offsets up to the ends that was read, 0 to 1.

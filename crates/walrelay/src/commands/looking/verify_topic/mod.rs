@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink::topics::{ReadRecord, SentTo};
 use walrelay_sink::{Ability, Record, lock};
 
 use super::tail::milliseconds;
@@ -107,13 +107,16 @@ fn verify(args: &VerifyTopicArgs, server: &Server) -> Result<Report, Failure> {
     }
     let mut looked_for = 0;
     for (sent_to, ids) in rows.into_iter().flatten() {
-        let mut followed = topics.iter();
-        if let Some((_, number)) = followed.find(|(topic, _)| reader.holds(topic, &sent_to)) {
-            looked_for += ids.len() as u64;
-            for id in ids {
-                analysis.expect(*number, id);
+        let mut is_held = false;
+        for (topic, number) in &topics {
+            if reader.holds(topic, &sent_to)? {
+                is_held = true;
+                for id in &ids {
+                    analysis.expect(*number, id.clone());
+                }
             }
         }
+        looked_for += if is_held { ids.len() as u64 } else { 0 };
     }
     let against_table = args.against_table.then_some(looked_for);
     let findings = read(args, server, &mut reader, analysis, &topics)?;
@@ -189,8 +192,8 @@ fn latency(place: &RecordPlace, record: &ReadRecord) -> Option<Latency> {
     }))
 }
 
-/// The ids of the events that the rows of the outbox tables make, by topic.
-type Ids = BTreeMap<String, Vec<Box<str>>>;
+/// The ids of the events that the rows of the outbox tables make, by address.
+type Ids = BTreeMap<SentTo, Vec<Box<str>>>;
 
 #[derive(Debug)]
 struct Expected {
@@ -206,11 +209,11 @@ impl Count for Expected {
         let mut sent = copy_of(record);
         sent.event_id = record.event_id.filter(|_| self.has_ids).map(<[u8]>::to_vec);
         if let Some(id) = event_id(self.id_place.as_ref(), &sent) {
-            let mut ids = lock(&self.ids);
-            match ids.get_mut(record.topic) {
-                Some(of_topic) => of_topic.push(id.into()),
-                None => drop(ids.insert(record.topic.to_owned(), vec![id.into()])),
-            }
+            let sent_to = SentTo {
+                topic: record.topic.to_owned(),
+                routing_key: record.routing_key.unwrap_or_default().to_owned(),
+            };
+            lock(&self.ids).entry(sent_to).or_default().push(id.into());
         }
     }
 
