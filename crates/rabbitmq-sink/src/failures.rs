@@ -1,9 +1,11 @@
 //! The errors of a connection as `walrelay` prints them.
 
+use walrelay_sink::topics::SentTo;
 use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
 use walrelay_sink_client::ConnectError;
 
 use crate::RabbitmqError;
+use crate::client::stream::StreamError;
 
 impl ToFailure for RabbitmqError {
     fn to_failure(&self) -> SinkFailure {
@@ -52,4 +54,86 @@ impl ToFailure for RabbitmqError {
             .caused_by(Chain(self).to_string())
             .remedy(remedy)
     }
+}
+
+/// A change of a stream while it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It was deleted, and maybe made anew.
+    Deleted,
+    /// It dropped messages that were not read.
+    Dropped {
+        /// The offset of the first one of them.
+        next: i64,
+        /// The first offset that the stream has.
+        first: i64,
+    },
+}
+
+/// Returns the words for a stream that cannot be read.
+pub(crate) fn of_stream(stream: &str, error: &StreamError) -> SinkFailure {
+    let (id, class, remedy) = match error {
+        StreamError::Connection(error) => return error.to_failure(),
+        StreamError::NoStream(_) => (
+            "rabbitmq-no-stream",
+            FailureClass::Configuration,
+            "name a queue whose type is stream: rabbitmqctl list_queues name type",
+        ),
+        StreamError::Version(_) => (
+            "rabbitmq-no-stream",
+            FailureClass::Configuration,
+            "use RabbitMQ 3.10 or newer",
+        ),
+        StreamError::Ended(_) => return changed(stream, Change::Deleted),
+        StreamError::Refused { code: 403, .. } => (
+            "rabbitmq-stream",
+            FailureClass::Denied,
+            "give the user of [sink.rabbitmq] the right to read the queue",
+        ),
+        StreamError::NoReplica(_) => (
+            "rabbitmq-stream",
+            FailureClass::Unavailable,
+            "name in hosts of [sink.rabbitmq] a node that has a replica of the stream: rabbitmqctl list_queues name \
+             members",
+        ),
+        _ => (
+            "rabbitmq-stream",
+            FailureClass::Unavailable,
+            "see that the server runs, and that the stream has a leader",
+        ),
+    };
+    let what = format!("the stream {stream} cannot be read");
+    SinkFailure::new(id, class, what)
+        .caused_by(Chain(error).to_string())
+        .remedy(remedy)
+}
+
+/// Returns the words for a stream that is not the one that was begun.
+pub(crate) fn changed(stream: &str, change: Change) -> SinkFailure {
+    let (what, remedy) = match change {
+        Change::Deleted => (
+            format!("the stream {stream} was deleted, or made anew, while it was read"),
+            "see who deletes it, and begin it again",
+        ),
+        Change::Dropped { next, first } => (
+            format!(
+                "the stream {stream} dropped messages while it was read: those from offset {next} to {first} are gone"
+            ),
+            "raise its limit of size or age, or read it from a later time on",
+        ),
+    };
+    SinkFailure::new("rabbitmq-stream", FailureClass::Configuration, what).remedy(remedy)
+}
+
+/// Returns the words for rows of which it is not known whether they are in a stream.
+pub(crate) fn of_bindings(stream: &str, sent_to: &SentTo, why: &str) -> SinkFailure {
+    let exchange = &sent_to.topic;
+    let what = format!(
+        "it is not known whether the rows of the exchange {exchange} are in the stream {stream}"
+    );
+    SinkFailure::new("rabbitmq-bindings", FailureClass::Configuration, what)
+        .caused_by(why.to_owned())
+        .remedy(
+            "set management_url in [sink.rabbitmq], and give the user the tag management; or leave --against-table out",
+        )
 }

@@ -18,6 +18,7 @@ use crate::client::publish::DeadLetterAddress;
 use crate::management::Management;
 use crate::section::{Auth, RabbitmqSection};
 use crate::sink::{RabbitmqSinkFactory, Settings};
+use crate::topics::RabbitmqTopics;
 
 /// The parts of the address that are the same for all events.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +36,7 @@ pub struct RabbitmqKind {
     settings: Arc<Settings>,
     /// The routing key, if it is the same for all events.
     routing_key: Option<String>,
-    management: Option<Management>,
+    topics: RabbitmqTopics,
     plain_text: bool,
     /// The password is sent to the management interface of another machine without TLS.
     plain_management: bool,
@@ -76,7 +77,7 @@ impl RabbitmqKind {
         let tls = tls
             .transpose()
             .map_err(|error| RabbitmqError::from(error).to_failure())?;
-        let login = Login {
+        let login = Arc::new(Login {
             servers: Servers {
                 hosts: hosts.collect(),
                 tls: tls.map(Arc::new),
@@ -87,7 +88,7 @@ impl RabbitmqKind {
             password: section.password.clone().unwrap_or_default(),
             external: section.auth == Auth::External,
             heartbeat: section.heartbeat,
-        };
+        });
         let declare = section.queue.clone().filter(|_| section.declare);
         let declare = declare.map(|queue| Declare {
             exchange: address.exchange.unwrap_or_default(),
@@ -105,9 +106,12 @@ impl RabbitmqKind {
         let plain = plain.and_then(|url| url.strip_prefix("http://"));
         Ok(Self {
             plain_management: plain.is_some_and(|rest| !is_of_this_machine(rest)),
-            management,
+            topics: RabbitmqTopics {
+                login: Arc::clone(&login),
+                management,
+            },
             plain_text: !section.tls && section.password.is_some(),
-            login: Arc::new(login),
+            login,
             routing_key: address.routing_key,
             settings: Arc::new(Settings {
                 max_records: options.max_in_flight_records,
@@ -184,7 +188,7 @@ impl SinkKind for RabbitmqKind {
         let routing_key = self.routing_key.as_deref();
         let mut checks = check::check(&self.login, &self.settings, routing_key, &input);
         checks.extend(bindings::check(
-            self.management.as_ref(),
+            self.topics.management.as_ref(),
             &self.settings,
             &input,
         ));
@@ -192,7 +196,7 @@ impl SinkKind for RabbitmqKind {
     }
 
     fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
-        Err("reading a queue would take its messages from its consumers")
+        Ok(&self.topics)
     }
 
     fn dead_letter_obstacle(&self, _: &str) -> Option<String> {

@@ -4,7 +4,8 @@
 //! - [`RabbitmqKind`], [`RabbitmqSection`]: the kind of sink, and its section of the configuration.
 //! - [`RabbitmqError`]: why there is no connection.
 //! - [`QueueReader`]: reads a queue, for demonstrations.
-//! - `management`: what the server's management interface shows, for `check`.
+//! - `topics`: reads streams back.
+//! - `management`: what the server's management interface shows, for `check` and `topics`.
 //! - `client`: the protocol, a login, the TLS settings. `sink`: what is in flight, and the thread
 //!   that publishes.
 //!
@@ -14,6 +15,7 @@
 //! - A returned message is found by the position inside it.
 //! - At most one message of an exchange and key is in flight.
 //! - No bytes of a server make the decoder panic or allocate more than a frame.
+//! - Of queues that are no streams nothing is read but by [`QueueReader`].
 //! - Nothing of a message is logged or part of an error but the name of its exchange.
 
 #![forbid(unsafe_code)]
@@ -27,6 +29,7 @@ mod management;
 mod scripted;
 mod section;
 mod sink;
+mod topics;
 
 pub use client::consume::{QueueAddress, QueueReader, QueuedMessage};
 pub use client::error::RabbitmqError;

@@ -1,12 +1,15 @@
-//! Streams of Redis and NATS, with the faults that the test of a Kafka topic plants.
+//! Streams of Redis, NATS and RabbitMQ, with the faults that the test of a Kafka topic plants.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Db, Nats, NatsMessage, Redis, RedisReply, StreamEntry, eventually};
+use walrelay_testkit::{
+    AmqpMessage, Db, Nats, NatsMessage, Publication, QueueOptions, RabbitMq, Redis, RedisReply,
+    StreamEntry, eventually,
+};
 
 use super::verify;
-use crate::rig::{PATIENCE, Rig, json_lines, output_with, refused};
+use crate::rig::{PATIENCE, Rig, insert_of, json_lines, output_with, refused};
 
 /// The rows of a clean stream.
 const ROWS: u32 = 10_000;
@@ -330,5 +333,129 @@ fn verify_topic_finds_each_planted_fault_in_a_stream_of_nats() {
     assert_eq!(tail(&format!("--from {since}")).len(), 7);
     assert_eq!(tail("--from end").len(), 0);
     client.delete_stream(&stream);
+    relay.ends_well();
+}
+
+#[test]
+fn verify_topic_finds_each_planted_fault_in_a_stream_of_rabbitmq() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let (server, management) = RabbitMq::start_managed();
+    let rig = Rig::without_broker(18).outbox();
+    let (db, mut client) = (rig.db(), server.client());
+    client.declare_exchange("events", "topic");
+    for (queue, queue_type, key) in [
+        ("all", "stream", "#"),
+        ("some", "stream", "order.T1"),
+        ("classic", "classic", "order.#"),
+    ] {
+        let options = QueueOptions {
+            queue_type,
+            ..QueueOptions::default()
+        };
+        client.declare_queue(queue, options);
+        client.bind(queue, "events", key);
+    }
+    let with = |more: &str| {
+        rig.config_and(&format!(
+            "[sink]\nkind = \"rabbitmq\"\n[sink.rabbitmq]\nhosts = [\"127.0.0.1:{}\"]\n\
+             username = \"guest\"\npassword = \"guest\"\nexchange = \"events\"\n\
+             routing_key = \"{{aggregatetype}}.{{type}}\"\n{more}",
+            server.port()
+        ))
+    };
+    let config = with(&format!(
+        "management_url = \"http://127.0.0.1:{management}\"\n"
+    ));
+    let run = |options: &str| output_with(&format!("verify-topic {options}"), &config, &[]);
+    refused(&run("none"), 65, &["[verify-topic-missing]", "none"]);
+    // From before the slot: no message will be there.
+    insert_of(&db, "order", "k3", 1_000_000);
+    let relay = rig.streaming(&config);
+    insert(&db, ROWS, 2);
+    rig.caught_up();
+    let table = "--against-table --where \"payload->>'number' <> '1000000'\"";
+    let report = count(&config, "all", table, 0, [0; 5]);
+    is_whole(&report);
+    let report = count(&config, "some", table, 0, [0; 5]);
+    assert_eq!(report["records"], json!(ROWS / 2));
+    assert_eq!(report["rows"], json!(ROWS / 2));
+    // A row is looked for in each stream that has it.
+    let report = count(&config, "all some", table, 0, [0; 5]);
+    assert_eq!(report["rows"], json!(ROWS));
+    let report = count(&config, "all", "--commit-time value:at", 0, [0; 5]);
+    assert_eq!(report["latency_unknown"], json!(true));
+    // A queue keeps its messages.
+    refused(
+        &run("classic"),
+        78,
+        &["[rabbitmq-no-stream]", "type is stream"],
+    );
+    assert_eq!(client.messages("classic"), u64::from(ROWS));
+    let tail = |options: &str| json_lines(&output_with(&format!("tail {options}"), &config, &[]));
+    assert_eq!(tail("all --key k7").len(), ROWS as usize / 100);
+    assert_eq!(tail("all -n 3").len(), 3);
+
+    let messages = server.client().first_of_stream("all", ROWS as usize);
+    let of_key = |key: &str| -> Vec<&AmqpMessage> {
+        let messages = messages.iter();
+        messages
+            .filter(|message| message.header("walrelay.key") == Some(key))
+            .collect()
+    };
+    let (k0, k1, k2, k3) = (of_key("k0"), of_key("k1"), of_key("k2"), of_key("k3"));
+    client.select_confirms();
+    let mut append = |like: &AmqpMessage, id: Option<&str>, other: &[(&str, &str)]| {
+        let position = (
+            "walrelay.position",
+            like.header("walrelay.position").unwrap(),
+        );
+        let mut headers = vec![position];
+        headers.retain(|(name, _)| other.iter().all(|(replaced, _)| replaced != name));
+        headers.extend(other);
+        client.publish([Publication {
+            exchange: "",
+            routing_key: "all",
+            message_id: id.or(like.message_id.as_deref()).unwrap(),
+            key: like.header("walrelay.key").unwrap(),
+            headers: &headers,
+            body: &like.body,
+        }]);
+    };
+    append(k0[99], None, &[]);
+    let report = count(&config, "all", "", 1, [1, 0, 0, 0, 0]);
+    let repeat = &report["repeated"]["first"][0];
+    assert_eq!(repeat["id"], json!(k0[99].message_id));
+    assert_eq!(repeat["at"], json!(format!("all[0]@{ROWS}")));
+    append(k1[98], None, &[]);
+    count(&config, "all", "--allow-repeats", 1, [2, 0, 1, 0, 0]);
+    let position = k2[3].header("walrelay.position").unwrap();
+    append(k2[99], Some("late"), &[("walrelay.position", position)]);
+    let report = count(&config, "all", "", 1, [2, 1, 2, 0, 0]);
+    assert_eq!(report["out_of_order"]["first"][0]["id"], json!("late"));
+    let sent_again = [("walrelay.position", "FFFF/0 0"), ("walrelay-resend", "r")];
+    append(k3[0], None, &sent_again);
+    let report = count(&config, "all", "", 1, [2, 1, 3, 0, 0]);
+    assert_eq!(report["sent_again"], json!(1));
+    let all = "--against-table --where true";
+    let report = count(&config, "all", all, 1, [2, 1, 3, 0, 1]);
+    let lost: String = db.value("SELECT id::text FROM outbox WHERE payload->>'number' = '1000000'");
+    assert_eq!(report["lost"]["first"][0]["id"], json!(lost));
+
+    // Chunks have times; a message has none. Times are seconds.
+    let now = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let since = clock_behind(&db, db.value::<i64>(now).unsigned_abs() + 1_000);
+    insert(&db, 7, 1);
+    rig.caught_up();
+    let later = count(&config, "all", &format!("--since {since}"), 0, [0; 5]);
+    assert_eq!(later["records"], json!(7));
+    for (from, records) in [(&*since, 7), ("end", 0), ("2100-01-01T00:00:00Z", 0)] {
+        assert_eq!(tail(&format!("all --from {from}")).len(), records, "{from}");
+    }
+    // AMQP does not tell which rows are in a stream.
+    let blind = with("");
+    let output = output_with(&format!("verify-topic all {table}"), &blind, &[]);
+    refused(&output, 78, &["[rabbitmq-bindings]", "set management_url"]);
     relay.ends_well();
 }

@@ -90,7 +90,7 @@ impl Destination for Server {
             client.declare_exchange(topic, "fanout");
             let options = QueueOptions {
                 queue_type: self.queues,
-                max_length: None,
+                ..QueueOptions::default()
             };
             client.declare_queue(topic, options);
             client.bind(topic, topic, "");

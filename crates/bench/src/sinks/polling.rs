@@ -105,6 +105,7 @@ impl Publisher {
                     message_id: row.get(1),
                     key: row.get(3),
                     body: payload.as_bytes(),
+                    ..Publication::default()
                 }
             })),
             Self::Nats { client, subject } => {

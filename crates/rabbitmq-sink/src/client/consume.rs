@@ -194,16 +194,12 @@ impl Partial {
                 method: Method::Close(reason),
             } => return Err(closed(address, &reason)),
             Frame::Method { channel, method } if channel == wanted => match method {
-                Method::Deliver { routing_key } => {
+                Method::Deliver { routing_key, .. } => {
                     *self = Self::default();
                     self.message.routing_key = text(routing_key);
                 }
                 // The queue was deleted, or the channel closed.
-                Method::Other {
-                    class: 60,
-                    method: 30,
-                }
-                | Method::ChannelClose(_) => {
+                Method::Cancel | Method::ChannelClose(_) => {
                     let error = ProtocolError::Malformed("the end of the consumer");
                     return Err(protocol(address, &error));
                 }

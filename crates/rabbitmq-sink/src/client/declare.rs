@@ -48,7 +48,7 @@ pub(crate) async fn declare(
     if connection.has_queue(queue, limit).await?.is_err() {
         let made = connection.ask(
             limit,
-            |method| matches!(method, Method::QueueDeclareOk),
+            |method| matches!(method, Method::QueueDeclareOk { .. }),
             |out, channel| {
                 put_queue_declare(out, channel, queue, DURABLE, |out| {
                     put_member(out, "x-queue-type", Some(b"quorum"));
@@ -80,7 +80,7 @@ pub(crate) async fn declare(
     bound.map_err(|refused| connection.not_declared("the binding of the queue", queue, refused))
 }
 
-const PASSIVE: u8 = 1;
+pub(super) const PASSIVE: u8 = 1;
 const DURABLE: u8 = 1 << 1;
 
 /// Appends `exchange.declare` with a type and flags, without arguments.
@@ -95,7 +95,7 @@ fn put_exchange_declare(out: &mut Vec<u8>, channel: u16, name: &str, (kind, flag
 }
 
 /// Appends `queue.declare` with flags and arguments.
-fn put_queue_declare(
+pub(super) fn put_queue_declare(
     out: &mut Vec<u8>,
     channel: u16,
     name: &str,
@@ -134,7 +134,7 @@ impl Connection {
     pub(crate) async fn has_queue(&mut self, name: &str, limit: Duration) -> Asked {
         self.ask(
             limit,
-            |method| matches!(method, Method::QueueDeclareOk),
+            |method| matches!(method, Method::QueueDeclareOk { .. }),
             |out, channel| put_queue_declare(out, channel, name, PASSIVE, |_| ()),
         )
         .await

@@ -1,10 +1,12 @@
 //! A client that publishes: connection, login, a channel in confirm mode. `consume` reads a queue, for
-//! demonstrations.
+//! demonstrations; `stream` reads a stream, which takes nothing away.
 
 pub(crate) mod consume;
 pub(crate) mod declare;
 pub(crate) mod error;
 pub(crate) mod publish;
+pub(crate) mod read_back;
+pub(crate) mod stream;
 pub(crate) mod wire;
 
 use std::fmt;
@@ -66,6 +68,8 @@ pub(crate) struct Connection {
     pub(crate) heartbeat: Duration,
     /// The server may confirm messages to a stream that it drops.
     pub(crate) may_drop_confirmed: bool,
+    /// The server refuses to begin at an offset of a queue that is no stream.
+    pub(crate) refuses_offsets: bool,
 }
 
 /// Returns whether a server of this version confirms messages to a stream that it drops, after a change
@@ -73,6 +77,15 @@ pub(crate) struct Connection {
 pub(crate) fn drops_confirmed(version: &str) -> Option<bool> {
     let major = version.split('.').next().unwrap_or_default();
     major.parse::<u32>().ok().map(|major| major < 4)
+}
+
+/// Returns whether a server of this version refuses a consumer with the argument `x-stream-offset` of a
+/// queue that is no stream, before it takes a message (`check_consume_arguments` of
+/// `rabbit_amqqueue.erl`). RabbitMQ does since 3.10.0. Of other products it is not known.
+fn refuses_offsets(product: &[u8], version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    let version = parts.next().flatten().zip(parts.next().flatten());
+    product == b"RabbitMQ" && version >= Some((3, 10))
 }
 
 /// Bytes from the server that are not decoded yet.
@@ -124,6 +137,7 @@ pub(crate) async fn connect(login: &Login, first: usize) -> Result<Connection, R
             last_channel: 0,
             heartbeat: login.heartbeat,
             may_drop_confirmed: true,
+            refuses_offsets: false,
         };
         connection.log_in(login).await?;
         Ok(connection)
@@ -142,19 +156,27 @@ impl Connection {
         self.send(wire::PROTOCOL_HEADER).await?;
         let offered = self.answer(0, limit, |method| match method {
             Method::Start {
+                product,
                 version,
                 mechanisms,
             } => {
                 let version = version.and_then(|it| std::str::from_utf8(it).ok());
+                let refuses_offsets =
+                    refuses_offsets(product.unwrap_or_default(), version.unwrap_or_default());
                 let is_offered = mechanisms
                     .split(|byte| *byte == b' ')
                     .any(|offered| offered == mechanism);
-                Ok((version.and_then(drops_confirmed), is_offered))
+                Ok((
+                    version.and_then(drops_confirmed),
+                    refuses_offsets,
+                    is_offered,
+                ))
             }
             other => Err(other),
         });
-        let (drops_confirmed, is_offered) = offered.await?;
+        let (drops_confirmed, refuses_offsets, is_offered) = offered.await?;
         self.may_drop_confirmed = drops_confirmed.unwrap_or(true);
+        self.refuses_offsets = refuses_offsets;
         if !is_offered {
             let text = String::from_utf8_lossy(mechanism);
             let text = format!("the server does not offer the mechanism {text}");
@@ -341,6 +363,7 @@ fn client_properties(out: &mut Vec<u8>) {
         for name in [
             "publisher_confirms",
             "basic.nack",
+            "consumer_cancel_notify",
             "connection.blocked",
             "authentication_failure_close",
         ] {
@@ -384,6 +407,21 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(drops_confirmed(version), drops, "{version}");
+        }
+    }
+
+    #[test]
+    fn offsets_of_other_queues_are_refused_from_version_3_10_on() {
+        for (product, version, refuses) in [
+            ("RabbitMQ", "3.9.29", false),
+            ("RabbitMQ", "3.10.8", true),
+            ("RabbitMQ", "4.0.0-rc.1", true),
+            ("RabbitMQ", "5", false),
+            ("RabbitMQ", "", false),
+            ("LavinMQ", "4.0.0", false),
+        ] {
+            let found = refuses_offsets(product.as_bytes(), version);
+            assert_eq!(found, refuses, "{product} {version}");
         }
     }
 }

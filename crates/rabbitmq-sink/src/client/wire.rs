@@ -33,6 +33,8 @@ pub(crate) enum Frame<'a> {
         position: Option<&'a [u8]>,
         key: Option<&'a [u8]>,
         message_id: Option<&'a [u8]>,
+        /// The flags and values of all properties.
+        properties: &'a [u8],
     },
     Body {
         channel: u16,
@@ -45,6 +47,7 @@ pub(crate) enum Frame<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Method<'a> {
     Start {
+        product: Option<&'a [u8]>,
         version: Option<&'a [u8]>,
         mechanisms: &'a [u8],
     },
@@ -67,11 +70,19 @@ pub(crate) enum Method<'a> {
     ChannelClose(Reason<'a>),
     ChannelCloseOk,
     ExchangeDeclareOk,
-    QueueDeclareOk,
+    QueueDeclareOk {
+        messages: u32,
+    },
     QueueBindOk,
     ConfirmSelectOk,
+    QosOk,
     ConsumeOk,
+    /// The server has ended a consumer.
+    Cancel,
+    CancelOk,
     Deliver {
+        consumer: &'a [u8],
+        tag: u64,
         routing_key: &'a [u8],
     },
     Return {
@@ -149,8 +160,9 @@ fn method<'a>(from: &mut Reader<'a>) -> Result<Method<'a>, ProtocolError> {
     Ok(match (class, number) {
         (10, 10) => {
             from.take(2)?;
-            let [version] = from.table_texts(["version"])?;
+            let [product, version] = from.table_texts(["product", "version"])?;
             Method::Start {
+                product,
                 version,
                 mechanisms: from.long_string()?,
             }
@@ -174,16 +186,26 @@ fn method<'a>(from: &mut Reader<'a>) -> Result<Method<'a>, ProtocolError> {
         (20, 40) => Method::ChannelClose(reason(from)?),
         (20, 41) => Method::ChannelCloseOk,
         (40, 11) => Method::ExchangeDeclareOk,
-        (50, 11) => Method::QueueDeclareOk,
+        (50, 11) => {
+            from.short_string()?;
+            Method::QueueDeclareOk {
+                messages: from.u32()?,
+            }
+        }
         (50, 21) => Method::QueueBindOk,
         (85, 11) => Method::ConfirmSelectOk,
+        (60, 11) => Method::QosOk,
         (60, 21) => Method::ConsumeOk,
+        (60, 30) => Method::Cancel,
+        (60, 31) => Method::CancelOk,
         (60, 60) => {
-            // The consumer's tag, the delivery's tag and whether it is a repeat; then the exchange.
-            from.short_string()?;
-            from.take(9)?;
+            let (consumer, tag) = (from.short_string()?, from.u64()?);
+            // Whether it is a repeat, and the exchange.
+            from.take(1)?;
             from.short_string()?;
             Method::Deliver {
+                consumer,
+                tag,
                 routing_key: from.short_string()?,
             }
         }
@@ -212,6 +234,7 @@ fn reason<'a>(from: &mut Reader<'a>) -> Result<Reason<'a>, ProtocolError> {
 fn header<'a>(channel: u16, from: &mut Reader<'a>) -> Result<Frame<'a>, ProtocolError> {
     from.take(4)?;
     let body = from.u64()?;
+    let properties = from.rest;
     let flags = from.u16()?;
     let has = |bit: u8| flags >> bit & 1 == 1;
     for bit in [15, 14] {
@@ -245,7 +268,20 @@ fn header<'a>(channel: u16, from: &mut Reader<'a>) -> Result<Frame<'a>, Protocol
         } else {
             None
         },
+        properties,
     })
+}
+
+/// A value of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    /// A text or bytes.
+    Bytes(&'a [u8]),
+    Integer(i64),
+    Boolean(bool),
+    Void,
+    /// Of a type that this client has no use for.
+    Other,
 }
 
 /// Reads values from bytes that may end anywhere.
@@ -300,37 +336,56 @@ impl<'a> Reader<'a> {
         &mut self,
         wanted: [&str; N],
     ) -> Result<[Option<&'a [u8]>; N], ProtocolError> {
-        let mut table = Reader {
-            rest: self.long_string()?,
-        };
         let mut found = [None; N];
-        while !table.rest.is_empty() {
-            let name = table.short_string()?;
-            let text = table.value(0)?;
+        self.table(|name, value| {
             for (wanted, found) in wanted.iter().zip(&mut found) {
                 if name == wanted.as_bytes() {
-                    *found = text;
+                    *found = match value {
+                        Value::Bytes(text) => Some(text),
+                        _ => None,
+                    };
                 }
             }
-        }
+        })?;
         Ok(found)
     }
 
-    /// Reads a value of a table, and returns it if it is a text or bytes.
-    fn value(&mut self, depth: u32) -> Result<Option<&'a [u8]>, ProtocolError> {
+    /// Reads a table, and calls `each` with its names and values.
+    pub(crate) fn table(
+        &mut self,
+        mut each: impl FnMut(&'a [u8], Value<'a>),
+    ) -> Result<(), ProtocolError> {
+        let mut table = Reader {
+            rest: self.long_string()?,
+        };
+        while !table.rest.is_empty() {
+            let name = table.short_string()?;
+            each(name, table.value(0)?);
+        }
+        Ok(())
+    }
+
+    /// Reads a value of a table.
+    fn value(&mut self, depth: u32) -> Result<Value<'a>, ProtocolError> {
         if depth > MAX_DEPTH {
             return Err(ProtocolError::Malformed(
                 "a table that is nested too deeply",
             ));
         }
         let length = match self.u8()? {
-            b't' | b'b' | b'B' => 1,
-            b's' | b'u' => 2,
-            b'I' | b'i' | b'f' => 4,
+            b't' => return Ok(Value::Boolean(self.u8()? != 0)),
+            b'b' => return Ok(Value::Integer(i8::from_be_bytes(self.array()?).into())),
+            b'B' => return Ok(Value::Integer(self.u8()?.into())),
+            b's' => return Ok(Value::Integer(i16::from_be_bytes(self.array()?).into())),
+            b'u' => return Ok(Value::Integer(self.u16()?.into())),
+            b'I' => return Ok(Value::Integer(i32::from_be_bytes(self.array()?).into())),
+            b'i' => return Ok(Value::Integer(self.u32()?.into())),
+            b'l' | b'L' | b'T' => return self.array().map(i64::from_be_bytes).map(Value::Integer),
+            b'V' => return Ok(Value::Void),
+            b'S' | b'x' => return self.long_string().map(Value::Bytes),
+            b'f' => 4,
             b'D' => 5,
-            b'l' | b'L' | b'd' | b'T' => 8,
-            b'V' => 0,
-            b'S' | b'x' => return self.long_string().map(Some),
+            b'd' => 8,
             b'A' => {
                 let mut items = Reader {
                     rest: self.long_string()?,
@@ -338,7 +393,7 @@ impl<'a> Reader<'a> {
                 while !items.rest.is_empty() {
                     items.value(depth + 1)?;
                 }
-                return Ok(None);
+                return Ok(Value::Other);
             }
             b'F' => {
                 let mut table = Reader {
@@ -348,12 +403,12 @@ impl<'a> Reader<'a> {
                     table.short_string()?;
                     table.value(depth + 1)?;
                 }
-                return Ok(None);
+                return Ok(Value::Other);
             }
             _ => return Err(ProtocolError::Malformed("a value of an unknown type")),
         };
         self.take(length)?;
-        Ok(None)
+        Ok(Value::Other)
     }
 }
 
@@ -498,6 +553,8 @@ mod tests {
             position: Some(b"0/1 7"),
             key: Some(b"key"),
             message_id: Some(b"i"),
+            // Behind class, weight and size, before the end of the frame.
+            properties: &out[19..out.len() - 1],
         };
         assert_eq!(one(&out), expected);
     }

@@ -1,4 +1,5 @@
-//! The management interface: what AMQP does not show. Only `walrelay check` asks it.
+//! The management interface: what AMQP does not show. `check` asks it, and `verify-topic
+//! --against-table`.
 //!
 //! Source: the HTTP API of the plugin `rabbitmq_management`, `/api/index.html` of a server.
 

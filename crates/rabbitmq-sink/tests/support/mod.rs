@@ -88,6 +88,7 @@ impl Server {
         let options = QueueOptions {
             queue_type: self.queue_type,
             max_length,
+            ..QueueOptions::default()
         };
         client.declare_queue(name, options);
         client.bind(name, name, "");

@@ -49,6 +49,8 @@ pub struct QueueOptions {
     pub queue_type: &'static str,
     /// The number of messages from which on the queue refuses more.
     pub max_length: Option<u32>,
+    /// The bytes of a stream from which on it drops its oldest segments, which have a quarter of them.
+    pub max_bytes: Option<u32>,
 }
 
 impl Default for QueueOptions {
@@ -56,12 +58,13 @@ impl Default for QueueOptions {
         Self {
             queue_type: "classic",
             max_length: None,
+            max_bytes: None,
         }
     }
 }
 
 /// A message to publish.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Publication<'a> {
     /// The exchange.
     pub exchange: &'a str,
@@ -71,6 +74,8 @@ pub struct Publication<'a> {
     pub message_id: &'a str,
     /// The header `walrelay.key`.
     pub key: &'a str,
+    /// Other headers.
+    pub headers: &'a [(&'a str, &'a str)],
     /// The body: at most 100,000 bytes, one frame.
     pub body: &'a [u8],
 }
@@ -135,11 +140,29 @@ impl AmqpClient {
             table.push(b'I');
             table.extend(most.to_be_bytes());
         }
+        if let Some(most) = options.max_bytes {
+            for (name, bytes) in [
+                ("x-max-length-bytes", most),
+                ("x-stream-max-segment-size-bytes", most / 4),
+            ] {
+                put_short(&mut table, name);
+                table.push(b'I');
+                table.extend(bytes.to_be_bytes());
+            }
+        }
         let mut arguments = vec![0, 0];
         put_short(&mut arguments, name);
         arguments.push(0b10);
         put_long(&mut arguments, &table);
         self.call(1, (50, 10), &arguments);
+    }
+
+    /// Deletes a queue with its messages.
+    pub fn delete_queue(&mut self, name: &str) {
+        let mut arguments = vec![0, 0];
+        put_short(&mut arguments, name);
+        arguments.push(0);
+        self.call(1, (50, 40), &arguments);
     }
 
     /// Returns the number of messages in a queue.
@@ -284,7 +307,34 @@ impl AmqpClient {
             message_id: "",
             key: "",
             body: end.as_bytes(),
+            ..Publication::default()
         }]);
+        let mut read = Vec::new();
+        self.begin_stream(stream);
+        loop {
+            let message = self.delivered_of_stream();
+            if message.message_id.as_deref() != Some("") {
+                read.push(message);
+            } else if message.body == end.as_bytes() {
+                return read;
+            }
+        }
+    }
+
+    /// Reads the first messages of a stream, which has so many, on a connection of its own.
+    pub fn first_of_stream(mut self, stream: &str, count: usize) -> Vec<AmqpMessage> {
+        self.begin_stream(stream);
+        (0..count).map(|_| self.delivered_of_stream()).collect()
+    }
+
+    fn delivered_of_stream(&mut self) -> AmqpMessage {
+        let message = self.delivered();
+        // All that were delivered, so that more are sent.
+        self.method(1, (60, 80), &[0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        message
+    }
+
+    fn begin_stream(&mut self, stream: &str) {
         // A consumer of a stream must limit what is sent before it acknowledges.
         self.call(1, (60, 10), &[0, 0, 0, 0, 0xFF, 0xFF, 0]);
         let mut arguments = vec![0, 0];
@@ -297,17 +347,6 @@ impl AmqpClient {
         put_long(&mut table, b"first");
         put_long(&mut arguments, &table);
         self.call(1, (60, 20), &arguments);
-        let mut read = Vec::new();
-        loop {
-            let message = self.delivered();
-            // All that were delivered, so that more are sent.
-            self.method(1, (60, 80), &[0, 0, 0, 0, 0, 0, 0, 0, 1]);
-            if message.message_id.as_deref() != Some("") {
-                read.push(message);
-            } else if message.body == end.as_bytes() {
-                return read;
-            }
-        }
     }
 
     /// Reads the answer to `basic.get`; or why the server has closed the connection.
@@ -480,9 +519,14 @@ fn put_publish(out: &mut Vec<u8>, message: &Publication<'_>) {
     // The properties headers, delivery-mode (persistent) and message-id.
     header.extend((1_u16 << 13 | 1 << 12 | 1 << 7).to_be_bytes());
     let mut table = Vec::new();
-    put_short(&mut table, "walrelay.key");
-    table.push(b'S');
-    put_long(&mut table, message.key.as_bytes());
+    for (name, value) in [("walrelay.key", message.key)]
+        .iter()
+        .chain(message.headers)
+    {
+        put_short(&mut table, name);
+        table.push(b'S');
+        put_long(&mut table, value.as_bytes());
+    }
     put_long(&mut header, &table);
     header.push(2);
     put_short(&mut header, message.message_id);

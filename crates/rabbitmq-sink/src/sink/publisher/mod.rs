@@ -334,6 +334,7 @@ mod tests {
             last_channel: 0,
             heartbeat: Duration::ZERO,
             may_drop_confirmed: true,
+            refuses_offsets: true,
         };
         let shared = Arc::new(Shared::new(
             KeyQueues::new(8),

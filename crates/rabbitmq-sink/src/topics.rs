@@ -1,0 +1,337 @@
+//! Reads streams back, for `tail` and `verify-topic`. A topic is the name of a queue of the type stream.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use walrelay_sink::topics::{
+    FollowedPartition, InTurns, ReadRecord, ReadableTopics, SentTo, StreamParts, TopicReader,
+};
+use walrelay_sink::{SinkFailure, ToFailure as _};
+use walrelay_sink_client::Apart;
+
+use crate::RabbitmqError;
+use crate::client::Login;
+use crate::client::read_back::Delivered;
+use crate::client::stream::{Place, StreamConsumer, StreamError};
+use crate::failures::{Change, changed, of_bindings, of_stream};
+use crate::management::{Management, Reached, Routes};
+
+/// The bytes of messages that are read at once.
+const TARGET_BYTES: usize = 1 << 20;
+
+/// The streams of a server.
+#[derive(Debug, Clone)]
+pub(crate) struct RabbitmqTopics {
+    pub(crate) login: Arc<Login>,
+    pub(crate) management: Option<Management>,
+}
+
+impl ReadableTopics for RabbitmqTopics {
+    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
+        let runtime = Apart::new();
+        let runtime = runtime.map_err(|error| RabbitmqError::from(error).to_failure())?;
+        // A server that waits for a slow reader must not take it for a dead one.
+        let login = Login {
+            heartbeat: Duration::ZERO,
+            ..(*self.login).clone()
+        };
+        Ok(Box::new(InTurns::new(Streams {
+            login: Arc::new(login),
+            runtime,
+            management: self.management.clone(),
+            reached: BTreeMap::new(),
+            followed: Vec::new(),
+        })))
+    }
+
+    fn has_event_ids(&self) -> bool {
+        true
+    }
+}
+
+/// A message that the stream has, and that is looked for when reading begins anew.
+#[derive(Debug, Clone, Copy)]
+struct Anchor {
+    offset: i64,
+    /// `None`: it was not read yet.
+    fingerprint: Option<u64>,
+}
+
+/// A stream that is read. Its offsets are those of the server.
+struct Followed {
+    name: String,
+    /// `None`: reading begins anew.
+    consumer: Option<StreamConsumer>,
+    /// The message that was read last, or the first one. `None`: there was none.
+    anchor: Option<Anchor>,
+    /// The offset of the next message.
+    next: i64,
+    /// The offset behind the last message that the stream had at the start.
+    end: i64,
+    patience: Duration,
+}
+
+/// The streams that are read.
+struct Streams {
+    login: Arc<Login>,
+    runtime: Apart,
+    management: Option<Management>,
+    /// The queues that addresses reach. `None`: there is no such exchange.
+    reached: BTreeMap<SentTo, Option<Reached>>,
+    followed: Vec<Followed>,
+}
+
+/// The reason why reading ended.
+enum Problem {
+    Stream(StreamError),
+    Changed(Change),
+}
+
+impl<E: Into<StreamError>> From<E> for Problem {
+    fn from(error: E) -> Self {
+        Self::Stream(error.into())
+    }
+}
+
+impl Problem {
+    fn to_failure(&self, stream: &str) -> SinkFailure {
+        match self {
+            Self::Stream(error) => of_stream(stream, error),
+            Self::Changed(change) => changed(stream, *change),
+        }
+    }
+}
+
+/// Begins to read a stream, and finds its end. `None`: there is no such queue.
+async fn follow(
+    login: &Arc<Login>,
+    name: &str,
+    from_ms: i64,
+    patience: Duration,
+) -> Result<Option<(Followed, i64)>, StreamError> {
+    let open = async |place| StreamConsumer::open(login, name, place, patience).await;
+    let first = match open(Place::First).await {
+        Err(StreamError::Missing(_)) => return Ok(None),
+        opened => opened?,
+    };
+    let start = first.first().map(|message| message.record.offset);
+    let Some(first_offset) = start else {
+        first.see_empty()?;
+        return Ok(Some((followed(name, first, None, 0, patience), 0)));
+    };
+    let mut last = open(Place::LastChunk).await?;
+    // The last chunk may not be committed yet.
+    last.wait().await?;
+    let mut end = first_offset;
+    while !last.is_at_end() {
+        let read = last.read(TARGET_BYTES).await?;
+        end = read.back().map_or(end, |message| message.record.offset + 1);
+    }
+    last.close().await;
+    if from_ms <= 0 {
+        let followed = followed(name, first, Some(first_offset), end, patience);
+        return Ok(Some((followed, first_offset)));
+    }
+    first.close().await;
+    if from_ms == i64::MAX {
+        let consumer = open(Place::Offset(end)).await?;
+        return Ok(Some((followed(name, consumer, None, end, patience), end)));
+    }
+    let consumer = open(Place::Since(from_ms.unsigned_abs() / 1000)).await?;
+    let found = consumer.first().map(|message| message.record.offset);
+    let start = found.filter(|offset| *offset < end);
+    let followed = followed(name, consumer, start, end, patience);
+    Ok(Some((followed, start.unwrap_or(end))))
+}
+
+/// Makes a stream that is followed. `start`: the offset of the first message, if one is there before `end`.
+fn followed(
+    name: &str,
+    consumer: StreamConsumer,
+    start: Option<i64>,
+    end: i64,
+    patience: Duration,
+) -> Followed {
+    Followed {
+        name: name.to_owned(),
+        consumer: Some(consumer),
+        anchor: start.map(|offset| Anchor {
+            offset,
+            fingerprint: None,
+        }),
+        next: start.unwrap_or(end),
+        end,
+        patience,
+    }
+}
+
+impl Followed {
+    /// Reads the next messages. Returns none at the end.
+    async fn read(&mut self, login: &Arc<Login>) -> Result<Vec<ReadRecord>, Problem> {
+        let was_open = self.consumer.is_some();
+        let read = self.read_once(login).await?;
+        if !read.is_empty() || self.next >= self.end || !was_open {
+            return Ok(read);
+        }
+        // The server sends no more, and the end is not reached: its reader may have lost its place.
+        self.consumer = None;
+        self.read_once(login).await
+    }
+
+    async fn read_once(&mut self, login: &Arc<Login>) -> Result<Vec<ReadRecord>, Problem> {
+        let before = (self.next, self.anchor);
+        let read = self.read_some(login).await;
+        if read.is_err() {
+            // What was taken is lost with the consumer, and read again.
+            (self.next, self.anchor) = before;
+        }
+        read
+    }
+
+    async fn read_some(&mut self, login: &Arc<Login>) -> Result<Vec<ReadRecord>, Problem> {
+        let mut taken = match self.consumer.take() {
+            Some(consumer) => consumer,
+            None => self.open_again(login).await?,
+        };
+        let mut records = Vec::new();
+        while records.is_empty() {
+            let read = taken.read(TARGET_BYTES).await?;
+            for message in read {
+                if message.record.offset < self.next {
+                    continue;
+                }
+                if message.record.offset > self.next && self.anchor.is_some() {
+                    // Either it holds nothing for consumers, or the stream has dropped messages.
+                    self.open_again(login).await?.close().await;
+                }
+                records.push(self.take(message));
+            }
+            if taken.is_at_end() {
+                break;
+            }
+        }
+        self.consumer = Some(taken);
+        Ok(records)
+    }
+
+    fn take(&mut self, message: Delivered) -> ReadRecord {
+        self.anchor = Some(Anchor {
+            offset: message.record.offset,
+            fingerprint: Some(message.fingerprint),
+        });
+        self.next = message.record.offset.saturating_add(1);
+        message.record
+    }
+
+    /// Begins to read at the message that was read last, which shows that none was dropped behind it.
+    async fn open_again(&self, login: &Arc<Login>) -> Result<StreamConsumer, Problem> {
+        let place = Place::Offset(self.anchor.map_or(self.next, |anchor| anchor.offset));
+        let opened = StreamConsumer::open(login, &self.name, place, self.patience).await;
+        let consumer = opened.map_err(|error| match error {
+            StreamError::Missing(_) | StreamError::NoStream(_) => Problem::Changed(Change::Deleted),
+            error => error.into(),
+        })?;
+        let (Some(anchor), Some(found)) = (self.anchor, consumer.first()) else {
+            return match self.anchor {
+                None => Ok(consumer),
+                Some(_) => Err(StreamError::Silent(self.name.clone()).into()),
+            };
+        };
+        let fingerprint = anchor.fingerprint.unwrap_or(found.fingerprint);
+        if found.record.offset != anchor.offset {
+            return Err(Problem::Changed(Change::Dropped {
+                next: self.next,
+                first: found.record.offset,
+            }));
+        }
+        if found.fingerprint != fingerprint {
+            return Err(Problem::Changed(Change::Deleted));
+        }
+        Ok(consumer)
+    }
+}
+
+impl Streams {
+    /// Returns the queues that an address reaches.
+    fn reach(&mut self, stream: &str, sent_to: &SentTo) -> Result<Option<&Reached>, SinkFailure> {
+        if !self.reached.contains_key(sent_to) {
+            let Some(management) = &self.management else {
+                return Err(of_bindings(stream, sent_to, "management_url is not set"));
+            };
+            let look = || {
+                let interface = management.open()?;
+                Routes::new(&interface).reached(&sent_to.topic, &sent_to.routing_key)
+            };
+            let reached = look().map_err(|error| {
+                let why = format!("the management interface {}", walrelay_sink::Chain(&error));
+                of_bindings(stream, sent_to, &why)
+            })?;
+            self.reached.insert(sent_to.clone(), reached);
+        }
+        Ok(self.reached.get(sent_to).and_then(Option::as_ref))
+    }
+}
+
+impl StreamParts for Streams {
+    fn follow(
+        &mut self,
+        topic: &str,
+        from_ms: i64,
+        timeout: Duration,
+    ) -> Result<Option<FollowedPartition>, SinkFailure> {
+        let login = &self.login;
+        let action = async || follow(login, topic, from_ms, timeout).await;
+        let found = self.runtime.run(action);
+        let found = found.map_err(|error| RabbitmqError::from(error).to_failure())?;
+        let found = found.map_err(|error| of_stream(topic, &error))?;
+        Ok(found.map(|(followed, start)| {
+            let end = followed.end;
+            self.followed.push(followed);
+            FollowedPartition {
+                partition: 0,
+                start,
+                end,
+            }
+        }))
+    }
+
+    fn count(&self) -> usize {
+        self.followed.len()
+    }
+
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure> {
+        let Some(followed) = self.followed.get_mut(number) else {
+            return Ok(());
+        };
+        let name = followed.name.clone();
+        let login = &self.login;
+        let records = self.runtime.run(async || followed.read(login).await);
+        let records = records.map_err(|error| RabbitmqError::from(error).to_failure())?;
+        read.extend(records.map_err(|problem| problem.to_failure(&name))?);
+        Ok(())
+    }
+
+    fn next_offset(&self, topic: &str) -> Option<i64> {
+        let followed = self.followed.iter().find(|of| of.name == topic)?;
+        Some(followed.next)
+    }
+
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+        // The default exchange has every queue by its name.
+        if sent_to.topic.is_empty() {
+            return Ok(sent_to.routing_key == topic);
+        }
+        let Some(reached) = self.reach(topic, sent_to)? else {
+            return Ok(false);
+        };
+        match reached.queues.contains(topic) {
+            false if reached.is_open => Err(of_bindings(
+                topic,
+                sent_to,
+                "the exchange routes by something else than its bindings' keys",
+            )),
+            is_reached => Ok(is_reached),
+        }
+    }
+}
