@@ -149,8 +149,8 @@ fn entry(subject: &str, message: StoredMessage) -> DlqEntry {
 }
 
 impl DlqLog for SubjectLog {
-    /// The times of messages are those of NATS, whose clock may be behind that of Postgres: nothing is
-    /// skipped.
+    /// Skips nothing: the times of messages are those of NATS, whose clock may be behind that of
+    /// Postgres.
     fn start_at(&mut self, _: i64) -> Result<(), SinkFailure> {
         Ok(())
     }

@@ -36,7 +36,7 @@ pub struct Redis {
     node: Option<Node>,
 }
 
-/// What a node of a cluster has besides its port.
+/// The ports of a node of a cluster besides the one for clients without TLS.
 #[derive(Debug)]
 struct Node {
     /// The port for other nodes.
@@ -45,7 +45,7 @@ struct Node {
     tls_port: Option<u16>,
 }
 
-/// Which server is started.
+/// The use of a server.
 #[derive(Clone, Copy)]
 pub(super) enum Role<'a> {
     /// A server of its own.
