@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -193,6 +194,34 @@ fn streams_are_read_to_their_ends_in_turns_and_further() {
     for stream in streams {
         server.client().delete_queue(stream);
     }
+}
+
+#[test]
+fn the_end_of_a_stream_that_is_written_is_found() {
+    let Some(server) = server() else { return };
+    declare(&server, "written", "stream", None);
+    publish(&server, "written", 0..1_000, 100);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut next = 1_000;
+            // Bounded, so that a failure ends it, too.
+            while !is_over.load(Ordering::Relaxed) && next < 500_000 {
+                publish(&server, "written", next..next + 5_000, 100);
+                next += 5_000;
+            }
+        });
+        let mut reader = reader(&server);
+        let (start, end) = follow(&mut *reader, "written", 0);
+        let mut read = Vec::new();
+        while reader.position("written", 0) < Some(end) {
+            read.extend(reader.next(MOMENT).expect("it can be read"));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(start == 0 && end >= 1_000, "{start} {end}");
+        assert!(read.iter().zip(0..).all(|(record, at)| record.offset == at));
+    });
+    server.client().delete_queue("written");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! answer (`basic.qos`) behind each acknowledgement. A channel of RabbitMQ works off one method after
 //! the other, and reads on in a stream when it gets an acknowledgement, until the credit is used up or
 //! nothing more is committed (`settle` and `stream_entries` of `rabbit_stream_queue.erl`). So if fewer
-//! messages than [`PREFETCH`] come before the answer, all that were committed have come.
+//! messages than the prefetch come before the answer, all that were committed have come.
 //!
 //! The first messages of a consumer come when the writer of the stream has told the channel that it has
 //! some. A second consumer on the channel asks the same writer for its place, and has no place before
@@ -31,6 +31,8 @@ use super::{
 /// The most messages that are sent before they are acknowledged, and the rest of what the server writes
 /// as one chunk.
 const PREFETCH: u16 = 256;
+/// The same from the last chunk on: more than are written until an answer comes, or the end is not found.
+const PREFETCH_AT_END: u16 = 10_000;
 const CHANNEL: u16 = 1;
 /// The tags of the consumer, and of the one that waits for the writer of the stream.
 const READER: &[u8] = b"r";
@@ -108,6 +110,7 @@ pub(crate) struct StreamConsumer {
     /// The messages since the last acknowledgement was sent.
     in_round: u32,
     is_at_end: bool,
+    prefetch: u16,
 }
 
 impl StreamConsumer {
@@ -155,10 +158,14 @@ impl StreamConsumer {
             last_tag: 0,
             in_round: 0,
             is_at_end: false,
+            prefetch: match place {
+                Place::LastChunk => PREFETCH_AT_END,
+                _ => PREFETCH,
+            },
         };
         let mut out = Vec::new();
         put_channel_open_only(&mut out, CHANNEL);
-        put_qos(&mut out);
+        put_qos(&mut out, consumer.prefetch);
         put_consume(&mut out, stream, READER, place);
         consumer.ask(&out, 3).await?;
         while consumer.awaited > 0 {
@@ -240,14 +247,14 @@ impl StreamConsumer {
                 put_cancel(&mut out);
                 answers += 1;
             }
-            put_qos(&mut out);
+            put_qos(&mut out, self.prefetch);
             (self.unacknowledged, self.in_round) = (0, 0);
             self.ask(&out, answers).await?;
         }
         while self.awaited > 0 && self.pending_bytes < bytes {
             self.event().await?;
         }
-        self.is_at_end = self.awaited == 0 && self.in_round < PREFETCH.into();
+        self.is_at_end = self.awaited == 0 && self.in_round < self.prefetch.into();
         self.pending_bytes = 0;
         Ok(std::mem::take(&mut self.pending))
     }
@@ -384,10 +391,10 @@ fn refused(address: &str, reason: &Reason<'_>) -> StreamError {
 }
 
 /// Appends `basic.qos` for later consumers. It has an answer.
-fn put_qos(out: &mut Vec<u8>) {
+fn put_qos(out: &mut Vec<u8>, prefetch: u16) {
     put_method(out, CHANNEL, (60, 10), |out| {
         out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&PREFETCH.to_be_bytes());
+        out.extend_from_slice(&prefetch.to_be_bytes());
         out.push(0);
     });
 }
