@@ -255,7 +255,9 @@ impl Server<'_> {
 /// Returns what may happen to dead letters in a stream; `None` if it keeps them all.
 fn losses(config: &Value) -> Option<(&'static str, &'static str)> {
     let is_limited = |name: &str| config[name].as_i64() > Some(0);
-    let limits = ["max_msgs", "max_bytes", "max_msgs_per_subject"];
+    let limits = ["max_msgs", "max_bytes"];
+    let is_full_by_subject = is_limited("max_msgs_per_subject");
+    let refuses_by_subject = config["discard_new_per_subject"] == true;
     if !config["subject_transform"].is_null() {
         Some((
             "gives them other subjects, so they cannot be read back",
@@ -265,10 +267,12 @@ fn losses(config: &Value) -> Option<(&'static str, &'static str)> {
         Some(("deletes what was consumed", "set retention to limits"))
     } else if is_limited("max_age") {
         Some(("deletes them in time (max_age)", "set max_age to 0"))
-    } else if config["discard"] != "new" && limits.into_iter().any(is_limited) {
+    } else if config["discard"] != "new" && limits.into_iter().any(is_limited)
+        || is_full_by_subject && !refuses_by_subject
+    {
         Some((
             "deletes the oldest ones at a limit",
-            "remove its limits, or set discard to new",
+            "remove its limits, or set discard to new, and discard_new_per_subject for that by subject",
         ))
     } else if config["storage"] == "memory" {
         Some((
@@ -493,6 +497,10 @@ mod tests {
         }
         let mut full = good;
         (full["discard"], full["max_bytes"]) = (json!("new"), json!(1));
+        assert_eq!(losses(&full), None, "it refuses new ones");
+        full["max_msgs_per_subject"] = json!(1);
+        losses(&full).expect("the oldest one of the subject goes");
+        full["discard_new_per_subject"] = json!(true);
         assert_eq!(losses(&full), None, "it refuses new ones");
     }
 

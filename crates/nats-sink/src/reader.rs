@@ -19,10 +19,12 @@ use crate::failures::{not_the_same, of_stream, several_streams};
 
 /// The number of messages that is read at first: each may be as large as an event.
 const FIRST_COUNT: u64 = 16;
-/// The most messages that are read at once.
-const MAX_COUNT: u64 = 256;
+/// The most messages that are read at once for `tail` and `verify-topic`.
+pub(crate) const MAX_COUNT: u64 = 256;
 /// The bytes of messages that are read at once, if their sizes are those of the ones before.
 const TARGET_BYTES: u64 = 1 << 20;
+/// The reason of a server that another one may be ahead of.
+const BEHIND: ProtocolError = ProtocolError("the stream changes its leader");
 /// The subject that all messages have.
 pub(crate) const ALL: &str = ">";
 
@@ -157,8 +159,14 @@ pub(crate) struct StreamReader {
     subject: String,
     /// When the stream was created, in the words of its server: one that is made anew has another time.
     created: String,
+    /// The server that has said the end last.
+    leader: Option<String>,
     /// The number of the next message.
     next: u64,
+    /// The number of the next message when the end was found last.
+    found_at: u64,
+    /// The most messages that are read at once.
+    max_count: u64,
     /// The number behind the last message that the stream is known to have.
     end: u64,
     /// The number of messages that is read next.
@@ -173,13 +181,17 @@ impl StreamReader {
         subject: String,
         extent: &Extent,
         next: u64,
+        max_count: u64,
     ) -> Self {
         Self {
             topic: topic.to_owned(),
             stream,
             subject,
             created: extent.created.clone(),
+            leader: extent.leader.clone(),
             next: next.max(1),
+            found_at: next.max(1),
+            max_count,
             // Numbers begin with 1.
             end: extent.last.saturating_add(1),
             count: FIRST_COUNT,
@@ -204,18 +216,46 @@ impl StreamReader {
         self.end
     }
 
-    /// Asks for the end of the stream. Returns true if there are messages to be read.
+    /// Asks for the end of the stream.
     ///
     /// # Errors
-    /// If no server answers, or the stream was deleted or made anew.
-    pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<bool, SinkFailure> {
+    /// If no server answers, or the stream was deleted or made anew. A server of a cluster may be behind
+    /// the one that was asked before: its answer changes nothing.
+    pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
         let extent = server.extent(&self.topic, &self.stream)?;
-        let extent = extent.filter(|extent| {
-            extent.last.saturating_add(1) >= self.end && extent.created == self.created
-        });
+        let extent = extent.filter(|extent| extent.created == self.created);
         let extent = extent.ok_or_else(|| not_the_same(&self.topic))?;
-        self.end = extent.last.saturating_add(1);
-        Ok(self.next < self.end)
+        let end = extent.last.saturating_add(1);
+        if end < self.end {
+            return Err(match extent.leader {
+                Some(_) => server.failure(&self.topic, BEHIND),
+                None => not_the_same(&self.topic),
+            });
+        }
+        self.end = end;
+        self.leader.clone_from(&extent.leader);
+        self.found_at = self.next;
+        Ok(extent)
+    }
+
+    /// Sees that what was read since the end was found is all that the stream had. If another server may
+    /// have given the messages, they are read once more: it may have passed over those that it lacks.
+    ///
+    /// # Errors
+    /// As [`find_end`](Self::find_end), and if the stream has another leader.
+    pub(crate) fn verify(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
+        let (leader, found_at) = (self.leader.clone(), self.found_at);
+        let verified = self.find_end(server).and_then(|extent| {
+            if extent.leader == leader {
+                Ok(extent)
+            } else {
+                Err(server.failure(&self.topic, BEHIND))
+            }
+        });
+        if verified.is_err() {
+            (self.next, self.found_at) = (found_at, found_at);
+        }
+        verified
     }
 
     /// Reads some messages before the end that is known. A message that the stream does not have is
@@ -223,13 +263,15 @@ impl StreamReader {
     pub(crate) fn read(&mut self, server: &mut Server) -> Result<Vec<StoredMessage>, SinkFailure> {
         let to = self.end.min(self.next.saturating_add(self.count));
         let bodies: Vec<Vec<u8>> = (self.next..to).map(kept_request).collect();
+        let count = std::mem::replace(&mut self.count, 1);
+        // After an error, as of a server that cannot send so much, fewer are asked for.
         let mut messages = server.messages(&self.topic, &self.stream, &bodies)?;
         let bytes: u64 = messages.iter().map(size).sum();
         let fitting = match messages.len() {
-            0 => self.count,
+            0 => count,
             count => TARGET_BYTES * count as u64 / bytes.max(1),
         };
-        self.count = fitting.clamp(1, MAX_COUNT.min(self.count * 4));
+        self.count = fitting.clamp(1, self.max_count.min(count * 4));
         self.next = self.next.max(to);
         messages.retain(|found| is_of_subject(&self.subject, &found.kept.subject));
         if messages.is_empty() && self.next < self.end {

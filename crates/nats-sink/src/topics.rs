@@ -12,7 +12,7 @@ use walrelay_sink::topics::{
 use crate::client::Login;
 use crate::client::jetstream::{Extent, is_stream_name};
 use crate::client::read_back::{is_of_subject, read_back};
-use crate::reader::{ALL, Server, StreamReader};
+use crate::reader::{ALL, MAX_COUNT, Server, StreamReader};
 
 /// The streams of a server.
 #[derive(Debug, Clone)]
@@ -84,7 +84,7 @@ impl Streams {
         };
         let start = if next <= 1 { 0 } else { next.min(end) };
         self.followed.push(Followed {
-            reader: StreamReader::new(topic, stream, subject.clone(), &extent, next),
+            reader: StreamReader::new(topic, stream, subject.clone(), &extent, next, MAX_COUNT),
             sent_to: match &*subject {
                 ALL => extent.subjects,
                 _ => vec![subject],
@@ -106,8 +106,11 @@ impl Followed {
         read: &mut VecDeque<ReadRecord>,
     ) -> Result<bool, SinkFailure> {
         let reader = &mut self.reader;
-        if reader.next() >= reader.end() && !reader.find_end(server)? {
-            return Ok(false);
+        if reader.next() >= reader.end() {
+            reader.find_end(server)?;
+            if reader.next() >= reader.end() {
+                return Ok(false);
+            }
         }
         let messages = reader.read(server)?.into_iter();
         read.extend(messages.map(|message| read_back(reader.topic(), message).record));

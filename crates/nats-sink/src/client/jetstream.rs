@@ -133,9 +133,15 @@ pub(crate) struct Extent {
     pub(crate) created: String,
     /// The stream gives messages other subjects than those that they are published with.
     pub(crate) transforms: bool,
+    /// The server that leads the stream; `None` if the server is part of no cluster.
+    pub(crate) leader: Option<String>,
 }
 
 /// Parses the answer to the same question as an extent; `None`: there is no such stream.
+///
+/// # Errors
+/// If the stream has no leader. Any of its servers may answer then, also one that lacks the newest
+/// messages (`jsStreamInfoRequest` of `jetstream_api.go`).
 pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
     let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
     let code = answer.get("error").and_then(|error| error.get("err_code"));
@@ -147,6 +153,11 @@ pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
     let (first, last) = numbers.ok_or(ProtocolError("no numbers of a stream"))?;
     let config = |name: &str| answer.get("config")?.get(name);
     let created = answer.get("created").and_then(Value::as_str);
+    let leader = answer.get("cluster").filter(|it| !it.is_null());
+    let leader = leader.map(|it| it.get("leader").and_then(Value::as_str).unwrap_or_default());
+    if leader == Some("") {
+        return Err(ProtocolError("the stream has no leader"));
+    }
     let subjects = config("subjects");
     let subjects = subjects.and_then(Value::as_array).into_iter().flatten();
     let subjects = subjects.filter_map(|subject| subject.as_str().map(str::to_owned));
@@ -156,6 +167,7 @@ pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
         subjects: subjects.collect(),
         created: created.unwrap_or_default().to_owned(),
         transforms: config("subject_transform").is_some_and(|it| !it.is_null()),
+        leader: leader.map(str::to_owned),
     }))
 }
 
@@ -383,7 +395,7 @@ mod tests {
         assert_eq!(
             of(
                 r#"{"config":{"subjects":["a.>"],"subject_transform":{"src":"a","dest":"b"}},
-                  "created":"T","state":{"first_seq":3,"last_seq":7}}"#
+                  "created":"T","cluster":{"leader":"n1"},"state":{"first_seq":3,"last_seq":7}}"#
             ),
             Ok(Some(Extent {
                 first: 3,
@@ -391,8 +403,14 @@ mod tests {
                 subjects: vec!["a.>".to_owned()],
                 created: "T".to_owned(),
                 transforms: true,
+                leader: Some("n1".to_owned()),
             }))
         );
+        for cluster in ["{}", r#"{"leader":""}"#] {
+            let answer =
+                format!(r#"{{"cluster":{cluster},"state":{{"first_seq":3,"last_seq":7}}}}"#);
+            extent(answer.as_bytes()).expect_err("any server may have answered");
+        }
         assert_eq!(of(r#"{"error":{"err_code":10059}}"#), Ok(None));
         of(r#"{"error":{"err_code":10039}}"#).unwrap_err();
         let of = |text: &str| stored_message(text.as_bytes());

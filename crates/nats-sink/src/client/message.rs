@@ -33,6 +33,8 @@ pub(super) const DEAD_LETTER_ID: &str = "dead-letter/";
 const MAX_SUBJECT: usize = 3_500;
 /// The most bytes of headers that a stream takes.
 const MAX_HEADERS: usize = 65_535;
+/// The bytes of headers that a dead letter leaves for its source.
+const ROOM: usize = 512;
 
 /// Checks that a text can be the subject of a message, and means nothing to the server. Returns the
 /// reason why not, without the text.
@@ -131,6 +133,17 @@ fn is_resolution(record: &Record<'_>) -> bool {
 /// stream would drop it as a repeat, and the dead letter would stay open. Two of them resolve what one
 /// does.
 pub(crate) fn headers(record: &Record<'_>) -> Vec<u8> {
+    let is_dead_letter = is_dead_letter(record);
+    let block = block(record, is_dead_letter);
+    if is_dead_letter && block.len() > MAX_HEADERS - ROOM {
+        // What cannot be written stops the relay; one that is not exact stays open.
+        return self::block(record, false);
+    }
+    block
+}
+
+/// Makes the block of headers; `is_exact`: so that the headers of the record can be restored.
+fn block(record: &Record<'_>, is_exact: bool) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
     let is_dead_letter = is_dead_letter(record);
     let id = record.event_id.unwrap_or_default();
@@ -159,14 +172,14 @@ pub(crate) fn headers(record: &Record<'_>) -> Vec<u8> {
             out.extend_from_slice(millis.to_string().as_bytes());
         });
     }
-    if is_dead_letter {
+    if is_exact {
         put(&mut out, HEADERS, |out| put_list(out, record.headers));
     }
     for header in record.headers {
         if let Some(value) = line_of(header) {
             // What is read back must be what was written.
             put(&mut out, header.name, |out| {
-                escape(out, value, is_dead_letter);
+                escape(out, value, is_exact);
             });
         }
     }

@@ -14,6 +14,8 @@ pub(crate) struct ReadBack {
     /// The headers of a dead letter are those of its event, byte for byte. Headers of other messages are
     /// as they were sent: percent-encoding in them cannot be told from their own text.
     pub(crate) is_exact: bool,
+    /// The id of a dead letter's event, as the message's own id has it; `None` if it has none.
+    pub(crate) dead_letter_event: Option<Vec<u8>>,
 }
 
 /// Makes the record. `topic`: the name under which it is read.
@@ -31,6 +33,7 @@ pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
         ..ReadRecord::default()
     };
     let mut list = None;
+    let mut dead_letter_event = None;
     for line in kept.headers.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let Some(colon) = line.iter().position(|byte| *byte == b':') else {
@@ -41,7 +44,11 @@ pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
         let value = value.get(1..).unwrap_or_default().trim_ascii();
         let text = || std::str::from_utf8(value).ok();
         match &*name {
-            MESSAGE_ID if value.starts_with(DEAD_LETTER_ID.as_bytes()) => {}
+            MESSAGE_ID if value.starts_with(DEAD_LETTER_ID.as_bytes()) => {
+                // Slot and position before the event's id have no slash but that in the LSN.
+                let event = value.splitn(5, |byte| *byte == b'/').nth(4);
+                dead_letter_event = event.filter(|id| !id.is_empty()).map(unescaped);
+            }
             MESSAGE_ID => record.event_id = Some(unescaped(value)),
             KEY => record.key = Some(unescaped(value)),
             NULL => record.value = None,
@@ -55,10 +62,25 @@ pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
     }
     let exact = list.and_then(|list| restored(list, &record.headers));
     let is_exact = exact.is_some();
-    if let Some(exact) = exact {
-        record.headers = exact;
+    match exact {
+        Some(exact) => record.headers = exact,
+        // The lines are encoded as those of a dead letter that can be restored.
+        None if list.is_some() => {
+            for value in record
+                .headers
+                .iter_mut()
+                .filter_map(|(_, value)| value.as_mut())
+            {
+                *value = unescaped(value);
+            }
+        }
+        None => {}
     }
-    ReadBack { record, is_exact }
+    ReadBack {
+        record,
+        is_exact,
+        dead_letter_event,
+    }
 }
 
 /// Names and values of headers.

@@ -10,12 +10,13 @@ use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
 
 use super::failure::{of_dead_letters, transformed};
 use crate::client::Login;
-use crate::client::jetstream::{StoredMessage, kept_request};
-use crate::client::read_back::read_back;
+use crate::client::jetstream::{Extent, StoredMessage, kept_request};
+use crate::client::read_back::{is_of_subject, read_back};
+use crate::failures::{is_not_the_same, not_the_same};
 use crate::reader::{Server, StreamReader};
 
-/// The messages that are fetched at once: each may be as large as an event.
-const FETCHED_AT_ONCE: usize = 16;
+/// The messages that are read at once: each may be as large as an event.
+const AT_ONCE: usize = 16;
 
 /// Reads the dead letters of a subject, and writes to it. An offset is the number of a message in its
 /// stream.
@@ -53,12 +54,9 @@ impl SubjectLog {
         let Some(stream) = self.server.stream_of(subject)? else {
             return Ok(());
         };
-        let Some(extent) = self.server.extent(subject, &stream)? else {
-            return Ok(());
-        };
-        if extent.transforms {
-            return Err(transformed(subject));
-        }
+        let extent = self.server.extent(subject, &stream)?;
+        let extent = extent.ok_or_else(|| not_the_same(subject))?;
+        see_subject(subject, &extent)?;
         let begin = extent.first;
         self.reader = Some(StreamReader::new(
             subject,
@@ -66,6 +64,7 @@ impl SubjectLog {
             subject.clone(),
             &extent,
             begin,
+            AT_ONCE as u64,
         ));
         self.is_unverified = false;
         Ok(())
@@ -76,7 +75,7 @@ impl SubjectLog {
         if self.reader.is_none() {
             self.find_stream()?;
         } else {
-            self.find_end()?;
+            self.find_end(StreamReader::find_end)?;
         }
         let Some(reader) = &mut self.reader else {
             return Ok(());
@@ -92,22 +91,27 @@ impl SubjectLog {
         if self.is_unverified {
             // A server without the newest messages, or another stream of the name, would have made the
             // reader pass over what it does not have.
-            self.find_end()?;
+            self.find_end(StreamReader::verify)?;
             self.is_unverified = false;
         }
         Ok(())
     }
 
-    /// Sees that the stream is the one that was read, and asks for its end. Otherwise it is read anew.
-    fn find_end(&mut self) -> Result<(), SinkFailure> {
+    /// Sees that the stream is the one that was read and has the subject, and asks for its end.
+    /// Otherwise it is read anew.
+    fn find_end(
+        &mut self,
+        find: fn(&mut StreamReader, &mut Server) -> Result<Extent, SinkFailure>,
+    ) -> Result<(), SinkFailure> {
         let Some(reader) = &mut self.reader else {
             return Ok(());
         };
-        let found = reader.find_end(&mut self.server);
-        if found.as_ref().is_err_and(crate::failures::is_not_the_same) {
+        let found = find(reader, &mut self.server);
+        let found = found.and_then(|extent| see_subject(&self.subject, &extent));
+        if found.as_ref().is_err_and(is_not_the_same) {
             self.reader = None;
         }
-        found.map(|_| ())
+        found
     }
 
     fn fetch_all(
@@ -118,7 +122,7 @@ impl SubjectLog {
         let Some(reader) = &self.reader else {
             return Ok(found);
         };
-        for some in positions.chunks(FETCHED_AT_ONCE) {
+        for some in positions.chunks(AT_ONCE) {
             let numbers = some.iter().filter_map(|it| u64::try_from(it.offset).ok());
             let bodies: Vec<Vec<u8>> = numbers.map(kept_request).collect();
             let messages = self
@@ -137,11 +141,27 @@ impl SubjectLog {
     }
 }
 
+/// Sees that the stream has the subject of dead letters, and they have it in the stream.
+fn see_subject(subject: &str, extent: &Extent) -> Result<(), SinkFailure> {
+    let mut filters = extent.subjects.iter();
+    if extent.transforms {
+        Err(transformed(subject))
+    } else if filters.any(|filter| is_of_subject(filter, subject)) {
+        Ok(())
+    } else {
+        Err(not_the_same(subject))
+    }
+}
+
 fn entry(subject: &str, message: StoredMessage) -> DlqEntry {
     let read = read_back(subject, message);
     match DlqEntry::from_record(read.record) {
         DlqEntry::DlqRecord(mut dead_letter) => {
             dead_letter.is_exact = read.is_exact;
+            if !read.is_exact {
+                // Its line may not be what the event has; a row is kept by it.
+                dead_letter.event_id = read.dead_letter_event;
+            }
             DlqEntry::DlqRecord(dead_letter)
         }
         other => other,

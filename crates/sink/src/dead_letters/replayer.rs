@@ -163,7 +163,9 @@ impl<L: DlqLog> DlqReplayer<L> {
             });
             return Ok(());
         }
-        let Some(dead_letter) = dead_letter else {
+        // A topic that was made anew meanwhile may have another one at that place.
+        let is_due = |it: &&DlqRecord| it.slot == *due.name.slot && it.id == due.name.id;
+        let Some(dead_letter) = dead_letter.filter(is_due) else {
             run.failed(due, None, NotRedriven::Gone, report);
             return Ok(());
         };
