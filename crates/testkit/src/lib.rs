@@ -87,7 +87,7 @@ pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, first_appended,
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
-pub use nats::{Nats, NatsClient, NatsInTurn, NatsMessage};
+pub use nats::{Nats, NatsClient, NatsCluster, NatsInTurn, NatsMessage};
 pub use open_sink::OpenSink;
 pub use producer::Producer;
 pub use program::{Program, output};

@@ -117,17 +117,21 @@ impl Server {
 
     /// Reads the messages of a subject.
     pub(crate) fn stored_in(&self, stream: &str, subject: &str) -> Vec<Stored> {
-        let messages = self.nats.client().messages(stream, subject).into_iter();
-        let stored = |message: NatsMessage| {
-            let header = |name: &str| message.headers.get(name).cloned();
-            Stored {
-                key: header("walrelay.key").map(String::into_bytes),
-                id: header("Nats-Msg-Id").unwrap_or_default(),
-                value: header("walrelay.null").is_none().then_some(message.payload),
-            }
-        };
-        messages.map(stored).collect()
+        stored(self.nats.client().messages(stream, subject))
     }
+}
+
+/// Returns what messages have of their events.
+pub(crate) fn stored(messages: Vec<NatsMessage>) -> Vec<Stored> {
+    let stored = |message: NatsMessage| {
+        let header = |name: &str| message.headers.get(name).cloned();
+        Stored {
+            key: header("walrelay.key").map(String::into_bytes),
+            id: header("Nats-Msg-Id").unwrap_or_default(),
+            value: header("walrelay.null").is_none().then_some(message.payload),
+        }
+    };
+    messages.into_iter().map(stored).collect()
 }
 
 impl Destination for Server {
@@ -165,30 +169,35 @@ impl Destination for Server {
     }
 
     fn refusals(&self) -> Vec<Refusal> {
-        vec![
-            // No stream has the subject.
-            Refusal {
-                poison: Poison::Unroutable,
-                spoil: |event| "there.is.none".clone_into(&mut event.topic),
-            },
-            // A wildcard, which the server would store.
-            Refusal {
-                poison: Poison::Unroutable,
-                spoil: |event| event.topic.push_str(".*"),
-            },
-            // More than the configuration allows, and more than the stream takes.
-            Refusal {
-                poison: Poison::Oversize,
-                spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
-            },
-            Refusal {
-                poison: Poison::Oversize,
-                spoil: |event| event.value.resize(MAX_STORED, b'x'),
-            },
-        ]
+        refusals()
     }
 
     fn drops_repeats(&self) -> bool {
         true
     }
+}
+
+/// Ways to make a record that the streams of the tests refuse for good.
+pub(crate) fn refusals() -> Vec<Refusal> {
+    vec![
+        // No stream has the subject.
+        Refusal {
+            poison: Poison::Unroutable,
+            spoil: |event| "there.is.none".clone_into(&mut event.topic),
+        },
+        // A wildcard, which the server would store.
+        Refusal {
+            poison: Poison::Unroutable,
+            spoil: |event| event.topic.push_str(".*"),
+        },
+        // More than the configuration allows, and more than the stream takes.
+        Refusal {
+            poison: Poison::Oversize,
+            spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
+        },
+        Refusal {
+            poison: Poison::Oversize,
+            spoil: |event| event.value.resize(MAX_STORED, b'x'),
+        },
+    ]
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -234,40 +235,75 @@ impl NatsClient {
         line.trim_end().to_owned()
     }
 
+    /// Calls JetStream's API as [`api`](Self::api) does; `None` if no answer comes within `limit`. Then
+    /// the connection is of no further use.
+    pub(super) fn api_within(
+        &mut self,
+        call: &str,
+        body: &Value,
+        limit: Duration,
+    ) -> Option<Value> {
+        self.send(&format!("$JS.API.{call}"), "", body.to_string().as_bytes());
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            let stream = self.stream.get_ref();
+            stream
+                .set_read_timeout(Some(left.max(Duration::from_millis(1))))
+                .expect("a timeout");
+            if self.stream.fill_buf().ok()?.is_empty() {
+                return None;
+            }
+            let stream = self.stream.get_ref();
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            let line = self.line();
+            if let Some(answer) = self.answer_of(&line) {
+                return Some(serde_json::from_slice(&answer.payload).unwrap_or_default());
+            }
+        }
+    }
+
     fn answer(&mut self) -> Answer {
         loop {
             let line = self.line();
-            let words: Vec<&str> = line.split(' ').collect();
-            let number = |word: &str| word.parse::<usize>().expect("a length");
-            let (headers, total) = match &*words {
-                ["PING"] => {
-                    self.write(b"PONG\r\n");
-                    continue;
-                }
-                ["MSG", _, _, total] => (0, number(total)),
-                // Messages of a consumer have a subject for the answer, too.
-                ["HMSG", _, _, headers, total] | ["HMSG", _, _, _, headers, total] => {
-                    (number(headers), number(total))
-                }
-                _ if line.starts_with("INFO ") => continue,
-                _ => panic!("no answer: {line}"),
-            };
-            let mut bytes = vec![0; total + 2];
-            self.stream.read_exact(&mut bytes).expect("a message");
-            bytes.truncate(total);
-            let payload = bytes.split_off(headers);
-            let block = String::from_utf8(bytes).expect("text");
-            let mut lines = block.split("\r\n");
-            let status = lines.next().unwrap_or_default();
-            let headers = lines.filter_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                Some((name.to_owned(), value.trim().to_owned()))
-            });
-            return Answer {
-                status: status.trim_start_matches("NATS/1.0").trim().to_owned(),
-                headers: headers.collect(),
-                payload,
-            };
+            if let Some(answer) = self.answer_of(&line) {
+                return answer;
+            }
         }
+    }
+
+    /// Reads what follows a line; `None` if it is no answer.
+    fn answer_of(&mut self, line: &str) -> Option<Answer> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |word: &str| word.parse::<usize>().expect("a length");
+        let (headers, total) = match &*words {
+            ["PING"] => {
+                self.write(b"PONG\r\n");
+                return None;
+            }
+            ["MSG", _, _, total] => (0, number(total)),
+            // Messages of a consumer have a subject for the answer, too.
+            ["HMSG", _, _, headers, total] | ["HMSG", _, _, _, headers, total] => {
+                (number(headers), number(total))
+            }
+            _ if line.starts_with("INFO ") => return None,
+            _ => panic!("no answer: {line}"),
+        };
+        let mut bytes = vec![0; total + 2];
+        self.stream.read_exact(&mut bytes).expect("a message");
+        bytes.truncate(total);
+        let payload = bytes.split_off(headers);
+        let block = String::from_utf8(bytes).expect("text");
+        let mut lines = block.split("\r\n");
+        let status = lines.next().unwrap_or_default();
+        let headers = lines.filter_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_owned(), value.trim().to_owned()))
+        });
+        Some(Answer {
+            status: status.trim_start_matches("NATS/1.0").trim().to_owned(),
+            headers: headers.collect(),
+            payload,
+        })
     }
 }

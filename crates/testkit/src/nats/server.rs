@@ -31,6 +31,8 @@ pub struct Nats {
     process: Mutex<Option<Process>>,
     scratch: Scratch,
     port: u16,
+    /// The name among the servers of a cluster.
+    name: String,
     /// Lines of the configuration besides those of every server.
     more: String,
 }
@@ -71,9 +73,14 @@ impl Nats {
 
     /// Starts a server without data and with more lines of configuration, such as those of users.
     pub fn start_with(more: &str) -> Self {
+        Self::start_as("test", more)
+    }
+
+    /// Starts a server of this name.
+    pub(super) fn start_as(name: &str, more: &str) -> Self {
         let mut tries = 0;
         loop {
-            match Self::on_free_port(more) {
+            match Self::on_free_port(name, more) {
                 Ok(server) => return server,
                 // Another process may have taken the port meanwhile.
                 Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
@@ -85,7 +92,7 @@ impl Nats {
         }
     }
 
-    fn on_free_port(more: &str) -> Result<Self, ThrowawayError> {
+    fn on_free_port(name: &str, more: &str) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-nats-", None).expect("a directory for NATS");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("its address").port();
@@ -94,6 +101,7 @@ impl Nats {
             process: Mutex::new(None),
             scratch,
             port,
+            name: name.to_owned(),
             more: more.to_owned(),
         };
         new.run()?;
@@ -130,9 +138,10 @@ impl Nats {
     fn run(&self) -> Result<(), ThrowawayError> {
         let dir = self.scratch.path();
         let config = format!(
-            "listen: 127.0.0.1:{}\nserver_name: test\nmax_payload: 1MB\n\
+            "listen: 127.0.0.1:{}\nserver_name: {}\nmax_payload: 1MB\n\
              jetstream {{ store_dir: \"{}\", max_file: 2GB, max_mem: 64MB }}\n{}\n",
             self.port,
+            self.name,
             dir.join("store").display(),
             self.more
         );
@@ -180,7 +189,7 @@ impl Nats {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    fn answers(&self) -> bool {
+    pub(super) fn answers(&self) -> bool {
         lock(&self.process).is_some() && self.takes_connections()
     }
 
