@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Nats, NatsMessage};
+use walrelay_testkit::{Nats, NatsClient, NatsMessage};
 
 use crate::rig::{Rig, assert_has, assert_lacks, done, ends, output_with, stdout};
 
@@ -229,4 +229,60 @@ fn the_example_of_the_page_publishes_with_the_rights_of_the_page_and_no_others()
     insert();
     let log = ends(&mut relay, 78, "delivery");
     assert_has(&log, &["may not publish"]);
+}
+
+/// A dead letter that its stream, or the configuration, does not let in loses nothing: the relay ends
+/// before its event, and writes it when it may.
+#[test]
+fn a_dead_letter_that_is_too_large_stops_the_relay_and_is_written_later() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let server = Nats::in_turn();
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
+    let name = rig.prefix.trim_end_matches('.');
+    let (events, dead) = (format!("{name}.order"), format!("{name}.dead"));
+    let mut client = server.client();
+    let config = |size: &str| {
+        rig.config_and(&format!(
+            "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\n\
+             subject = \"{name}.{{aggregatetype}}\"\nmax_message_size = \"{size}\"\n\
+             [poison]\nunroutable = \"dead-letter\"\ntopic = \"{dead}\"\n",
+            server.port()
+        ))
+    };
+    let create = |client: &mut NatsClient, limit: i64| {
+        let more = json!({"max_msg_size": limit});
+        client.create_stream(name, &[&events, &dead], &more);
+    };
+    // More than the headers of a dead letter may have besides.
+    for (size, limit) in [("1KiB", -1), ("1MiB", 50_000)] {
+        create(&mut client, limit);
+        let mut relay = rig.streaming(&config(size));
+        let before = db.insert_lsn();
+        db.batch(
+            "INSERT INTO outbox VALUES (gen_random_uuid(), NULL, 'key', 'T', \
+             jsonb_build_object('number', 1, 'text', repeat('secret-value', 6000)))",
+        );
+        let log = ends(&mut relay, 65, "dlq-write");
+        assert_lacks(&log, &["secret-"]);
+        assert!(rig.slot().confirmed() <= before, "its event is confirmed");
+        assert_eq!(client.messages(name, ">"), []);
+
+        client.update_stream(name, &[&events, &dead], &json!({"max_msg_size": -1}));
+        let config = config("1MiB");
+        let relay = rig.streaming(&config);
+        rig.caught_up();
+        relay.ends_well();
+        let redrive = format!("dlq redrive --yes --all --topic-override {events}");
+        done(&output_with(&redrive, &config, &[]));
+        let [event] = &*client.messages(name, &events) else {
+            panic!("not one event");
+        };
+        let text = body(event)["text"].as_str().expect("text").len();
+        assert_eq!((number(event), text), (1, 72_000));
+        client.delete_stream(name);
+    }
 }
