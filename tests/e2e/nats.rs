@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 use walrelay_testkit::{Nats, NatsClient, NatsMessage};
 
-use crate::rig::{Rig, assert_has, assert_lacks, done, ends, output_with, stdout};
+use crate::rig::{Rig, assert_has, assert_lacks, done, ends, output_with, refused, stdout};
 
 fn ids(messages: &[NatsMessage]) -> Vec<String> {
     let ids = messages
@@ -152,6 +152,18 @@ fn publishes(exclusive: bool) {
 
     let list = stdout(&output_with("dlq list --output json", &config, &[]));
     assert_eq!(list.lines().count(), 10);
+    // An earlier version has written this one.
+    let earlier = "walrelay.dlq.class: rejected\r\nwalrelay.dlq.slot: walrelay\r\n\
+                   walrelay.dlq.lsn: 0/1\r\nwalrelay.dlq.row: 0\r\nwalrelay.dlq.event.id: e-1\r\n";
+    client.publish(&dead, earlier, b"secret-value");
+    let redrive = format!("dlq redrive --yes --class rejected --topic-override {stream}.a.b");
+    let output = output_with(&redrive, &config, &[]);
+    refused(
+        &output,
+        65,
+        &["[dlq-inexact]", "insert event e-1", "dlq drop"],
+    );
+    assert_eq!(client.messages(&stream, ">").len(), 990 + 150);
     client.delete_stream(&stream);
     client.delete_stream(&dead);
 }

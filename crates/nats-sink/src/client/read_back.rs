@@ -280,7 +280,10 @@ mod tests {
             headers in prop::collection::vec(
                 (
                     prop_oneof!["[a-z.:%\\- ]{0,5}", "\\PC{0,3}", "walrelay.key|Nats-x|walrelay.dlq.headers"],
-                    prop::option::of(prop::collection::vec(any::<u8>(), 0..12)),
+                    prop::option::of(prop_oneof![
+                        prop::collection::vec(any::<u8>(), 0..12),
+                        "[%0-9A-F]{0,6}".prop_map(String::into_bytes),
+                    ]),
                 ),
                 0..6,
             ),
