@@ -110,23 +110,25 @@ async fn follow(
     from_ms: i64,
     patience: Duration,
 ) -> Result<Option<(Followed, i64)>, StreamError> {
-    let open = async |place| StreamConsumer::open(login, name, place, patience).await;
-    let first = match open(Place::First).await {
+    let open = async |place| StreamConsumer::open(login, name, place, None, patience).await;
+    let mut first = match open(Place::First).await {
         Err(StreamError::Missing(_)) => return Ok(None),
         opened => opened?,
     };
-    let start = first.first().map(|message| message.record.offset);
-    let Some(first_offset) = start else {
-        first.see_empty()?;
+    if first.first().is_none() && first.stays_empty().await? {
         return Ok(Some((followed(name, first, None, 0, patience), 0)));
-    };
+    }
+    let start = first.first().map(|message| message.record.offset);
+    let first_offset = start.unwrap_or_default();
     let mut last = open(Place::LastChunk).await?;
     // The last chunk may not be committed yet.
     last.wait().await?;
     let mut end = first_offset;
     while !last.is_at_end() {
         let read = last.read(TARGET_BYTES).await?;
-        end = read.back().map_or(end, |message| message.record.offset + 1);
+        end = read
+            .back()
+            .map_or(end, |message| message.record.offset.saturating_add(1));
     }
     last.close().await;
     if from_ms <= 0 {
@@ -138,7 +140,9 @@ async fn follow(
         let consumer = open(Place::Offset(end)).await?;
         return Ok(Some((followed(name, consumer, None, end, patience), end)));
     }
-    let consumer = open(Place::Since(from_ms.unsigned_abs() / 1000)).await?;
+    let since = Place::Since(from_ms.unsigned_abs() / 1000);
+    let known = Some(end.saturating_sub(1));
+    let consumer = StreamConsumer::open(login, name, since, known, patience).await?;
     let found = consumer.first().map(|message| message.record.offset);
     let start = found.filter(|offset| *offset < end);
     let followed = followed(name, consumer, start, end, patience);
@@ -192,8 +196,10 @@ impl Followed {
     async fn read_some(&mut self, login: &Arc<Login>) -> Result<Vec<ReadRecord>, Problem> {
         let mut taken = match self.consumer.take() {
             Some(consumer) => consumer,
-            None => self.open_again(login).await?,
+            None => self.open_again(login, self.anchor, self.next).await?,
         };
+        let (mut anchor, next) = (self.anchor, self.next);
+        let mut has_gap = false;
         let mut records = Vec::new();
         while records.is_empty() {
             let read = taken.read(TARGET_BYTES).await?;
@@ -201,15 +207,18 @@ impl Followed {
                 if message.record.offset < self.next {
                     continue;
                 }
-                if message.record.offset > self.next && self.anchor.is_some() {
-                    // Either it holds nothing for consumers, or the stream has dropped messages.
-                    self.open_again(login).await?.close().await;
-                }
+                has_gap |= message.record.offset > self.next && self.anchor.is_some();
                 records.push(self.take(message));
+                anchor = anchor.or(self.anchor);
             }
             if taken.is_at_end() {
                 break;
             }
+        }
+        if has_gap {
+            // Either they hold nothing for consumers, or the stream has dropped messages: not if it still
+            // has the one before the first gap.
+            self.open_again(login, anchor, next).await?.close().await;
         }
         self.consumer = Some(taken);
         Ok(records)
@@ -224,16 +233,22 @@ impl Followed {
         message.record
     }
 
-    /// Begins to read at the message that was read last, which shows that none was dropped behind it.
-    async fn open_again(&self, login: &Arc<Login>) -> Result<StreamConsumer, Problem> {
-        let place = Place::Offset(self.anchor.map_or(self.next, |anchor| anchor.offset));
-        let opened = StreamConsumer::open(login, &self.name, place, self.patience).await;
+    /// Begins to read at a message that was read, which shows that none was dropped behind it. `next`: the
+    /// offset behind it.
+    async fn open_again(
+        &self,
+        login: &Arc<Login>,
+        anchor: Option<Anchor>,
+        next: i64,
+    ) -> Result<StreamConsumer, Problem> {
+        let place = Place::Offset(anchor.map_or(next, |anchor| anchor.offset));
+        let opened = StreamConsumer::open(login, &self.name, place, None, self.patience).await;
         let consumer = opened.map_err(|error| match error {
             StreamError::Missing(_) | StreamError::NoStream(_) => Problem::Changed(Change::Deleted),
             error => error.into(),
         })?;
-        let (Some(anchor), Some(found)) = (self.anchor, consumer.first()) else {
-            return match self.anchor {
+        let (Some(anchor), Some(found)) = (anchor, consumer.first()) else {
+            return match anchor {
                 None => Ok(consumer),
                 Some(_) => Err(StreamError::Silent(self.name.clone()).into()),
             };
@@ -241,7 +256,7 @@ impl Followed {
         let fingerprint = anchor.fingerprint.unwrap_or(found.fingerprint);
         if found.record.offset != anchor.offset {
             return Err(Problem::Changed(Change::Dropped {
-                next: self.next,
+                next,
                 first: found.record.offset,
             }));
         }
@@ -322,16 +337,11 @@ impl StreamParts for Streams {
         if sent_to.topic.is_empty() {
             return Ok(sent_to.routing_key == topic);
         }
-        let Some(reached) = self.reach(topic, sent_to)? else {
-            return Ok(false);
+        let unknown = match self.reach(topic, sent_to)? {
+            Some(reached) if !reached.is_open => return Ok(reached.queues.contains(topic)),
+            Some(_) => "the exchange routes by something else than its bindings' keys",
+            None => "the management interface knows no such exchange",
         };
-        match reached.queues.contains(topic) {
-            false if reached.is_open => Err(of_bindings(
-                topic,
-                sent_to,
-                "the exchange routes by something else than its bindings' keys",
-            )),
-            is_reached => Ok(is_reached),
-        }
+        Err(of_bindings(topic, sent_to, unknown))
     }
 }

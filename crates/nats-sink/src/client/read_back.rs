@@ -45,7 +45,7 @@ pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
         let text = || std::str::from_utf8(value).ok();
         match &*name {
             MESSAGE_ID if value.starts_with(DEAD_LETTER_ID.as_bytes()) => {
-                // Slot and position before the event's id have no slash but that in the LSN.
+                // Slot (letters, digits, `_`) and position before the event's id have no slash but that in the LSN.
                 let event = value.splitn(5, |byte| *byte == b'/').nth(4);
                 dead_letter_event = event.filter(|id| !id.is_empty()).map(unescaped);
             }
@@ -244,6 +244,35 @@ mod tests {
                 "{filter} {subject}"
             );
         }
+    }
+
+    /// A dead letter that its encoding would make too large is written without it, and says so. The id by
+    /// which its row is kept is exact.
+    #[test]
+    fn a_dead_letter_of_large_headers_is_not_exact() {
+        let percent = "%".repeat(30_000).into_bytes();
+        let header = |name, value| Header {
+            name,
+            value: Some(value),
+        };
+        let headers = [
+            header("walrelay.dlq.class", &b"rejected"[..]),
+            header("walrelay.dlq.slot", b"orders"),
+            header("note", &percent),
+        ];
+        let sent = Record {
+            topic: "dead",
+            headers: &headers,
+            event_id: Some(b" 1%/\n"),
+            ..Record::default()
+        };
+        let read = stored(&sent);
+        assert!(!read.is_exact);
+        assert_eq!(read.dead_letter_event.as_deref(), Some(&b" 1%/\n"[..]));
+        assert_eq!(
+            read.record.headers.last().unwrap().1.as_deref(),
+            Some(&percent[..])
+        );
     }
 
     proptest! {

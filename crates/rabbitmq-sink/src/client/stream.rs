@@ -8,10 +8,12 @@
 //! nothing more is committed (`settle` and `stream_entries` of `rabbit_stream_queue.erl`). So if fewer
 //! messages than the prefetch come before the answer, all that were committed have come.
 //!
-//! The first messages of a consumer come when the writer of the stream has told the channel that it has
-//! some. A second consumer on the channel asks the same writer for its place, and has no place before
-//! the writer has answered, so its end (`basic.cancel-ok`) comes behind what the writer told about the
-//! first one.
+//! The first messages of a consumer come when the stream has told the channel that it has some. A second
+//! consumer on the channel waits for the same. If a message is known to be there, it begins there: the
+//! stream tells the channel, which then sends all of its consumers what they are to get. Otherwise it
+//! begins behind the last message. Up to RabbitMQ 3.11.7 its end (`basic.cancel-ok`) then comes behind
+//! what the writer of the stream has told about the first one; later servers do not ask the writer, so
+//! a stream counts as empty only if it stays so for a while, and no message is counted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,6 +35,9 @@ use super::{
 const PREFETCH: u16 = 256;
 /// The same from the last chunk on: more than are written until an answer comes, or the end is not found.
 const PREFETCH_AT_END: u16 = 10_000;
+/// A stream that seems empty is watched for so long: its messages are counted every 5 s
+/// (`stream_tick_interval`), at first this long after a change of its leader.
+const WATCHED: Duration = Duration::from_secs(11);
 const CHANNEL: u16 = 1;
 /// The tags of the consumer, and of the one that waits for the writer of the stream.
 const READER: &[u8] = b"r";
@@ -100,8 +105,9 @@ pub(crate) struct StreamConsumer {
     pending_bytes: usize,
     /// The answers that are to come.
     awaited: u32,
-    /// The second consumer is there.
+    /// The second consumer is there, and has got a message.
     has_waiter: bool,
+    has_waited: bool,
     /// The number of messages in the last answer to `queue.declare`.
     messages: u32,
     /// The messages that are not acknowledged, and the tag of the last one.
@@ -114,17 +120,19 @@ pub(crate) struct StreamConsumer {
 }
 
 impl StreamConsumer {
-    /// Begins to read, and waits until a message is there or it is known that there is none. Begins with
-    /// the host of the number `host`; if its node has no replica, the others are asked.
+    /// Begins to read, and waits until a message is there or none seems to be. If the node of the first
+    /// host has no replica, the others are asked. `known`: the offset of a message that is there; with it,
+    /// none is there if none has come.
     pub(crate) async fn open(
         login: &Arc<Login>,
         stream: &str,
         place: Place,
+        known: Option<i64>,
         patience: Duration,
     ) -> Result<Self, StreamError> {
         let mut host = 0;
         loop {
-            let opened = Self::open_at(login, host, stream, place, patience).await;
+            let opened = Self::open_at(login, host, stream, (place, known), patience).await;
             host += 1;
             match opened {
                 Err(StreamError::NoReplica(_)) if host < login.servers.hosts.len() => {}
@@ -137,7 +145,7 @@ impl StreamConsumer {
         login: &Arc<Login>,
         host: usize,
         stream: &str,
-        place: Place,
+        (place, known): (Place, Option<i64>),
         patience: Duration,
     ) -> Result<Self, StreamError> {
         let connection = connect(login, host).await?;
@@ -153,6 +161,7 @@ impl StreamConsumer {
             pending_bytes: 0,
             awaited: 0,
             has_waiter: false,
+            has_waited: false,
             messages: 0,
             unacknowledged: 0,
             last_tag: 0,
@@ -171,16 +180,26 @@ impl StreamConsumer {
         while consumer.awaited > 0 {
             consumer.event().await?;
         }
-        consumer.settle().await?;
+        consumer.settle(known).await?;
         Ok(consumer)
     }
 
-    /// Waits until the first messages are there, or none is known to be.
-    async fn settle(&mut self) -> Result<(), StreamError> {
+    /// Waits until the first messages are there, or none seems to be.
+    async fn settle(&mut self, known: Option<i64>) -> Result<(), StreamError> {
         let mut out = Vec::new();
-        put_consume(&mut out, &self.stream, WAITER, Place::Next);
+        let place = known.map_or(Place::Next, Place::Offset);
+        put_consume(&mut out, &self.stream, WAITER, place);
         self.has_waiter = true;
         self.ask(&out, 1).await?;
+        if known.is_some() {
+            while self.pending.is_empty() && !self.has_waited {
+                self.event().await?;
+            }
+            out.clear();
+            put_qos(&mut out, self.prefetch);
+            self.ask(&out, 1).await?;
+            return self.event_or_answers().await;
+        }
         self.event_or_answers().await?;
         if self.pending.is_empty() {
             out.clear();
@@ -190,12 +209,39 @@ impl StreamConsumer {
             self.event_or_answers().await?;
         }
         if self.pending.is_empty() {
-            out.clear();
-            put_queue_declare(&mut out, CHANNEL, &self.stream, PASSIVE, |_| ());
-            self.ask(&out, 1).await?;
-            self.event_or_answers().await?;
+            self.count().await?;
         }
         Ok(())
+    }
+
+    /// Asks for the number of messages, and waits for it or for a message.
+    async fn count(&mut self) -> Result<(), StreamError> {
+        let mut out = Vec::new();
+        put_queue_declare(&mut out, CHANNEL, &self.stream, PASSIVE, |_| ());
+        self.ask(&out, 1).await?;
+        self.event_or_answers().await
+    }
+
+    /// Watches a stream that seems empty. Returns false as soon as there is a message.
+    ///
+    /// # Errors
+    /// If the server counts messages in the stream and sends none.
+    pub(crate) async fn stays_empty(&mut self) -> Result<bool, StreamError> {
+        let message = async {
+            while self.pending.is_empty() {
+                self.next_event().await?;
+            }
+            Ok(())
+        };
+        if let Ok(message) = tokio::time::timeout(WATCHED, message).await {
+            return message.map(|()| false);
+        }
+        self.count().await?;
+        if self.pending.is_empty() {
+            self.see_empty().map(|()| true)
+        } else {
+            Ok(false)
+        }
     }
 
     /// Waits until all answers or a message is there.
@@ -220,7 +266,7 @@ impl StreamConsumer {
     }
 
     /// Returns an error if the server counts messages in the stream.
-    pub(crate) fn see_empty(&self) -> Result<(), StreamError> {
+    fn see_empty(&self) -> Result<(), StreamError> {
         match self.messages {
             0 => Ok(()),
             _ => Err(StreamError::Silent(self.connection.address.clone())),
@@ -369,8 +415,10 @@ impl StreamConsumer {
                     self.unacknowledged += 1;
                     self.in_round += 1;
                     self.last_tag = whole.tag;
-                    return Ok(());
+                } else {
+                    self.has_waited = true;
                 }
+                return Ok(());
             }
         }
     }
@@ -493,7 +541,7 @@ mod tests {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let login = Arc::new(server.login());
         let limit = Duration::from_secs(60);
-        let opened = StreamConsumer::open(&login, "q", Place::First, limit);
+        let opened = StreamConsumer::open(&login, "q", Place::First, None, limit);
         let opened = runtime.unwrap().block_on(opened);
         let Err(error @ StreamError::Version(_)) = opened.map(|_| ()) else {
             panic!("it is asked");
