@@ -153,8 +153,9 @@ fn publishes(exclusive: bool) {
     let list = stdout(&output_with("dlq list --output json", &config, &[]));
     assert_eq!(list.lines().count(), 10);
     // An earlier version has written this one.
-    let earlier = "walrelay.dlq.class: rejected\r\nwalrelay.dlq.slot: walrelay\r\n\
-                   walrelay.dlq.lsn: 0/1\r\nwalrelay.dlq.row: 0\r\nwalrelay.dlq.event.id: e-1\r\n";
+    let earlier = "Nats-Msg-Id: dead-letter/walrelay/0/1 0/e-1\r\nwalrelay.dlq.class: rejected\r\n\
+                   walrelay.dlq.slot: walrelay\r\nwalrelay.dlq.lsn: 0/1\r\n\
+                   walrelay.dlq.row: 0\r\nwalrelay.dlq.event.id: e-1\r\n";
     client.publish(&dead, earlier, b"secret-value");
     let redrive = format!("dlq redrive --yes --class rejected --topic-override {stream}.a.b");
     let output = output_with(&redrive, &config, &[]);
