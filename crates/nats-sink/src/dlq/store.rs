@@ -72,30 +72,9 @@ impl DeadLetterStore for NatsDeadLetters {
 
     fn read_open(&self, address: DlqAddress<'_>, writes: bool, _: Epoch) -> ReadOpen {
         let (store, subject) = (self.clone(), address.topic.to_owned());
-        let mut events = OpenEvents::new(address.slot.to_owned());
-        let mut log = None;
-        Box::new(move || {
-            let mut read = || {
-                if log.is_none() {
-                    log = store.log(&subject, OPEN_TIMEOUT)?;
-                }
-                match &mut log {
-                    Some(log) => log.read(&mut |entry| events.add(entry)),
-                    None => Ok(()),
-                }
-            };
-            match read() {
-                Ok(()) => Ok(events.iter().cloned().collect()),
-                Err(failure) => {
-                    log = None;
-                    events.clear();
-                    // A relay that writes no dead letters needs no right to read them.
-                    if !writes && is_denied(&failure) {
-                        return Ok(Vec::new());
-                    }
-                    Err(failure.into())
-                }
-            }
-        })
+        let open = move || store.log(&subject, OPEN_TIMEOUT);
+        // A relay that writes no dead letters needs no right to read them.
+        let means_none = move |failure: &SinkFailure| !writes && is_denied(failure);
+        OpenEvents::reader(address.slot, open, SubjectLog::read, means_none)
     }
 }

@@ -74,33 +74,12 @@ impl DeadLetterStore for RedisDeadLetters {
 
     fn read_open(&self, address: DlqAddress<'_>, writes: bool, _: Epoch) -> ReadOpen {
         let (store, stream) = (self.clone(), address.topic.to_owned());
-        let mut events = OpenEvents::new(address.slot.to_owned());
-        let mut log = None;
-        Box::new(move || {
-            let mut read = || {
-                if log.is_none() {
-                    log = store.log(&stream, OPEN_TIMEOUT)?;
-                }
-                match &mut log {
-                    Some(log) => log.read_all(&mut |entry| events.add(entry)),
-                    None => Ok(()),
-                }
-            };
-            match read() {
-                Ok(()) => Ok(events.iter().cloned().collect()),
-                Err(error) => {
-                    log = None;
-                    events.clear();
-                    match error {
-                        // A relay that writes no dead letters needs no right to read them. A login that is
-                        // refused says nothing of them.
-                        RedisError::Denied { code, .. } if !writes && code == "NOPERM" => {
-                            Ok(Vec::new())
-                        }
-                        error => Err(error.into()),
-                    }
-                }
-            }
-        })
+        let open = move || store.log(&stream, OPEN_TIMEOUT);
+        // A relay that writes no dead letters needs no right to read them. A login that is refused says
+        // nothing of them.
+        let means_none = move |error: &RedisError| {
+            !writes && matches!(error, RedisError::Denied { code, .. } if code == "NOPERM")
+        };
+        OpenEvents::reader(address.slot, open, StreamLog::read_all, means_none)
     }
 }

@@ -1,8 +1,9 @@
 use std::collections::HashMap;
+use std::error::Error;
 use std::fmt;
 
 use super::entry::DlqEntry;
-use super::interface::{DlqRecord, OpenDeadLetter};
+use super::interface::{DlqRecord, OpenDeadLetter, ReadOpen};
 use crate::EventPosition;
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
@@ -23,6 +24,46 @@ impl OpenEvents {
             slot,
             events: HashMap::new(),
         }
+    }
+
+    /// Makes the reader of the open dead letters of a slot, for a sink whose log begins anew after an error.
+    /// `open`: opens the log; `None`: there is no topic. `read`: as [`DlqLog::read`](super::DlqLog::read).
+    /// An error for which `means_none` holds means that there is no dead letter.
+    pub fn reader<L, R, E>(
+        slot: &str,
+        mut open: impl FnMut() -> Result<Option<L>, E> + Send + 'static,
+        mut read: R,
+        means_none: impl Fn(&E) -> bool + Send + 'static,
+    ) -> ReadOpen
+    where
+        L: Send + 'static,
+        R: FnMut(&mut L, &mut dyn FnMut(DlqEntry)) -> Result<(), E> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>> + 'static,
+    {
+        let mut events = Self::new(slot.to_owned());
+        let mut log = None;
+        Box::new(move || {
+            let mut read_on = || {
+                if log.is_none() {
+                    log = open()?;
+                }
+                match &mut log {
+                    Some(log) => read(log, &mut |entry| events.add(entry)),
+                    None => Ok(()),
+                }
+            };
+            match read_on() {
+                Ok(()) => Ok(events.iter().cloned().collect()),
+                Err(error) => {
+                    log = None;
+                    events.clear();
+                    if means_none(&error) {
+                        return Ok(Vec::new());
+                    }
+                    Err(error.into())
+                }
+            }
+        })
     }
 
     /// Adds a dead letter of the slot, or resolves it. Other records change nothing.
