@@ -23,8 +23,6 @@ const FIRST_COUNT: u64 = 16;
 pub(crate) const MAX_COUNT: u64 = 256;
 /// The bytes of messages that are read at once, if their sizes are those of the ones before.
 const TARGET_BYTES: u64 = 1 << 20;
-/// The reason of a server that another one may be ahead of.
-const BEHIND: ProtocolError = ProtocolError("the stream changes its leader");
 /// The subject that all messages have.
 pub(crate) const ALL: &str = ">";
 
@@ -149,6 +147,15 @@ impl Server {
     }
 }
 
+/// The reason why an end of a stream counts for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Untaken {
+    /// The stream was deleted, or made anew.
+    NotTheSame,
+    /// The server may lack messages that another one has given, or will give.
+    Behind,
+}
+
 /// Reads the messages of a stream that have a subject, in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct StreamReader {
@@ -223,13 +230,44 @@ impl StreamReader {
     /// the one that was asked before: its answer changes nothing.
     pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
         let extent = server.extent(&self.topic, &self.stream)?;
+        let found = self.take_end(extent);
+        found.map_err(|why| self.failure(server, why))
+    }
+
+    /// Returns true if messages were read since the end was found or verified last.
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.next != self.found_at
+    }
+
+    /// Asks for the end, and sees that what was read since it was found last is all that the stream had.
+    /// If another server may have given the messages, they are read once more: it may have passed over
+    /// those that it lacks.
+    ///
+    /// # Errors
+    /// As [`find_end`](Self::find_end), and if the stream has another leader than when they were read.
+    pub(crate) fn verify(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
+        let extent = server.extent(&self.topic, &self.stream)?;
+        let verified = self.take_verified_end(extent);
+        verified.map_err(|why| self.failure(server, why))
+    }
+
+    fn failure(&self, server: &Server, why: Untaken) -> SinkFailure {
+        match why {
+            Untaken::NotTheSame => not_the_same(&self.topic),
+            Untaken::Behind => {
+                server.failure(&self.topic, ProtocolError("the stream changes its leader"))
+            }
+        }
+    }
+
+    fn take_end(&mut self, extent: Option<Extent>) -> Result<Extent, Untaken> {
         let extent = extent.filter(|extent| extent.created == self.created);
-        let extent = extent.ok_or_else(|| not_the_same(&self.topic))?;
+        let extent = extent.ok_or(Untaken::NotTheSame)?;
         let end = extent.last.saturating_add(1);
         if end < self.end {
             return Err(match extent.leader {
-                Some(_) => server.failure(&self.topic, BEHIND),
-                None => not_the_same(&self.topic),
+                Some(_) => Untaken::Behind,
+                None => Untaken::NotTheSame,
             });
         }
         self.end = end;
@@ -238,18 +276,14 @@ impl StreamReader {
         Ok(extent)
     }
 
-    /// Sees that what was read since the end was found is all that the stream had. If another server may
-    /// have given the messages, they are read once more: it may have passed over those that it lacks.
-    ///
-    /// # Errors
-    /// As [`find_end`](Self::find_end), and if the stream has another leader.
-    pub(crate) fn verify(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
+    fn take_verified_end(&mut self, extent: Option<Extent>) -> Result<Extent, Untaken> {
         let (leader, found_at) = (self.leader.clone(), self.found_at);
-        let verified = self.find_end(server).and_then(|extent| {
-            if extent.leader == leader {
-                Ok(extent)
+        let is_unverified = self.is_unverified();
+        let verified = self.take_end(extent).and_then(|extent| {
+            if is_unverified && extent.leader != leader {
+                Err(Untaken::Behind)
             } else {
-                Err(server.failure(&self.topic, BEHIND))
+                Ok(extent)
             }
         });
         if verified.is_err() {
@@ -287,4 +321,72 @@ impl StreamReader {
 
 fn size(message: &StoredMessage) -> u64 {
     (message.kept.headers.len() + message.kept.payload.len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(last: u64, leader: Option<&str>) -> Extent {
+        Extent {
+            first: 1,
+            last,
+            subjects: vec!["s".to_owned()],
+            created: "T".to_owned(),
+            transforms: false,
+            leader: leader.map(str::to_owned),
+        }
+    }
+
+    /// Makes a reader that has read up to this number from a stream with the last number 9.
+    fn reader(next: u64, leader: Option<&str>) -> StreamReader {
+        let stream = "S".to_owned();
+        let mut reader = StreamReader::new(
+            "s",
+            stream,
+            "s".to_owned(),
+            &extent(9, leader),
+            1,
+            MAX_COUNT,
+        );
+        reader.next = next;
+        reader
+    }
+
+    #[test]
+    fn what_was_read_before_a_change_of_leader_is_read_once_more() {
+        let mut reader = reader(5, Some("a"));
+        let of_b = Some(extent(9, Some("b")));
+        assert_eq!(reader.take_verified_end(of_b.clone()), Err(Untaken::Behind));
+        assert_eq!(reader.next(), 1);
+        // An error in the middle of a part does not make it count either.
+        reader.next = 7;
+        let of_c = Some(extent(9, Some("c")));
+        assert_eq!(reader.take_verified_end(of_c), Err(Untaken::Behind));
+        assert_eq!(reader.next(), 1);
+        // Nothing was read under the former leader.
+        reader.take_verified_end(of_b.clone()).unwrap();
+        reader.next = 10;
+        reader.take_verified_end(of_b).unwrap();
+        assert!(!reader.is_unverified());
+        assert_eq!(reader.next(), 10);
+    }
+
+    #[test]
+    fn an_end_that_is_lower_changes_nothing() {
+        let mut of_cluster = reader(5, Some("a"));
+        let lower = of_cluster.take_end(Some(extent(8, Some("a"))));
+        assert_eq!(lower, Err(Untaken::Behind));
+        assert_eq!((of_cluster.next(), of_cluster.end()), (5, 10));
+        // One server that has lost messages has another stream.
+        let lower = reader(5, None).take_end(Some(extent(8, None)));
+        assert_eq!(lower, Err(Untaken::NotTheSame));
+        let other = Extent {
+            created: "U".to_owned(),
+            ..extent(20, None)
+        };
+        for end in [None, Some(other)] {
+            assert_eq!(reader(5, None).take_end(end), Err(Untaken::NotTheSame));
+        }
+    }
 }

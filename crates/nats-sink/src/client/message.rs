@@ -16,7 +16,7 @@ pub(super) const NULL: &str = "walrelay.null";
 pub(super) const TIMESTAMP: &str = "walrelay.timestamp";
 /// The system, timeline and slot that a position is of.
 pub(super) const SOURCE: &str = "walrelay.source";
-/// Which headers a dead letter has: those of its event and of the relay, in their order. Each item is
+/// The list of a dead letter's headers, of its event and of the relay, in their order. Each item is
 /// `+N` for the next N lines, whose values are percent-encoded with their `%`, or a header that can be
 /// no line: `NAME:VALUE`, or `NAME!` if the value is null, in base64.
 pub(super) const HEADERS: &str = "walrelay.dlq.headers";

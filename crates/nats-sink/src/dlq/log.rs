@@ -25,8 +25,6 @@ pub(super) struct SubjectLog {
     subject: String,
     /// `None`: the stream is looked for, and read from its beginning.
     reader: Option<StreamReader>,
-    /// Messages were read since the stream was last seen to be the same.
-    is_unverified: bool,
     sender: RecordSender,
 }
 
@@ -42,7 +40,6 @@ impl SubjectLog {
             server: Server::new(login, patience)?,
             subject: subject.to_owned(),
             reader: None,
-            is_unverified: false,
             sender: RecordSender::new(factory),
         };
         log.find_stream().map_err(of_dead_letters)?;
@@ -66,7 +63,6 @@ impl SubjectLog {
             begin,
             AT_ONCE as u64,
         ));
-        self.is_unverified = false;
         Ok(())
     }
 
@@ -75,7 +71,7 @@ impl SubjectLog {
         if self.reader.is_none() {
             self.find_stream()?;
         } else {
-            self.find_end(StreamReader::find_end)?;
+            self.verify()?;
         }
         let Some(reader) = &mut self.reader else {
             return Ok(());
@@ -83,30 +79,25 @@ impl SubjectLog {
         // Other subjects may be written faster than they are read.
         let end = reader.end();
         while reader.next() < end {
-            self.is_unverified = true;
             for message in reader.read(&mut self.server)? {
                 each(entry(&self.subject, message));
             }
         }
-        if self.is_unverified {
+        if reader.is_unverified() {
             // A server without the newest messages, or another stream of the name, would have made the
             // reader pass over what it does not have.
-            self.find_end(StreamReader::verify)?;
-            self.is_unverified = false;
+            self.verify()?;
         }
         Ok(())
     }
 
     /// Sees that the stream is the one that was read and has the subject, and asks for its end.
     /// Otherwise it is read anew.
-    fn find_end(
-        &mut self,
-        find: fn(&mut StreamReader, &mut Server) -> Result<Extent, SinkFailure>,
-    ) -> Result<(), SinkFailure> {
+    fn verify(&mut self) -> Result<(), SinkFailure> {
         let Some(reader) = &mut self.reader else {
             return Ok(());
         };
-        let found = find(reader, &mut self.server);
+        let found = reader.verify(&mut self.server);
         let found = found.and_then(|extent| see_subject(&self.subject, &extent));
         if found.as_ref().is_err_and(is_not_the_same) {
             self.reader = None;
