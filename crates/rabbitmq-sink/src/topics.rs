@@ -115,11 +115,13 @@ async fn follow(
         Err(StreamError::Missing(_)) => return Ok(None),
         opened => opened?,
     };
-    if first.first().is_none() && first.stays_empty().await? {
-        return Ok(Some((followed(name, first, None, 0, patience), 0)));
+    if first.first().is_none() {
+        first.watch().await?;
     }
     let start = first.first().map(|message| message.record.offset);
-    let first_offset = start.unwrap_or_default();
+    let Some(first_offset) = start else {
+        return Ok(Some((followed(name, first, None, 0, patience), 0)));
+    };
     let mut last = open(Place::LastChunk).await?;
     // The last chunk may not be committed yet.
     last.wait().await?;

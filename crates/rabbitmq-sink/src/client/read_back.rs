@@ -37,35 +37,15 @@ pub(crate) fn delivered(
     };
     let mut offset = None;
     let mut from = Reader { rest: properties };
-    let flags = from.u16()?;
-    let has = |bit: u8| flags >> bit & 1 == 1;
-    // content-type, content-encoding.
-    for bit in [15, 14] {
-        if has(bit) {
-            from.short_string()?;
-        }
-    }
-    if has(13) {
+    let (flags, message_id) = from.properties(|from| {
         from.table(|name, value| match (name, value) {
             (name, Value::Integer(at)) if name == OFFSET_HEADER.as_bytes() => offset = Some(at),
             (name, value) => take_header(&mut record, name, value),
-        })?;
-    }
-    // delivery-mode and priority; correlation-id, reply-to and expiration.
-    for bit in [12, 11] {
-        if has(bit) {
-            from.take(1)?;
-        }
-    }
-    for bit in [10, 9, 8] {
-        if has(bit) {
-            from.short_string()?;
-        }
-    }
-    if has(7) {
-        record.event_id = Some(from.short_string()?.to_vec());
-    }
-    if has(6) {
+        })
+    })?;
+    record.event_id = message_id.map(<[u8]>::to_vec);
+    // The timestamp follows.
+    if flags >> 6 & 1 == 1 {
         let seconds = i64::try_from(from.u64()?).ok();
         record.timestamp_ms = seconds.and_then(|seconds| seconds.checked_mul(1000));
     }

@@ -33,7 +33,7 @@ use super::{
 /// The most messages that are sent before they are acknowledged, and the rest of what the server writes
 /// as one chunk.
 const PREFETCH: u16 = 256;
-/// The same from the last chunk on: more than are written until an answer comes, or the end is not found.
+/// The most from the last chunk on: more than are written until an answer comes, or the end is not found.
 const PREFETCH_AT_END: u16 = 10_000;
 /// A stream that seems empty is watched for so long: its messages are counted every 5 s
 /// (`stream_tick_interval`), at first this long after a change of its leader.
@@ -222,11 +222,11 @@ impl StreamConsumer {
         self.event_or_answers().await
     }
 
-    /// Watches a stream that seems empty. Returns false as soon as there is a message.
+    /// Watches a stream that seems empty, until there is a message or it is known that there is none.
     ///
     /// # Errors
     /// If the server counts messages in the stream and sends none.
-    pub(crate) async fn stays_empty(&mut self) -> Result<bool, StreamError> {
+    pub(crate) async fn watch(&mut self) -> Result<(), StreamError> {
         let message = async {
             while self.pending.is_empty() {
                 self.next_event().await?;
@@ -234,14 +234,13 @@ impl StreamConsumer {
             Ok(())
         };
         if let Ok(message) = tokio::time::timeout(WATCHED, message).await {
-            return message.map(|()| false);
+            return message;
         }
         self.count().await?;
-        if self.pending.is_empty() {
-            self.see_empty().map(|()| true)
-        } else {
-            Ok(false)
+        if self.pending.is_empty() && self.messages > 0 {
+            return Err(StreamError::Silent(self.connection.address.clone()));
         }
+        Ok(())
     }
 
     /// Waits until all answers or a message is there.
@@ -263,14 +262,6 @@ impl StreamConsumer {
     /// Returns the first message that was not read yet.
     pub(crate) fn first(&self) -> Option<&Delivered> {
         self.pending.front()
-    }
-
-    /// Returns an error if the server counts messages in the stream.
-    fn see_empty(&self) -> Result<(), StreamError> {
-        match self.messages {
-            0 => Ok(()),
-            _ => Err(StreamError::Silent(self.connection.address.clone())),
-        }
     }
 
     /// Reads messages of about so many bytes, or fewer if the end is reached. Returns those that

@@ -235,39 +235,17 @@ fn header<'a>(channel: u16, from: &mut Reader<'a>) -> Result<Frame<'a>, Protocol
     from.take(4)?;
     let body = from.u64()?;
     let properties = from.rest;
-    let flags = from.u16()?;
-    let has = |bit: u8| flags >> bit & 1 == 1;
-    for bit in [15, 14] {
-        if has(bit) {
-            from.short_string()?;
-        }
-    }
-    let [position, key] = if has(13) {
-        from.table_texts([super::POSITION_HEADER, super::KEY_HEADER])?
-    } else {
-        [None; 2]
-    };
-    // delivery-mode and priority; correlation-id, reply-to and expiration.
-    for bit in [12, 11] {
-        if has(bit) {
-            from.take(1)?;
-        }
-    }
-    for bit in [10, 9, 8] {
-        if has(bit) {
-            from.short_string()?;
-        }
-    }
+    let [mut position, mut key] = [None; 2];
+    let (_, message_id) = from.properties(|from| {
+        [position, key] = from.table_texts([super::POSITION_HEADER, super::KEY_HEADER])?;
+        Ok(())
+    })?;
     Ok(Frame::Header {
         channel,
         body,
         position,
         key,
-        message_id: if has(7) {
-            Some(from.short_string()?)
-        } else {
-            None
-        },
+        message_id,
         properties,
     })
 }
@@ -280,7 +258,7 @@ pub(crate) enum Value<'a> {
     Integer(i64),
     Boolean(bool),
     Void,
-    /// Of a type that this client has no use for.
+    /// A value of a type that this client has no use for.
     Other,
 }
 
@@ -329,6 +307,42 @@ impl<'a> Reader<'a> {
     pub(crate) fn long_string(&mut self) -> Result<&'a [u8], ProtocolError> {
         let length = self.u32()?;
         self.take(length as usize)
+    }
+
+    /// Reads the properties of a message up to its id, and with `headers` the table of headers, if there
+    /// is one. Returns the flags of the properties, and the id.
+    pub(crate) fn properties(
+        &mut self,
+        headers: impl FnOnce(&mut Self) -> Result<(), ProtocolError>,
+    ) -> Result<(u16, Option<&'a [u8]>), ProtocolError> {
+        let flags = self.u16()?;
+        let has = |bit: u8| flags >> bit & 1 == 1;
+        // content-type, content-encoding.
+        for bit in [15, 14] {
+            if has(bit) {
+                self.short_string()?;
+            }
+        }
+        if has(13) {
+            headers(self)?;
+        }
+        // delivery-mode and priority; correlation-id, reply-to and expiration.
+        for bit in [12, 11] {
+            if has(bit) {
+                self.take(1)?;
+            }
+        }
+        for bit in [10, 9, 8] {
+            if has(bit) {
+                self.short_string()?;
+            }
+        }
+        let message_id = if has(7) {
+            Some(self.short_string()?)
+        } else {
+            None
+        };
+        Ok((flags, message_id))
     }
 
     /// Reads a table, and returns the texts that it has under these names.
