@@ -28,13 +28,13 @@ const ADDRESS: DlqAddress<'static> = DlqAddress {
 /// The subject that the events are bound for, which is one of the same stream.
 const EVENTS: &str = "letters.events";
 
-struct Letters {
+struct Dlq {
     server: Server,
     kind: NatsKind,
     sink: OpenSink,
 }
 
-impl Letters {
+impl Dlq {
     fn new() -> Self {
         Self::with(|_| {})
     }
@@ -48,9 +48,9 @@ impl Letters {
         change(&mut section);
         let kind = NatsKind::new(&section, &options()).unwrap();
         let sink = OpenSink::new(&mut kind.factory(None).0, None);
-        let letters = Self { server, kind, sink };
-        letters.create();
-        letters
+        let dlq = Self { server, kind, sink };
+        dlq.create();
+        dlq
     }
 
     fn create(&self) {
@@ -112,7 +112,7 @@ impl Letters {
     }
 
     /// Writes the dead letter of the event with this number, with a key of its own.
-    fn letter(&mut self, number: u64, slot: &str) {
+    fn dead_letter(&mut self, number: u64, slot: &str) {
         let key = number.to_string();
         self.write(
             slot,
@@ -164,39 +164,39 @@ fn redrive() -> Action {
 
 #[test]
 fn the_open_ones_are_those_that_are_not_resolved() {
-    let mut letters = Letters::new();
-    let mut read = letters.reader();
+    let mut dlq = Dlq::new();
+    let mut read = dlq.reader();
     assert_eq!(read().unwrap(), [], "there is none");
     // Other subjects of the stream, more than are read at once.
-    let mut client = letters.client();
+    let mut client = dlq.client();
     let others: Vec<_> = (0..600)
         .map(|_| ("letters.other", String::new(), &b"other"[..]))
         .collect();
     client.publish_all(&others);
     for number in 1..=40 {
-        letters.letter(number, "s");
+        dlq.dead_letter(number, "s");
     }
     client.publish_all(&others);
-    letters.letter(41, "other");
+    dlq.dead_letter(41, "other");
     // The same event, which two slots refuse, is two dead letters.
-    letters.letter(40, "other");
+    dlq.dead_letter(40, "other");
     let other = DlqAddress {
         slot: "other",
         ..ADDRESS
     };
-    let mut of_other = letters.store().read_open(other, true, Box::new(|| None));
+    let mut of_other = dlq.store().read_open(other, true, Box::new(|| None));
     assert_eq!(of_other().unwrap().len(), 2);
     client.publish(SUBJECT, "", b"no dead letter");
     assert_eq!(read().unwrap().len(), 40);
     // All of them have the id `1`, as those of several tables may.
-    let (summary, _) = letters.carry_out(Action::Drop);
+    let (summary, _) = dlq.carry_out(Action::Drop);
     assert_eq!(summary.done, 40);
     assert_eq!(read().unwrap(), []);
-    assert_eq!(letters.reader()().unwrap(), []);
+    assert_eq!(dlq.reader()().unwrap(), []);
     assert_eq!(of_other().unwrap().len(), 2);
     // One that was resolved is written again by a relay that was killed.
-    letters.letter(1, "s");
-    letters.letter(42, "s");
+    dlq.dead_letter(1, "s");
+    dlq.dead_letter(42, "s");
     assert_eq!(read().unwrap().len(), 1);
     // Somebody deletes one of another slot.
     let messages = client.messages(STREAM, SUBJECT);
@@ -208,10 +208,10 @@ fn the_open_ones_are_those_that_are_not_resolved() {
     let delete = json!({"seq": last.unwrap().seq});
     client.api(&format!("STREAM.MSG.DELETE.{STREAM}"), &delete);
     client.publish_all(&others);
-    letters.letter(43, "s");
+    dlq.dead_letter(43, "s");
     assert_eq!(read().unwrap().len(), 2);
 
-    let mut opened = letters.store().open(SUBJECT, PATIENCE).unwrap().unwrap();
+    let mut opened = dlq.store().open(SUBJECT, PATIENCE).unwrap().unwrap();
     opened.read(&|_| true).unwrap();
     assert_eq!(opened.foreign(), 1);
     let listed = opened.selected(false);
@@ -236,7 +236,7 @@ fn content(message: &NatsMessage) -> (BTreeMap<String, String>, Vec<u8>) {
 
 #[test]
 fn a_redriven_event_is_the_one_that_was_refused() {
-    let mut letters = Letters::new();
+    let mut dlq = Dlq::new();
     let header = |name, value| Header { name, value };
     let headers = [
         header("event-type", Some(&b"Paid: 100%25"[..])),
@@ -282,20 +282,20 @@ fn a_redriven_event_is_the_one_that_was_refused() {
             topic: "sent",
             ..*event
         };
-        letters.server.create("sent");
-        letters.sink.send(&sent);
-        letters.sink.delivered();
-        letters.write("s", event);
-        let (summary, failed) = letters.carry_out(redrive());
+        dlq.server.create("sent");
+        dlq.sink.send(&sent);
+        dlq.sink.delivered();
+        dlq.write("s", event);
+        let (summary, failed) = dlq.carry_out(redrive());
         assert_eq!((summary.done, failed.len()), (1, 0), "{failed:?}");
-        let redriven = letters.events().pop().unwrap();
-        let expected = letters.client().messages("sent", ">").pop().unwrap();
+        let redriven = dlq.events().pop().unwrap();
+        let expected = dlq.client().messages("sent", ">").pop().unwrap();
         assert_eq!(content(&redriven), content(&expected));
-        letters.client().delete_stream("sent");
+        dlq.client().delete_stream("sent");
     }
     // Neither again, nor with a header that NATS would obey.
     let rollup = [header("Nats-Rollup", Some(b"all"))];
-    letters.write(
+    dlq.write(
         "s",
         &Record {
             headers: &rollup,
@@ -303,27 +303,27 @@ fn a_redriven_event_is_the_one_that_was_refused() {
             ..base
         },
     );
-    let (summary, failed) = letters.carry_out(redrive());
+    let (summary, failed) = dlq.carry_out(redrive());
     assert_eq!((summary.done, summary.failed), (0, 1));
     assert!(
         matches!(&failed[..], [NotRedriven::Refused(_)]),
         "{failed:?}"
     );
-    assert_eq!(letters.events().len(), 3);
-    assert_eq!(letters.reader()().unwrap().len(), 1);
+    assert_eq!(dlq.events().len(), 3);
+    assert_eq!(dlq.reader()().unwrap().len(), 1);
 }
 
 #[test]
 fn a_dead_letter_of_an_earlier_version_stays_open_and_is_not_redriven() {
-    let mut letters = Letters::new();
+    let mut dlq = Dlq::new();
     // Its headers may have lost a percent sign, a null, or a name.
     let headers = "Nats-Msg-Id: dead-letter/s/0/1 0/1\r\nwalrelay.position: 0/1 0\r\n\
                    walrelay.key: k\r\nnote: 100%25\r\nwalrelay.dlq.class: rejected\r\n\
                    walrelay.dlq.slot: s\r\nwalrelay.dlq.lsn: 0/1\r\nwalrelay.dlq.row: 0\r\n\
                    walrelay.dlq.topic: letters.events\r\nwalrelay.dlq.event.id: 1\r\n";
-    letters.client().publish(SUBJECT, headers, b"value");
+    dlq.client().publish(SUBJECT, headers, b"value");
     // One behind it of its key waits.
-    letters.write(
+    dlq.write(
         "s",
         &Record {
             topic: EVENTS,
@@ -334,88 +334,80 @@ fn a_dead_letter_of_an_earlier_version_stays_open_and_is_not_redriven() {
         },
     );
     let parking = Arc::new(Parking::new());
-    let watch = letters
-        .store()
-        .watch(ADDRESS, Arc::clone(&parking))
-        .unwrap();
+    let watch = dlq.store().watch(ADDRESS, Arc::clone(&parking)).unwrap();
     eventually(PATIENCE, || parking.is_ready());
     assert_eq!(parking.open(), 2);
-    let (summary, failed) = letters.carry_out(redrive());
+    let (summary, failed) = dlq.carry_out(redrive());
     assert_eq!((summary.done, summary.failed, summary.held_back), (0, 1, 1));
     assert!(matches!(&failed[..], [NotRedriven::Inexact]), "{failed:?}");
-    assert_eq!(letters.events(), []);
-    assert_eq!(letters.reader()().unwrap().len(), 2);
-    let (summary, _) = letters.carry_out(Action::Drop);
+    assert_eq!(dlq.events(), []);
+    assert_eq!(dlq.reader()().unwrap().len(), 2);
+    let (summary, _) = dlq.carry_out(Action::Drop);
     assert_eq!(summary.done, 2);
-    assert_eq!(letters.reader()().unwrap(), []);
+    assert_eq!(dlq.reader()().unwrap(), []);
     eventually(PATIENCE, || parking.open() == 0);
     drop(watch);
 }
 
 #[test]
 fn a_stream_that_is_made_anew_is_read_anew() {
-    let mut letters = Letters::new();
-    let mut read = letters.reader();
+    let mut dlq = Dlq::new();
+    let mut read = dlq.reader();
     for number in 1..=3 {
-        letters.letter(number, "s");
+        dlq.dead_letter(number, "s");
     }
     assert_eq!(read().unwrap().len(), 3);
-    letters.client().delete_stream(STREAM);
+    dlq.client().delete_stream(STREAM);
     let error = read().unwrap_err().to_string();
     assert!(error.contains("made anew"), "{error}");
     assert_eq!(read().unwrap(), []);
-    assert!(letters.store().open(SUBJECT, PATIENCE).unwrap().is_none());
-    letters.create();
+    assert!(dlq.store().open(SUBJECT, PATIENCE).unwrap().is_none());
+    dlq.create();
     for number in 1..=3 {
-        letters.letter(number, "s");
+        dlq.dead_letter(number, "s");
     }
     assert_eq!(read().unwrap().len(), 3);
     // Nor are more messages than before taken for later ones.
-    letters.client().delete_stream(STREAM);
-    letters.create();
+    dlq.client().delete_stream(STREAM);
+    dlq.create();
     for number in 4..=8 {
-        letters.letter(number, "s");
+        dlq.dead_letter(number, "s");
     }
     read().unwrap_err();
     assert_eq!(read().unwrap().len(), 5);
     // A stream in which dead letters have another subject hides them.
     let transform = json!({"subject_transform": {"src": SUBJECT, "dest": "letters.moved"}});
-    letters.client().delete_stream(STREAM);
+    dlq.client().delete_stream(STREAM);
     let subjects = format!("{STREAM}.>");
-    letters
-        .client()
-        .create_stream(STREAM, &[&subjects], &transform);
-    let mut read = letters.reader();
+    dlq.client().create_stream(STREAM, &[&subjects], &transform);
+    let mut read = dlq.reader();
     let error = read().unwrap_err().to_string();
     assert!(error.contains("other subjects"), "{error}");
 }
 
 #[test]
 fn a_server_that_goes_away_tells_nothing() {
-    let mut letters = Letters::new();
-    letters.letter(1, "s");
-    let mut read = letters.reader();
+    let mut dlq = Dlq::new();
+    dlq.dead_letter(1, "s");
+    let mut read = dlq.reader();
     let parking = Arc::new(Parking::new());
-    let watch = letters
-        .store()
-        .watch(ADDRESS, Arc::clone(&parking))
-        .unwrap();
+    let watch = dlq.store().watch(ADDRESS, Arc::clone(&parking)).unwrap();
     eventually(PATIENCE, || parking.is_ready());
     assert_eq!(parking.open(), 1);
     assert_eq!(read().unwrap().len(), 1);
-    letters.server.nats.kill();
+    dlq.server.nats.kill();
     parking.require_reading();
     read().unwrap_err();
     assert!(!parking.is_ready());
-    letters.server.nats.start_again();
+    dlq.server.nats.start_again();
     assert_eq!(read().unwrap().len(), 1);
     eventually(PATIENCE, || parking.is_ready());
     // That of another relay is known once a reading was required.
-    letters.letter(2, "s");
+    dlq.dead_letter(2, "s");
     parking.require_reading();
     eventually(PATIENCE, || parking.is_ready());
     assert_eq!(parking.open(), 2);
-    letters.carry_out(Action::Drop);
+    dlq.carry_out(Action::Drop);
     eventually(PATIENCE, || parking.open() == 0);
     drop(watch);
 }
@@ -425,12 +417,10 @@ fn a_redriven_event_is_stored_in_an_exclusive_stream() {
     let exclusive = |section: &mut NatsSection| {
         section.exclusive_stream = Some("only".to_owned());
     };
-    let mut letters = Letters::with(exclusive);
-    letters
-        .client()
-        .create_stream("only", &["only.>"], &json!({}));
-    letters.client().publish("only.event", "", b"of the relay");
-    letters.write(
+    let mut dlq = Dlq::with(exclusive);
+    dlq.client().create_stream("only", &["only.>"], &json!({}));
+    dlq.client().publish("only.event", "", b"of the relay");
+    dlq.write(
         "s",
         &Record {
             topic: "only.event",
@@ -440,12 +430,12 @@ fn a_redriven_event_is_stored_in_an_exclusive_stream() {
             ..Record::default()
         },
     );
-    assert_eq!(letters.carry_out(redrive()).0.done, 1);
-    let messages = letters.client().messages("only", ">");
+    assert_eq!(dlq.carry_out(redrive()).0.done, 1);
+    let messages = dlq.client().messages("only", ">");
     assert_eq!(messages.len(), 2);
     assert_eq!(messages[1].headers["Nats-Msg-Id"], "1");
-    assert_eq!(letters.reader()().unwrap(), []);
-    letters.client().delete_stream("only");
+    assert_eq!(dlq.reader()().unwrap(), []);
+    dlq.client().delete_stream("only");
 }
 
 #[test]

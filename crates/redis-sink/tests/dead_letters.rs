@@ -22,7 +22,7 @@ const ADDRESS: DlqAddress<'static> = DlqAddress {
     slot: "s",
 };
 
-struct Letters {
+struct Dlq {
     server: Server,
     kind: RedisKind,
     sink: Box<dyn Sink>,
@@ -30,7 +30,7 @@ struct Letters {
     sent: u64,
 }
 
-impl Letters {
+impl Dlq {
     fn new(ids: Ids) -> Self {
         let server = Server::start(ids);
         server.redis.client().run(&format!("DEL {STREAM}"));
@@ -86,7 +86,7 @@ impl Letters {
         assert_eq!(self.reports.failures(), []);
     }
 
-    fn letter(&mut self, number: u64, slot: &str) {
+    fn dead_letter(&mut self, number: u64, slot: &str) {
         let lsn = format!("0/{number:X}");
         let headers = [
             (dlq_headers::CLASS, "unroutable"),
@@ -111,33 +111,33 @@ impl Letters {
 #[test]
 fn the_open_ones_are_those_that_are_not_resolved() {
     for ids in [Ids::Position, Ids::Server] {
-        let mut letters = Letters::new(ids);
-        let mut read = letters.reader();
+        let mut dlq = Dlq::new(ids);
+        let mut read = dlq.reader();
         assert_eq!(read().unwrap(), [], "there is no stream");
         for number in 1..=40 {
-            letters.letter(number, "s");
+            dlq.dead_letter(number, "s");
         }
-        letters.letter(41, "other");
+        dlq.dead_letter(41, "other");
         // The same event, which two slots refuse, is two dead letters.
-        letters.letter(40, "other");
+        dlq.dead_letter(40, "other");
         let other = DlqAddress {
             slot: "other",
             ..ADDRESS
         };
-        let mut of_other = letters.store().read_open(other, true, Box::new(|| None));
+        let mut of_other = dlq.store().read_open(other, true, Box::new(|| None));
         assert_eq!(of_other().unwrap().len(), 2);
-        letters.client().run(&format!("XADD {STREAM} * a b"));
+        dlq.client().run(&format!("XADD {STREAM} * a b"));
         assert_eq!(read().unwrap().len(), 40);
         for number in 1..=30 {
-            letters.resolve(number);
+            dlq.resolve(number);
         }
         assert_eq!(read().unwrap().len(), 10);
-        assert_eq!(letters.reader()().unwrap().len(), 10);
+        assert_eq!(dlq.reader()().unwrap().len(), 10);
         // One that was resolved is written again by a relay that was killed.
-        letters.letter(1, "s");
+        dlq.dead_letter(1, "s");
         assert_eq!(read().unwrap().len(), 10);
 
-        let mut opened = letters.store().open(STREAM, PATIENCE).unwrap().unwrap();
+        let mut opened = dlq.store().open(STREAM, PATIENCE).unwrap().unwrap();
         opened.read(&|_| true).unwrap();
         assert_eq!(opened.foreign(), 1);
         let listed = opened.selected(false);
@@ -154,48 +154,45 @@ fn the_open_ones_are_those_that_are_not_resolved() {
 
 #[test]
 fn a_stream_that_is_deleted_is_read_anew() {
-    let mut letters = Letters::new(Ids::Position);
-    let mut read = letters.reader();
+    let mut dlq = Dlq::new(Ids::Position);
+    let mut read = dlq.reader();
     for number in 1..=3 {
-        letters.letter(number, "s");
+        dlq.dead_letter(number, "s");
     }
     assert_eq!(read().unwrap().len(), 3);
-    letters.client().run(&format!("DEL {STREAM}"));
+    dlq.client().run(&format!("DEL {STREAM}"));
     let error = read().unwrap_err().to_string();
     assert!(error.contains("another one than before"), "{error}");
     assert_eq!(read().unwrap(), []);
-    letters.client().done(&format!("SET {STREAM} text"));
+    dlq.client().done(&format!("SET {STREAM} text"));
     let error = read().unwrap_err().to_string();
     assert!(error.contains("WRONGTYPE"), "{error}");
-    assert!(letters.store().open(STREAM, PATIENCE).is_err());
-    letters.client().run(&format!("DEL {STREAM}"));
-    assert!(letters.store().open(STREAM, PATIENCE).unwrap().is_none());
+    assert!(dlq.store().open(STREAM, PATIENCE).is_err());
+    dlq.client().run(&format!("DEL {STREAM}"));
+    assert!(dlq.store().open(STREAM, PATIENCE).unwrap().is_none());
 }
 
 #[test]
 fn a_replica_and_a_server_that_goes_away_tell_nothing() {
-    let mut letters = Letters::new(Ids::Position);
-    letters.letter(1, "s");
-    let mut read = letters.reader();
+    let mut dlq = Dlq::new(Ids::Position);
+    dlq.dead_letter(1, "s");
+    let mut read = dlq.reader();
     let parking = Arc::new(Parking::new());
-    let watch = letters
-        .store()
-        .watch(ADDRESS, Arc::clone(&parking))
-        .unwrap();
+    let watch = dlq.store().watch(ADDRESS, Arc::clone(&parking)).unwrap();
     eventually(PATIENCE, || parking.is_ready());
     assert_eq!(parking.open(), 1);
-    letters.client().done("REPLICAOF 127.0.0.1 1");
+    dlq.client().done("REPLICAOF 127.0.0.1 1");
     let error = read().unwrap_err().to_string();
     assert!(error.contains("replica"), "{error}");
     parking.require_reading();
-    letters.client().done("REPLICAOF NO ONE");
+    dlq.client().done("REPLICAOF NO ONE");
     assert_eq!(read().unwrap().len(), 1);
-    letters.server.redis.kill();
+    dlq.server.redis.kill();
     read().unwrap_err();
-    letters.server.redis.start_again();
+    dlq.server.redis.start_again();
     assert_eq!(read().unwrap().len(), 1);
     eventually(PATIENCE, || parking.is_ready());
-    letters.resolve(1);
+    dlq.resolve(1);
     eventually(PATIENCE, || parking.open() == 0);
     drop(watch);
 }
