@@ -7,6 +7,9 @@ RUN apt-get update \
 # Without rust-toolchain.toml (.dockerignore): the image's compiler is the one it names.
 WORKDIR /src
 COPY . .
+# What `walrelay --version` prints beside the version: the repository is not in the build context.
+#   docker build --build-arg WALRELAY_COMMIT="$(git log -1 --format='%h %cs')" .
+ARG WALRELAY_COMMIT
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --locked --release -p walrelay \

@@ -440,6 +440,46 @@ fn completions_and_version_are_printed() {
     assert_eq!(stdout(&output(&["--version"])), version);
 }
 
+/// By the build script itself: tests build no release.
+#[test]
+fn the_version_of_a_release_has_its_commit() {
+    let rig = tempfile::tempdir().expect("a folder");
+    let script = rig.path().join("build-script");
+    let crate_folder = env!("CARGO_MANIFEST_DIR");
+    let mut compiler = Command::new("rustc");
+    compiler.args(["--edition=2024", "-o"]).arg(&script);
+    let compiled = compiler.arg(format!("{crate_folder}/build.rs")).output();
+    let compiled = compiled.expect("rustc runs");
+    assert!(compiled.status.success(), "{}", said(&compiled));
+    let version = |profile: &str, folder: &str, commit: &str| {
+        let mut run = Command::new(&script);
+        run.env("PROFILE", profile)
+            .env("CARGO_PKG_VERSION", "1.2.3");
+        run.env("WALRELAY_COMMIT", commit).current_dir(folder);
+        let printed = stdout(&run.output().expect("the script runs"));
+        let line = printed
+            .lines()
+            .find_map(|line| line.split_once("WALRELAY_VERSION="));
+        line.expect("a version").1.to_owned()
+    };
+    let elsewhere = rig.path().to_str().expect("UTF-8");
+    assert_eq!(version("debug", elsewhere, "0ab262a 2026-11-27"), "1.2.3");
+    assert_eq!(version("release", elsewhere, ""), "1.2.3");
+    let given = version("release", elsewhere, "0ab262a 2026-11-27");
+    assert_eq!(given, "1.2.3 (0ab262a 2026-11-27)");
+    let mut git = Command::new("git");
+    git.args(["log", "-1", "--format=%h %cs"])
+        .current_dir(crate_folder);
+    let commit = git.output().ok().filter(|output| output.status.success());
+    let commit = commit.map_or_else(String::new, |output| {
+        format!(" ({})", stdout(&output).trim())
+    });
+    assert_eq!(
+        version("release", crate_folder, ""),
+        format!("1.2.3{commit}")
+    );
+}
+
 #[test]
 fn make_install_puts_binary_completions_and_manual_there() {
     let rig = tempfile::tempdir().expect("a folder");

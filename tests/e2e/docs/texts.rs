@@ -387,6 +387,40 @@ fn commit_ends_are_made_by_their_callers_alone() {
     );
 }
 
+/// Files that the code includes are in the build context of the image, which CI does not build.
+#[test]
+fn included_files_are_in_the_context_of_the_image() {
+    let ignored = text(".dockerignore");
+    let let_in: Vec<&str> = ignored
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+        .collect();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates") {
+        sources(&entry.expect("a crate").path().join("src"), &mut found);
+    }
+    let mut included = 0;
+    for (path, code) in &found {
+        for macro_name in ["include_str!(", "include_bytes!("] {
+            for file in code.split(macro_name).skip(1).filter_map(literal) {
+                let file = path.parent().expect("a folder").join(file);
+                let file = file.canonicalize().expect("an included file");
+                let project = root().canonicalize().expect("the project");
+                let file = file.strip_prefix(project).expect("of the project");
+                let is_in = let_in.iter().any(|part| file.starts_with(part));
+                assert!(
+                    is_in,
+                    "{}: .dockerignore lacks {}",
+                    path.display(),
+                    file.display()
+                );
+                included += 1;
+            }
+        }
+    }
+    assert!(included > 10, "{included} included files");
+}
+
 /// The arrows of ARCHITECTURE.md are the dependencies in the manifests.
 #[test]
 fn arrows_of_the_architecture_are_those_of_cargo() {
