@@ -1,5 +1,6 @@
 //! Each error has its own id, exit code and remedy, tested with the binary.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Output;
@@ -198,10 +199,54 @@ fn of_the_configuration() {
     refused(&rig, &url, idempotence, property, &["idempotence"]);
     let url = "postgres://h/db?sslmode=sometimes";
     refused(&rig, url, "", ("source-url", 78), &["sslmode"]);
-    let nothing = output(&["run", "--config", "/nonexistent/walrelay.toml"]);
-    is_error(&nothing, "config-file", 78, &["/nonexistent/walrelay.toml"]);
+    let file = "/nonexistent/walrelay.toml";
+    let text = ["run", "--config", file, "--set", "log.format=text"];
+    is_error(&output(&text), "config-file", 78, &[file]);
     let usage = output(&["run", "--nonsense"]);
     assert_eq!(usage.status.code(), Some(64));
+}
+
+/// Where the log has JSON lines, each error of the configuration of `run` is one, too: with other
+/// errors in the file, with a file that is no TOML, and without one.
+#[test]
+fn of_the_configuration_are_lines_of_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("walrelay.toml");
+    let log = |output: &Output| String::from_utf8(output.stderr.clone()).expect("text");
+    let run = |text: &str, more: &[&str]| {
+        fs::write(&file, text).expect("written");
+        let output = output_with("run", &file, more);
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
+        log(&output)
+    };
+    let lines = |said: &str| -> Vec<serde_json::Value> {
+        let lines = said.lines().map(serde_json::from_str);
+        lines.collect::<Result<_, _>>().expect("JSON")
+    };
+    let two = "[source]\nurl = \"postgres://h/db\"\ntables = [\"public.outbox\"]\nsloot = \"a\"\n\
+               [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n\"acks\" = \"1\"\n";
+    let errors = lines(&run(two, &[]));
+    let ids: Vec<_> = errors.iter().map(|error| error["id"].as_str()).collect();
+    assert_eq!(ids, [Some("config-unknown-key"), Some("kafka-property")]);
+    for error in &errors {
+        assert_eq!(
+            (&error["level"], &error["exit_code"]),
+            (&"ERROR".into(), &78.into())
+        );
+        assert!(
+            error["remedy"].is_string() && error["message"].is_string(),
+            "{error}"
+        );
+    }
+    let syntax = lines(&run("[source\n", &[]));
+    assert_eq!(syntax[0]["id"], "config-syntax");
+    // The format that is configured holds, in the file and on the command line.
+    let text = run(&format!("{two}[log]\nformat = \"text\"\n"), &[]);
+    assert!(text.starts_with("error: "), "{text}");
+    let text = run("[source\n", &["--set", "log.format=text"]);
+    assert!(text.starts_with("error: "), "{text}");
+    let absent = output(&["run", "--config", "/nonexistent/walrelay.toml"]);
+    assert_eq!(lines(&log(&absent))[0]["id"], "config-file");
 }
 
 /// `check` reports at once that a server cannot be reached; `run` retries, and logs that.

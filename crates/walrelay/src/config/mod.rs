@@ -31,8 +31,9 @@ mod tests;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use tracing::Level;
 use walrelay_event_router::{Address, CloudEvents, ColumnNames};
-use walrelay_settings::ReadFile;
+use walrelay_settings::{ReadFile, Section as _};
 
 pub use walrelay_settings::{ConfigError, Location, Problem};
 
@@ -147,6 +148,27 @@ impl Config {
                 }]))
             }
         }
+    }
+
+    /// Reads `[log]` alone, whatever else is wrong: the log gets the errors of [`Config::load`]. The
+    /// defaults apply where the section cannot be read.
+    pub fn log_of_refused(
+        path: &Path,
+        overrides: &[String],
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Log {
+        let files = |path: &Path| std::fs::read_to_string(path);
+        let log = |text: &str, overrides: &[String]| {
+            let read = walrelay_settings::read(text, "", overrides, env, &files, &sections::KEYS);
+            Log::read(&mut read.ok()?).ok()
+        };
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        log(&text, overrides)
+            .or_else(|| log("", overrides))
+            .unwrap_or(Log {
+                level: Level::INFO,
+                format: LogFormat::Auto,
+            })
     }
 
     /// Reads `text`. Messages name it `file_name`, and relative names of secret files are looked up

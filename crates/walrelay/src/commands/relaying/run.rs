@@ -7,19 +7,34 @@ use super::together::run_together;
 use crate::cli::{self, Exit, Failure, RunArgs};
 use crate::commands::assembly::stop_signal;
 use crate::commands::{CommandResult, Env, load};
-use crate::config::Config;
+use crate::config::{Config, LogFormat};
 
 /// Runs `walrelay run`. Where the log has JSON lines, failures are lines of it; otherwise they are
 /// returned.
 pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
-    let mut config = load(&args.config, env)?;
+    let mut config = match load(&args.config, env) {
+        Ok(config) => config,
+        Err(failures) => {
+            let log = Config::log_of_refused(&args.config.config, &args.config.set, env);
+            log_to_stderr(log, &[], env);
+            return failed(log.format, failures);
+        }
+    };
     let source = &mut config.pipeline.source;
     source.pass_over.extend(args.pass_over.iter().cloned());
     let errors = log_to_stderr(config.process.log, &[&source.slot], env);
     match relay(&config, args.accept_gap, errors, env) {
         Ok(()) => Ok(Exit::Ok),
-        Err(failures) if config.process.log.format.is_json_on_stderr() => Ok(cli::log(&failures)),
-        Err(failures) => Err(failures),
+        Err(failures) => failed(config.process.log.format, failures),
+    }
+}
+
+/// Logs the failures where the log has JSON lines, otherwise returns them.
+fn failed(format: LogFormat, failures: Vec<Failure>) -> Result<Exit, Vec<Failure>> {
+    if format.is_json_on_stderr() {
+        Ok(cli::log(&failures))
+    } else {
+        Err(failures)
     }
 }
 

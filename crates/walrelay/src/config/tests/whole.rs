@@ -64,7 +64,7 @@ fn a_minimal_configuration_gets_the_defaults() {
     assert_eq!(
         config.process.log,
         Log {
-            level: tracing::Level::INFO,
+            level: Level::INFO,
             format: LogFormat::Auto
         }
     );
@@ -198,7 +198,7 @@ format = "json"
         config.pipeline.delivery.backoff.max,
         Duration::from_secs(60)
     );
-    assert_eq!(config.process.log.level, tracing::Level::DEBUG);
+    assert_eq!(config.process.log.level, Level::DEBUG);
     assert_eq!(config.process.log.format, LogFormat::Json);
 }
 
