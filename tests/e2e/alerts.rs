@@ -326,7 +326,7 @@ fn of_a_locked_table_come_and_go() {
     let locked = ["WalrelayTableLocked"];
     watch.wait(&locked, false, &[]);
     let migration = rig.db();
-    migration.batch("BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE");
+    migration.batch("BEGIN; LOCK TABLE outbox IN SHARE MODE");
     watch.wait(&locked, true, &[]);
     let views = Views::of(&configured, &relay);
     let words = ["locks public.outbox"];

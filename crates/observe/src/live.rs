@@ -42,7 +42,7 @@ pub(super) struct Live {
     pub(super) acknowledged_earlier: u64,
     /// How far the server's clock is ahead of this machine's, in seconds, as far as it is known.
     pub(super) clock_offset: Option<f64>,
-    /// Who locks an outbox table exclusively, and what to do.
+    /// Who keeps services from writing to an outbox table by a lock, and what to do.
     pub(super) table_lock: Option<(String, String)>,
     /// When a record was acknowledged last, or this relay began to relay.
     pub(super) event_at: Instant,

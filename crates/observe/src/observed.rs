@@ -164,7 +164,7 @@ impl Telemetry {
         lock(&self.live).clock_offset = offset;
     }
 
-    /// Sets who locks an outbox table exclusively.
+    /// Sets who keeps services from writing to an outbox table by a lock.
     pub fn table_locks(&self, locks: &[TableLock]) {
         let named: Vec<String> = locks.iter().map(TableLock::to_string).collect();
         let remedy = TableLock::remedy(locks);

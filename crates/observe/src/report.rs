@@ -196,8 +196,8 @@ pub struct SourceReport {
     /// How far the server's clock is ahead of this machine's, at least; negative if it is behind.
     #[serde(default)]
     pub clock_offset_seconds: Option<f64>,
-    /// Who locks an outbox table exclusively for some seconds: process, application and age; `null` if
-    /// nobody does.
+    /// Who keeps services from writing to an outbox table by a lock, for some seconds: process,
+    /// application, mode and age; `null` if nobody does.
     #[serde(default)]
     pub table_lock: Option<String>,
     /// What to do about it.

@@ -1,4 +1,5 @@
 use std::fs;
+use std::thread;
 
 use walrelay_testkit::{Db, eventually, servers};
 use walrelay_throwaway::Shutdown;
@@ -45,15 +46,40 @@ fn of_a_locked_table() {
     for major in [14, 18] {
         let case = Case::of(Rig::without_broker(major));
         let item = "postgres/table-lock";
-        case.check().passes(item, &["no session locks"]);
+        case.check().passes(item, &["no session keeps"]);
         let locker = case.rig.db();
         locker.batch(
             "SET application_name = 'migration'; BEGIN; ALTER TABLE outbox ADD COLUMN later int",
         );
         let checked = case.check();
         checked.ends(0);
-        let words = ["(migration) locks public.outbox", "in a transaction of"];
+        let words = [
+            "(migration) locks public.outbox in ACCESS EXCLUSIVE mode",
+            "in a transaction of",
+        ];
         run_remedy(&case.db, checked.warns(item, &words));
+        Checked::until(|| case.check(), item, "pass");
+
+        // Writers of a partition wait as well for a lock that readers do not wait for.
+        case.db
+            .batch("CREATE TABLE outbox_part () INHERITS (outbox)");
+        let locker = case.rig.db();
+        locker.batch("BEGIN; LOCK TABLE outbox_part IN SHARE MODE");
+        let words = ["locks public.outbox_part in SHARE mode"];
+        run_remedy(&case.db, case.check().warns(item, &words));
+        Checked::until(|| case.check(), item, "pass");
+
+        // Others wait behind a migration that waits: who holds it up is named, and ended.
+        let writer = case.rig.db();
+        writer.batch("BEGIN; LOCK TABLE outbox IN ROW EXCLUSIVE MODE");
+        let migration = case.rig.db();
+        thread::scope(|scope| {
+            scope.spawn(move || migration.batch("BEGIN; LOCK TABLE outbox; ROLLBACK"));
+            let checked = Checked::until(|| case.check(), item, "warn");
+            let words =
+                ["waits to lock public.outbox in ACCESS EXCLUSIVE mode, behind server process"];
+            run_remedy(&case.db, checked.warns(item, &words));
+        });
         Checked::until(|| case.check(), item, "pass");
     }
 }

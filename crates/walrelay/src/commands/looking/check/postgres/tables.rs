@@ -31,7 +31,7 @@ pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
 /// meanwhile.
 pub(super) fn locks(locks: &[TableLock]) -> Check {
     let Some(remedy) = TableLock::remedy(locks) else {
-        return Check::pass("no session locks an outbox table exclusively");
+        return Check::pass("no session keeps services from writing to an outbox table");
     };
     let found: Vec<String> = locks.iter().map(ToString::to_string).collect();
     Check::warn(found.join("; "), remedy)
