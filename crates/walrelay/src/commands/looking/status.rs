@@ -13,7 +13,7 @@ use walrelay_observe::{
     BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
     printable_json, slot_report,
 };
-use walrelay_postgres_source::slot_standing;
+use walrelay_postgres_source::{Danger, slot_standing};
 use walrelay_sink::EndpointStats;
 
 use crate::cli::{Exit, Failure, Output, StatusArgs};
@@ -35,6 +35,8 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: docs/OPERATIONS.md, \"The slot is gone or was \
      moved\"; otherwise run walrelay init, or walrelay run, which makes it";
 const LOST_SLOT: &str = "docs/OPERATIONS.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
+const NEAR_LIMIT: &str = "docs/OPERATIONS.md, \"WalrelaySlotWalNearLimit\": raise max_slot_wal_keep_size now, or end what \
+     keeps the relay from delivering";
 const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
@@ -104,7 +106,14 @@ fn slot_problem(slot: &SlotReport) -> Option<(String, &'static str)> {
     if let Some(reason) = &slot.invalidation_reason {
         return Some((format!("is LOST: {reason}"), LOST_SLOT));
     }
-    (!slot.active).then(|| ("is not read".to_owned(), UNREAD_SLOT))
+    if !slot.active {
+        return Some(("is not read".to_owned(), UNREAD_SLOT));
+    }
+    let left = slot.safe_wal_bytes.zip(slot.limit_bytes);
+    match Danger::judge(slot.wal_status.as_deref(), slot.retained_bytes, left, 0) {
+        Danger::None | Danger::Much => None,
+        Danger::Half | Danger::Imminent => Some(("may lose WAL it needs".to_owned(), NEAR_LIMIT)),
+    }
 }
 
 fn query_status(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
@@ -414,6 +423,13 @@ fn slot_line(slot: &SlotReport) -> String {
     if let Some(limit) = slot.limit_bytes {
         let _ = write!(text, " of {} at most", bytes(limit));
     }
+    let status = slot.wal_status.as_deref();
+    if let Some(status) = status.filter(|status| *status != "reserved" && *status != "lost") {
+        let _ = write!(text, ", {status}");
+    }
+    if let Some(oldest) = &slot.oldest_transaction {
+        let _ = write!(text, "; the oldest open transaction: {oldest}");
+    }
     if let Some(reason) = &slot.invalidation_reason {
         let _ = write!(text, ", LOST: {reason}");
     }
@@ -482,6 +498,21 @@ mod tests {
             assert!(remedy.contains(word), "{remedy}");
         }
         assert_eq!(exit(&of_slot(Some(slot(None, Some(1))))), None);
+        // It is read, and the server removes what it needs at the next checkpoint.
+        let unreserved = SlotReport {
+            wal_status: Some("unreserved".to_owned()),
+            ..slot(None, Some(1))
+        };
+        assert!(slot_line(&unreserved).contains(", unreserved"));
+        let failure = not_well("s", &of_slot(Some(unreserved))).expect("a failure");
+        assert_eq!(failure.exit, Exit::Unavailable);
+        // Two fifths of the limit are left.
+        let half = SlotReport {
+            safe_wal_bytes: Some(40 << 20),
+            limit_bytes: Some(100 << 20),
+            ..slot(None, Some(1))
+        };
+        assert_eq!(exit(&of_slot(Some(half))), Some(Exit::Unavailable));
         let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
         let of_relay = |telemetry: &Telemetry| Status {
             relay: Some(telemetry.report()),
