@@ -36,6 +36,9 @@ pub enum Error {
     /// Connecting took longer than `connect_timeout`.
     #[error("{host}: no session within {after:?}")]
     Timeout { host: Arc<str>, after: Duration },
+    /// The server did not answer a command within the [limit](crate::Session::limit_answers).
+    #[error("{host}: no answer within {after:?}")]
+    NoAnswer { host: Arc<str>, after: Duration },
     /// TLS could not be set up: its files, the handshake, or a certificate that is not trusted.
     #[error(transparent)]
     Tls(Arc<TlsError>),
@@ -120,9 +123,10 @@ impl Error {
         match self {
             Self::Server(error) => error.class(),
             Self::Io { source, .. } => class_of_io(source),
-            Self::Timeout { .. } | Self::WrongServer { .. } | Self::Closed { .. } => {
-                ErrorClass::ServerUnavailable
-            }
+            Self::Timeout { .. }
+            | Self::NoAnswer { .. }
+            | Self::WrongServer { .. }
+            | Self::Closed { .. } => ErrorClass::ServerUnavailable,
             Self::Tls(error) if error.is_transient() => ErrorClass::ServerUnavailable,
             Self::Tls(_)
             | Self::TlsNotOffered { .. }

@@ -1,10 +1,12 @@
 //! Sessions, and SQL by the simple query protocol.
 
 use std::io;
+use std::time::Duration;
 
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, Message, RowDescriptionBody};
 use postgres_protocol::message::frontend;
+use tokio::time::timeout;
 
 use super::rows::Rows;
 use crate::conninfo::Host;
@@ -38,6 +40,8 @@ pub struct Session {
     /// The number of ReadyForQuery messages that have not been received for commands that were
     /// sent.
     pub(super) pending_answers: u32,
+    /// The longest time that the answers to one call may take.
+    answer_limit: Option<Duration>,
 }
 
 impl Session {
@@ -60,7 +64,16 @@ impl Session {
             version,
             backend_pid,
             pending_answers: 0,
+            answer_limit: None,
         })
+    }
+
+    /// Limits the time that the answers to one call of [`query`](Self::query),
+    /// [`query_within`](Self::query_within) or [`query_all`](Self::query_all) may take as a whole, those
+    /// to dropped commands before them included. A `statement_timeout` holds for a server that keeps
+    /// to it; this limit holds for any.
+    pub fn limit_answers(&mut self, after: Duration) {
+        self.answer_limit = Some(after);
     }
 
     /// Returns a parameter as the server reported it last: `server_version`, `in_hot_standby`,
@@ -130,6 +143,23 @@ impl Session {
     }
 
     async fn run_all(
+        &mut self,
+        statements: &[impl AsRef<str>],
+        allowance: Allowance,
+    ) -> Result<Vec<Rows>, Error> {
+        let Some(after) = self.answer_limit else {
+            return self.answers(statements, allowance).await;
+        };
+        // Boxed, because the future is large.
+        let answers = Box::pin(self.answers(statements, allowance));
+        if let Ok(answers) = timeout(after, answers).await {
+            return answers;
+        }
+        let host = self.host.to_string().into();
+        Err(Error::NoAnswer { host, after })
+    }
+
+    async fn answers(
         &mut self,
         statements: &[impl AsRef<str>],
         mut allowance: Allowance,

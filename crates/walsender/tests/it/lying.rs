@@ -1,8 +1,10 @@
 //! A server that lies: what it sends without end is given up after a bounded number of bytes.
 
 use std::fs;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
+use tokio::time::sleep;
 use walrelay_walsender::{Error, ErrorClass};
 
 use crate::fake::{
@@ -149,6 +151,42 @@ async fn a_login_without_end_is_given_up() {
 }
 
 /// The texts of an error are cut, and a list that may be long is read within its own bound.
+/// A server that does not answer, or a byte at a time, is given up after the limit.
+#[tokio::test]
+async fn an_answer_that_does_not_end_is_given_up() {
+    for drips in [false, true] {
+        let (mut session, mut fake) = session().await;
+        session.limit_answers(Duration::from_millis(100));
+        let serving = async {
+            fake.receive().await.unwrap();
+            let notice = message(b'N', b"SNOTICE\0VNOTICE\0C00000\0Mgood day\0\0");
+            let mut bytes = notice.iter().cycle();
+            // Until the client is gone.
+            while drips
+                && fake
+                    .socket
+                    .write_all(&[*bytes.next().unwrap()])
+                    .await
+                    .is_ok()
+            {
+                sleep(Duration::from_millis(1)).await;
+            }
+            if !drips {
+                assert!(fake.receive().await.is_none());
+            }
+        };
+        let client = async {
+            let result = session.query("SELECT 1").await;
+            drop(session);
+            result.map(drop)
+        };
+        let (result, ()) = tokio::join!(client, serving);
+        let error = result.expect_err("no answer");
+        assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
+        assert_eq!(error.class(), ErrorClass::ServerUnavailable);
+    }
+}
+
 #[tokio::test]
 async fn what_is_kept_has_bounds() {
     let (mut session, mut fake) = session().await;

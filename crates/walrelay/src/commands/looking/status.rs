@@ -23,7 +23,7 @@ use crate::commands::terminal::units::{bytes, rows_bar};
 use crate::commands::{CommandResult, Env, load, print_text, write_failed};
 use crate::config::{Config, Http, PipelineConfig};
 
-/// Timeout of a request to the endpoint.
+/// Timeout of a request to the endpoint, and of an answer of Postgres.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -185,6 +185,7 @@ fn query_slot(config: &PipelineConfig, env: Env<'_>) -> Result<Option<SlotReport
     let info = conn_info(&config.source, env)?;
     let standing = block_on(async {
         let mut session = sql_session(&info).await?;
+        session.limit_answers(REQUEST_TIMEOUT);
         let standing = slot_standing(&mut session, &config.source.slot).await;
         let standing = standing.map_err(failure)?;
         session.close().await;

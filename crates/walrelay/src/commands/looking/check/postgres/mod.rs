@@ -16,7 +16,7 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
@@ -36,6 +36,9 @@ use crate::config::PipelineConfig;
 /// No query of the doctor waits for long: not for a server that is slow, and not for a lock of DDL on
 /// an outbox table, which the rows and the plans of queries need.
 const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), ("lock_timeout", "2s")];
+
+/// The longest time for an answer, of a server that does not keep to its settings.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
@@ -87,6 +90,7 @@ async fn connect_and_check(
 ) -> Result<DatabaseChecks, PostgresError> {
     let wanted = wanted(config);
     let mut session = Session::connect(info, SessionKind::Sql, SETTINGS).await?;
+    session.limit_answers(ANSWER_LIMIT);
     let db = DatabaseState {
         config,
         application_name: info.shown_application_name(),
@@ -196,6 +200,7 @@ fn of_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<Str
 /// is one.
 async fn open_replication(info: &ConnInfo) -> Result<(), Error> {
     let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
+    replication.limit_answers(ANSWER_LIMIT);
     replication.identify_system().await?;
     replication.close().await;
     Ok(())
