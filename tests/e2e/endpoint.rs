@@ -362,21 +362,51 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// Writes rows beside at least this many hostile connections.
+/// Follows the page's stream of figures, as three browsers do, until `done`. Returns how many bytes came.
+fn follow_pages(address: SocketAddr, done: &AtomicBool) -> usize {
+    let open = || {
+        let mut page = TcpStream::connect(address).expect("it listens");
+        let request = "GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        page.write_all(request.as_bytes()).expect("a request");
+        let timeout = Some(Duration::from_millis(50));
+        page.set_read_timeout(timeout)
+            .expect("an option of a socket");
+        page
+    };
+    let mut pages = [open(), open(), open()];
+    let (mut bytes, mut read) = (vec![0; 1 << 16], 0);
+    while !done.load(Relaxed) {
+        for page in &mut pages {
+            // The endpoint gives a connection up where there are too many.
+            match page.read(&mut bytes) {
+                Ok(0) => *page = open(),
+                Ok(length) => read += length,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => *page = open(),
+            }
+        }
+    }
+    read
+}
+
+/// Writes rows beside at least this many hostile connections, and an open page.
 fn load_and_hammer(load: &Running, rows: u64, address: SocketAddr, at_least: u64) -> u64 {
     let (done, connections) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         // Also if a wait below fails: the scope waits for the thread.
         let _stop = SetWhenDropped(&done);
+        let following = scope.spawn(|| follow_pages(address, &done));
         let hammering = scope.spawn(|| hammer(address, &done, &connections));
         wait_rows(load, rows);
         let hammered = || hammering.is_finished() || connections.load(Relaxed) >= at_least;
         eventually(PATIENCE, hammered);
+        done.store(true, Relaxed);
+        assert!(following.join().expect("pages") > 0, "no figures came");
     });
     connections.into_inner()
 }
 
-/// Rounds with and without hostile connections take turns, so that both have the same machine. The
+/// Rounds with and without hostile connections and open pages take turns, so that both have the same machine. The
 /// best round with them is compared with the worst one without: a relay that waited for a client
 /// would be seconds late in each.
 #[test]
