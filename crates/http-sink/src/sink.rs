@@ -146,7 +146,7 @@ fn refuse(record: &Record<'_>, poison: Poison, reason: String) -> SendError {
 
 impl Sink for HttpSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        if let Err(reason) = target(&self.config, record.topic) {
+        if let Err(reason) = target(&self.config, record) {
             return Err(refuse(record, Poison::Unroutable, reason));
         }
         if let Err(reason) = check_headers(record.headers) {

@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
     CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, EventPosition,
-    KeyQueues, Obstacle, Poison, QueuedRecord, SinkStats, Window, lock, micros_now,
+    KeyQueues, Obstacle, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock,
+    micros_now,
 };
 
 use crate::address::Target;
@@ -157,7 +158,7 @@ impl Worker {
             };
             let seq = queued.seq;
             let made = queued.record.with(|record| {
-                let target = target(&self.config, record.topic)?;
+                let target = target(&self.config, record)?;
                 let request = request(record, &target, &self.config, SystemTime::now());
                 Ok::<_, String>((target, request))
             });
@@ -418,11 +419,11 @@ impl Worker {
     }
 }
 
-/// Returns where a record of a topic goes.
-pub(crate) fn target(config: &HttpConfig, topic: &str) -> Result<Target, String> {
+/// Returns where a record goes.
+pub(crate) fn target(config: &HttpConfig, record: &Record<'_>) -> Result<Target, String> {
     match &config.dead_letter_url {
-        Some(url) if topic == config.options.dead_letters => url.target(topic),
-        _ => config.url.target(topic),
+        Some(url) if record.kind == RecordKind::DeadLetter => url.target(record.topic),
+        _ => config.url.target(record.topic),
     }
 }
 
@@ -474,5 +475,48 @@ fn obstacle(server: &str, again: &Again) -> Obstacle {
         what: format!("{server}: {}", again.what),
         disposition: again.disposition,
         remedy: Some(again.remedy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_sink::{Header, SinkOptions, dlq_headers};
+
+    use super::*;
+    use crate::address::UrlTemplate;
+
+    fn config() -> HttpConfig {
+        let options = SinkOptions {
+            max_in_flight_records: 1,
+            max_in_flight_bytes: 1,
+            backoff_initial: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(1),
+            retry_for: Duration::from_secs(1),
+            dead_letters: "dead".to_owned(),
+        };
+        let url = |text| UrlTemplate::parse(text).unwrap();
+        let mut config = HttpConfig::new(url("https://events/{topic}"), options);
+        config.dead_letter_url = Some(url("https://dead-letters/"));
+        config
+    }
+
+    #[test]
+    fn a_row_does_not_make_its_event_a_dead_letter() {
+        let headers = [Header {
+            name: dlq_headers::CLASS,
+            value: Some(b"parked"),
+        }];
+        let event = Record {
+            topic: "dead",
+            headers: &headers,
+            ..Record::default()
+        };
+        let host = |record: &Record<'_>| target(&config(), record).unwrap().host;
+        assert_eq!(&*host(&event), "events");
+        let dead_letter = Record {
+            kind: RecordKind::DeadLetter,
+            ..event
+        };
+        assert_eq!(&*host(&dead_letter), "dead-letters");
     }
 }

@@ -13,7 +13,8 @@ use support::{MAX_STORED, factory, options, refusals, section, stored};
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
-    AnySinkFactory, EventPosition, Header, Record, SinkKind as _, SinkOptions, dlq_headers,
+    AnySinkFactory, EventPosition, Header, Record, RecordKind, SinkKind as _, SinkOptions,
+    dlq_headers,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Nats, NatsCluster, OpenSink, PATIENCE, conformance, eventually};
@@ -187,6 +188,7 @@ fn open_dead_letters_are_known_when_their_leader_is_killed() {
             value: Some(value.as_bytes()),
         });
         sink.send(&Record {
+            kind: RecordKind::DeadLetter,
             topic: STREAM,
             headers: &headers,
             position: EventPosition {

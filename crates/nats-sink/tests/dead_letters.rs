@@ -15,7 +15,9 @@ use walrelay_sink::dead_letters::{
     Action, DeadLetterStore, DlqAddress, DlqRecord, NotRedriven, ReadOpen, ReplayOptions,
     ReplaySummary, Step,
 };
-use walrelay_sink::{EventPosition, Header, Parking, Record, SinkKind as _, dlq_headers};
+use walrelay_sink::{
+    EventPosition, Header, Parking, Record, RecordKind, SinkKind as _, dlq_headers,
+};
 use walrelay_testkit::{Nats, NatsClient, NatsMessage, OpenSink, PATIENCE, eventually};
 
 /// The stream of dead letters and of other messages.
@@ -103,6 +105,7 @@ impl Dlq {
             value: event.event_id,
         });
         self.sink.send(&Record {
+            kind: RecordKind::DeadLetter,
             topic: SUBJECT,
             timestamp_ms: None,
             headers: &headers,

@@ -14,8 +14,8 @@ use serde_json::json;
 use support::{Server, factory, options, section, start};
 use walrelay_nats_sink::NatsSection;
 use walrelay_sink::{
-    DeliveryError, Disposition, EventPosition, Header, Record, SendError, SinkOptions, StreamStart,
-    dlq_headers,
+    DeliveryError, Disposition, EventPosition, Header, Record, RecordKind, SendError, SinkOptions,
+    StreamStart, dlq_headers,
 };
 use walrelay_testkit::{Nats, NatsClient, OpenSink, PATIENCE, eventually, eventually_some};
 
@@ -100,6 +100,7 @@ impl Relay {
             value: Some(b"unroutable"),
         };
         let dead_letter = Record {
+            kind: RecordKind::DeadLetter,
             topic: LETTERS,
             key: Some(b"k"),
             value: Some(b"0"),

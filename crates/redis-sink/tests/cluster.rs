@@ -19,8 +19,9 @@ use support::{options, refusals, section, stored};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, Disposition, EventPosition, Header, Obstacle, Record, SendError,
-    Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats, StreamStart, dlq_headers,
+    AnySinkFactory, Deliveries, Disposition, EventPosition, Header, Obstacle, Record, RecordKind,
+    SendError, Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats, StreamStart,
+    dlq_headers,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
@@ -462,6 +463,7 @@ fn dead_letters_are_read_where_their_slot_is() {
             value: Some(value.as_bytes()),
         });
         let record = Record {
+            kind: RecordKind::DeadLetter,
             topic: "c",
             headers: &headers,
             position: EventPosition {

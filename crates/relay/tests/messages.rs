@@ -18,7 +18,7 @@ use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
     Class, Core, CoreError, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step,
 };
-use walrelay_sink::{Disposition, EventPosition, Parking, Poison};
+use walrelay_sink::{Disposition, EventPosition, Parking, Poison, RecordKind};
 use walrelay_walsender::Frame;
 
 use support::{COMMIT, SLOT, begin, connected, consume, frame, table};
@@ -292,6 +292,52 @@ fn become_dead_letters_if_the_policy_says_so() {
     assert_eq!(relay.core.take_dead_letters(), classes);
     assert!(relay.core.take_dead_letters().is_empty());
     assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
+}
+
+/// A message has the headers and the topic that its writer chooses. Neither makes it a dead letter, and
+/// its dead letter is none of another event.
+#[test]
+fn are_no_dead_letters_by_their_headers_or_topic() {
+    let topic = PoisonPolicy::default().topic;
+    let forged =
+        r#""headers":{"walrelay.dlq.class":"parked","walrelay.dlq.resolves":"s 0/1 0","a":"b"}"#;
+    let to_dead_letters = format!(r#"{{"topic":"{topic}","key":"k",{forged}}}"#);
+    let mut relay = Relay::new(Options::default(), policy(PoisonAction::DeadLetter));
+    relay.begin();
+    let (seen, _) = relay.send(&to_dead_letters);
+    assert_eq!(seen.0, *topic);
+    assert_header(&seen.3, "walrelay.dlq.class=unroutable");
+    assert_header(
+        &seen.3,
+        "walrelay.dlq.cause=its topic is the one of dead letters",
+    );
+    assert_header(&seen.3, "a=b");
+    let of_class = seen.3.iter().filter(|it| it.contains("dlq.class="));
+    assert_eq!(of_class.count(), 1, "{:?}", seen.3);
+    let forged_name = |it: &String| it.contains("dlq.resolves=");
+    assert!(!seen.3.iter().any(forged_name), "{:?}", seen.3);
+
+    let content = format!(r#"{{"topic":"t","key":"k",{forged}}}"#);
+    let body = message(true, "outbox", &content);
+    let mut space = RecordSpace::default();
+    match relay.core.frame(&frame(&body), &mut space) {
+        Ok(Step::Send(outgoing)) => {
+            assert_eq!(outgoing.record().kind, RecordKind::Event);
+            assert_eq!(outgoing.record().topic, "t");
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let mut relay = Relay::new(
+        Options::default(),
+        PoisonPolicy {
+            unroutable: PoisonAction::Halt,
+            ..policy(PoisonAction::DeadLetter)
+        },
+    );
+    relay.begin();
+    let error = relay.emit("outbox", &to_dead_letters).expect_err("halts");
+    assert!(matches!(error, CoreError::OfDeadLetters { .. }), "{error}");
 }
 
 /// No commit stands for a non-transactional message. It stops the relay, or is skipped and

@@ -1,11 +1,12 @@
 use std::fmt;
 
-use crate::{EventPosition, Header, Record};
+use crate::{EventPosition, Header, Record, RecordKind};
 
 /// An owned copy of a [`Record`], for a sink that has accepted the record and cannot send it yet.
 ///
 /// The copy takes two allocations, because a whole window of records may be held.
 pub struct HeldRecord {
+    kind: RecordKind,
     partition: Option<i32>,
     timestamp_ms: Option<i64>,
     position: EventPosition,
@@ -43,6 +44,7 @@ impl HeldRecord {
         };
         let headers = record.headers.iter().map(header).collect();
         Self {
+            kind: record.kind,
             partition: record.partition,
             timestamp_ms: record.timestamp_ms,
             position: record.position,
@@ -76,6 +78,7 @@ impl HeldRecord {
         };
         let headers: Vec<Header<'_>> = self.headers.iter().map(header).collect();
         call(&Record {
+            kind: self.kind,
             topic,
             routing_key,
             partition: self.partition,
@@ -113,6 +116,7 @@ mod tests {
             },
         ];
         let full = Record {
+            kind: RecordKind::DeadLetter,
             topic: "t",
             routing_key: Some("r"),
             partition: Some(4),
@@ -131,6 +135,7 @@ mod tests {
         for record in [full, empty] {
             HeldRecord::new(&record).with(|held| {
                 assert_eq!((held.topic, held.partition), ("t", record.partition));
+                assert_eq!(held.kind, record.kind);
                 assert_eq!(held.routing_key, record.routing_key);
                 assert_eq!(held.timestamp_ms, record.timestamp_ms);
                 assert_eq!((held.key, held.value), (record.key, record.value));

@@ -1,7 +1,7 @@
 //! The interface between a relay and where records go: records out, delivery reports in.
 //!
 //! # Contents
-//! - [`Record`], [`Header`]: one message, borrowed from the buffer that holds its bytes.
+//! - [`Record`], [`RecordKind`], [`Header`]: one message, borrowed from the buffer that holds its bytes.
 //!   [`HeldRecord`]: an owned copy, for a sink that cannot send the record yet.
 //! - [`Sink`], [`SinkFactory`]: accept records. [`SendError`]: why a record was not accepted.
 //!   [`AnySinkFactory`]: both as objects, for a kind that is known at run time.
@@ -73,7 +73,7 @@ pub use kind::{Ability, KindDescription, SinkKind, SinkTerms};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use options::SinkOptions;
 pub use parking::Parking;
-pub use record::{Header, Record};
+pub use record::{Header, Record, RecordKind};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory, StreamStart, TransactionEnd};
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use sync::lock;

@@ -2,9 +2,24 @@ use std::fmt;
 
 use crate::EventPosition;
 
+/// What a [`Record`] stands for. The relay says so: no header or topic does, because both may come from
+/// a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RecordKind {
+    /// An event.
+    #[default]
+    Event,
+    /// A dead letter: it has the headers [`dlq_headers`](crate::dlq_headers).
+    DeadLetter,
+    /// A record that resolves a dead letter.
+    Resolution,
+}
+
 /// One message for the sink, borrowed from the row it was made of.
 #[derive(Clone, Copy, Default)]
 pub struct Record<'a> {
+    /// What the record stands for.
+    pub kind: RecordKind,
     /// The name of the topic; for other sinks than Kafka the first part of the record's address,
     /// such as an exchange or a URL.
     pub topic: &'a str,
@@ -55,6 +70,7 @@ impl Record<'_> {
 impl fmt::Debug for Record<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Record")
+            .field("kind", &self.kind)
             .field("topic", &self.topic)
             .field("routing_key_bytes", &self.routing_key.map(str::len))
             .field("partition", &self.partition)

@@ -5,7 +5,7 @@ use std::str;
 
 use smallvec::SmallVec;
 use walrelay_pgoutput::Value;
-use walrelay_sink::{EventPosition, Header, Record};
+use walrelay_sink::{EventPosition, Header, Record, RecordKind};
 
 use crate::plan::{Field, Plan, PlanColumns, RouteError};
 use crate::value::{Fault, Part, ValueError};
@@ -125,6 +125,7 @@ impl<'a> Routed<'a> {
     /// Returns the record, for a sink.
     pub fn record(&self) -> Record<'_> {
         Record {
+            kind: RecordKind::Event,
             topic: self.topic,
             routing_key: self.routing_key,
             partition: self.partition,

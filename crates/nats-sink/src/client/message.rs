@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use walrelay_sink::{EventPosition, Header, Poison, Record, dlq_headers};
+use walrelay_sink::{EventPosition, Header, Poison, Record, RecordKind, dlq_headers};
 
 use super::jetstream::KeptMessage;
 
@@ -64,6 +64,12 @@ pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison
         let why = "a header has a name that NATS does not allow or uses itself (Nats-…)";
         return Err((Poison::Rejected, why.to_owned()));
     }
+    let mut names = record.headers.iter().map(|header| header.name);
+    if record.kind == RecordKind::Event && names.any(|name| name.starts_with(dlq_headers::PREFIX)) {
+        // Who reads the stream would take the event for a dead letter.
+        let why = "a header has a name of dead letters (walrelay.dlq.…)";
+        return Err((Poison::Rejected, why.to_owned()));
+    }
     let headers = headers(record).len();
     // A dead letter has more headers than its event, and what cannot be written stops the relay. The
     // server's `max_payload` holds for it, too.
@@ -109,22 +115,15 @@ fn is_name(name: &str) -> bool {
 
 /// Returns true if a record is a dead letter.
 pub(crate) fn is_dead_letter(record: &Record<'_>) -> bool {
-    let mut names = record.headers.iter().map(|header| header.name);
-    names.any(|name| name == dlq_headers::CLASS)
+    record.kind == RecordKind::DeadLetter
 }
 
 /// Returns the slot of a dead letter: ids of events are unique in the stream of the events, and dead
 /// letters of all slots and tables may be in one.
 fn dead_letter_slot<'r>(record: &Record<'r>) -> &'r [u8] {
-    let mut headers = record.headers.iter();
+    let mut headers = record.headers.iter().rev();
     let slot = headers.find(|header| header.name == dlq_headers::SLOT);
     slot.and_then(|header| header.value).unwrap_or_default()
-}
-
-/// Returns true if a record resolves a dead letter.
-fn is_resolution(record: &Record<'_>) -> bool {
-    let names = record.headers.iter().map(|header| header.name);
-    names.eq([dlq_headers::RESOLVES, dlq_headers::RESOLUTION])
 }
 
 /// Makes the block of headers.
@@ -147,7 +146,7 @@ fn block(record: &Record<'_>, is_exact: bool) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
     let is_dead_letter = is_dead_letter(record);
     let id = record.event_id.unwrap_or_default();
-    if is_dead_letter || !id.is_empty() && !is_resolution(record) {
+    if is_dead_letter || !id.is_empty() && record.kind != RecordKind::Resolution {
         put(&mut out, MESSAGE_ID, |out| {
             if is_dead_letter {
                 out.extend_from_slice(DEAD_LETTER_ID.as_bytes());
@@ -511,6 +510,7 @@ mod tests {
             header("Nats-Rollup", "all"),
         ];
         let record = Record {
+            kind: RecordKind::DeadLetter,
             topic: "dead",
             event_id: Some(b"e"),
             headers: &of_letter,
@@ -527,6 +527,7 @@ mod tests {
             header(dlq_headers::RESOLUTION, "dropped"),
         ];
         let resolution = Record {
+            kind: RecordKind::Resolution,
             headers: &of_resolution,
             ..record
         };
@@ -545,6 +546,25 @@ mod tests {
             ..record
         };
         assert_eq!(check(&larger, 1_000).unwrap_err().0, Poison::Oversize);
+    }
+
+    #[test]
+    fn an_event_with_a_header_of_dead_letters_is_refused() {
+        for name in [dlq_headers::CLASS, dlq_headers::RESOLVES] {
+            let headers = [Header {
+                name,
+                value: Some(b"secret"),
+            }];
+            let event = Record {
+                topic: "t.a",
+                headers: &headers,
+                ..Record::default()
+            };
+            assert!(!is_dead_letter(&event));
+            let (poison, why) = check(&event, 1_000).unwrap_err();
+            assert_eq!(poison, Poison::Rejected);
+            assert!(!why.contains("secret"), "{why}");
+        }
     }
 
     #[test]

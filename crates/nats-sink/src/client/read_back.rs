@@ -147,7 +147,7 @@ pub(crate) fn is_of_subject(filter: &str, subject: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use walrelay_sink::{EventPosition, Header, Record};
+    use walrelay_sink::{EventPosition, Header, Record, RecordKind};
 
     use super::*;
     use crate::client::jetstream::KeptMessage;
@@ -220,6 +220,7 @@ mod tests {
             value: Some(b"oversize"),
         };
         let dead_letter = Record {
+            kind: RecordKind::DeadLetter,
             headers: &[class],
             ..sent
         };
@@ -261,6 +262,7 @@ mod tests {
             header("note", &percent),
         ];
         let sent = Record {
+            kind: RecordKind::DeadLetter,
             topic: "dead",
             headers: &headers,
             event_id: Some(b" 1%/\n"),
@@ -324,7 +326,12 @@ mod tests {
                 .iter()
                 .map(|(name, value)| Header { name, value: value.as_deref() })
                 .collect();
-            let sent = Record { topic: "dead", headers: &lent, ..Record::default() };
+            let sent = Record {
+                kind: RecordKind::DeadLetter,
+                topic: "dead",
+                headers: &lent,
+                ..Record::default()
+            };
             let mut block = message::headers(&sent);
             if source {
                 message::put_predecessor(&mut block, Some("7/1/s"), None);

@@ -1,6 +1,6 @@
 //! A record as `basic.publish`.
 
-use walrelay_sink::{Poison, Record, dlq_headers};
+use walrelay_sink::{Poison, Record, RecordKind};
 
 use super::wire::{
     FRAME_OVERHEAD, MAX_SHORT, put_frame, put_member, put_method, put_short, put_sized,
@@ -37,8 +37,7 @@ pub(crate) struct DeadLetterAddress {
 
 /// Returns the address of a record: that of dead letters, if the record is one.
 pub(crate) fn address<'a>(record: &Record<'a>, dead: &'a DeadLetterAddress) -> Address<'a> {
-    let mut names = record.headers.iter().map(|header| header.name);
-    if names.any(|name| name == dlq_headers::CLASS) {
+    if record.kind == RecordKind::DeadLetter {
         return Address {
             exchange: &dead.exchange,
             routing_key: &dead.routing_key,

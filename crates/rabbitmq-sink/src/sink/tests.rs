@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
-    SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
+    RecordKind, SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
 use walrelay_sink_client::{Servers, Unroutable, client_config};
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
@@ -463,16 +463,25 @@ fn dead_letters_have_an_address_of_their_own() {
         value: Some(b"oversize"),
     }];
     let record = Record {
+        kind: RecordKind::DeadLetter,
         topic: "orders.dlq",
         headers: &headers,
         ..Record::default()
     };
     under.sink.try_send(&record, 0).unwrap();
-    under.accepted = 1;
+    // An event whose row has given it the header.
+    let event = Record {
+        kind: RecordKind::Event,
+        topic: "e",
+        routing_key: Some("k"),
+        ..record
+    };
+    under.sink.try_send(&event, 1).unwrap();
+    under.accepted = 2;
     assert!(under.settled().is_empty());
     let published = lock(&server.published);
-    assert_eq!(published[0].exchange, "dead");
-    assert_eq!(published[0].routing_key, "letters");
+    let sent = published.iter().map(|it| (&*it.exchange, &*it.routing_key));
+    assert_eq!(sent.collect::<Vec<_>>(), [("dead", "letters"), ("e", "k")]);
 }
 
 #[test]

@@ -322,7 +322,7 @@ pub(crate) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_sink::Header;
+    use walrelay_sink::{Header, RecordKind};
 
     use super::*;
     use crate::client::resp::decode;
@@ -346,6 +346,7 @@ mod tests {
     }
 
     const RECORD: Record<'static> = Record {
+        kind: RecordKind::Event,
         topic: "orders",
         routing_key: None,
         partition: None,

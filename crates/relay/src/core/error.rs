@@ -49,6 +49,21 @@ pub enum CoreError {
         #[source]
         source: Box<RouteError>,
     },
+    /// A row names the topic of dead letters as its own.
+    #[error(
+        "the topic of a row of {table}{} is the one of dead letters, in transaction {xid} that commits at {commit}",
+        with_id(event_id.as_deref())
+    )]
+    OfDeadLetters {
+        /// The table.
+        table: TableName,
+        /// The event's id, if it can be read.
+        event_id: Option<String>,
+        /// The transaction.
+        xid: Xid,
+        /// The start of its commit record, to find the transaction in the WAL.
+        commit: Lsn,
+    },
     /// A message of the configured prefix cannot be turned into a record.
     #[error(
         "a message of prefix {prefix:?} is no event, in transaction {xid} that commits at {commit}"
@@ -177,6 +192,7 @@ impl CoreError {
             | CoreError::Schema { .. } => Disposition::Configuration,
             CoreError::Decode { .. }
             | CoreError::Route { .. }
+            | CoreError::OfDeadLetters { .. }
             | CoreError::Message { .. }
             | CoreError::NotTransactional { .. }
             | CoreError::Update { .. }

@@ -84,7 +84,7 @@ use crate::poison::{Body, Class, Diverted, PoisonDecisions};
 use crate::sent_rows::PendingRows;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
-use read::{WalEvent, messages_table};
+use read::{RowError, WalEvent, messages_table};
 use schemas::{SchemaWait, Unreadable};
 use step::Content;
 use tables::{EventTable, Tables};
@@ -386,7 +386,17 @@ impl Core {
                 let routed = &mut space.routed;
                 self.router.write(&row, routed);
                 source.add_headers(routed);
-                match decisions.for_event(position, routed.topic(), routed.key()) {
+                let decision = if decisions.policy().writes_dead_letters_to(routed.topic()) {
+                    let error = RowError::OfDeadLetters;
+                    let decision = decisions.by_policy(Poison::Unroutable, error.to_string());
+                    let Some(decision) = decision else {
+                        return Err(error.at(table, &open.begin, routed.event_id()));
+                    };
+                    Some(decision)
+                } else {
+                    decisions.for_event(position, routed.topic(), routed.key())
+                };
+                match decision {
                     None => {
                         self.in_flight.offer(routed.topic());
                         return offer(Content::Event(routed));

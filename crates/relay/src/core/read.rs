@@ -134,6 +134,8 @@ pub(super) enum RowError {
     Route(RouteError),
     Plan(Arc<PlanError>),
     Message(MessageError),
+    /// The event's topic is the one of dead letters.
+    OfDeadLetters,
 }
 
 impl RowError {
@@ -143,6 +145,7 @@ impl RowError {
             RowError::Route(error) => error.poison(),
             RowError::Plan(error) => Some(error.poison()),
             RowError::Message(error) => Some(error.poison()),
+            RowError::OfDeadLetters => Some(Poison::Unroutable),
         }
     }
 
@@ -166,6 +169,12 @@ impl RowError {
                 commit: begin.final_lsn,
                 source,
             },
+            RowError::OfDeadLetters => CoreError::OfDeadLetters {
+                table,
+                event_id: event_id.map(id_text),
+                xid: begin.xid,
+                commit: begin.final_lsn,
+            },
         }
     }
 }
@@ -176,6 +185,7 @@ impl fmt::Display for RowError {
             RowError::Route(error) => error.fmt(f),
             RowError::Plan(error) => error.fmt(f),
             RowError::Message(error) => error.fmt(f),
+            RowError::OfDeadLetters => f.write_str("its topic is the one of dead letters"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
 use walrelay_sink::dlq_headers as names;
-use walrelay_sink::{EventPosition, Header, Poison, Record};
+use walrelay_sink::{EventPosition, Header, Poison, Record, RecordKind};
 
 use super::decisions::Diverted;
 use super::policy::{Class, PoisonPolicy};
@@ -121,6 +121,8 @@ impl<'a> DlqRecord<'a> {
         body: Body<'a>,
     ) -> Self {
         let mut headers = body.headers;
+        // A row may have headers of any name, and readers would take these for the relay's.
+        headers.retain(|header| !header.name.starts_with(names::PREFIX));
         headers.extend(dlq_headers.headers.iter().map(|(name, value)| Header {
             name,
             value: Some(value.as_bytes()),
@@ -131,6 +133,7 @@ impl<'a> DlqRecord<'a> {
         });
         Self {
             record: Record {
+                kind: RecordKind::DeadLetter,
                 topic: &dlq_headers.topic,
                 routing_key: None,
                 // The key chooses the partition, so that all dead letters of a key and their

@@ -54,6 +54,14 @@ impl Default for PoisonPolicy {
 }
 
 impl PoisonPolicy {
+    /// Returns true if dead letters are written to this topic. An event must not be: who reads the
+    /// topic would take a record with the headers of a dead letter for one.
+    #[inline]
+    pub(crate) fn writes_dead_letters_to(&self, topic: &str) -> bool {
+        let writes = |poison| self.action(poison) == PoisonAction::DeadLetter;
+        *topic == *self.topic && Poison::ALL.into_iter().any(writes)
+    }
+
     /// Returns the action for an event of this class.
     pub fn action(&self, poison: Poison) -> PoisonAction {
         match poison {

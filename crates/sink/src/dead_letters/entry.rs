@@ -35,12 +35,12 @@ impl DlqEntry {
     fn read(record: ReadRecord) -> Result<Self, &'static str> {
         let position = record.position();
         let ours = RelayHeaders(&record.headers);
-        if let Some(resolves) = ours.text(dlq_headers::RESOLVES)? {
+        let class = ours.text(dlq_headers::CLASS)?;
+        // A dead letter may have a header of its event that looks like that of a resolution.
+        if let (Some(resolves), None) = (ours.text(dlq_headers::RESOLVES)?, class) {
             return resolution(resolves, &ours).map(Self::Resolution);
         }
-        let class = ours
-            .text(dlq_headers::CLASS)?
-            .ok_or("it has no header of a dead letter")?;
+        let class = class.ok_or("it has no header of a dead letter")?;
         let id = EventPosition::from_parts(
             ours.text(dlq_headers::LSN)?.ok_or("it has no LSN")?,
             ours.text(dlq_headers::ROW)?.ok_or("it has no row")?,
@@ -147,6 +147,8 @@ mod tests {
         ("id", "secret-header"),
         // A header of the event with a name of the relay's: the relay's own follows it.
         (dlq_headers::CLASS, "imposter"),
+        (dlq_headers::RESOLVES, "orders 0/1 0"),
+        (dlq_headers::RESOLUTION, "dropped"),
         (dlq_headers::CLASS, "rejected"),
         (dlq_headers::CAUSE, "it is refused"),
         (dlq_headers::SLOT, "orders"),
@@ -268,9 +270,15 @@ mod tests {
             (with(dlq_headers::XID, b"x"), "no number"),
             (with(dlq_headers::PARTITION, b""), "no number"),
             (with(dlq_headers::CAUSE, b"\xff"), "not UTF-8"),
-            (with(dlq_headers::RESOLVES, b"orders"), "cannot be read"),
             (
-                with(dlq_headers::RESOLVES, b"orders 1/2"),
+                headers(&[
+                    (dlq_headers::RESOLVES, "orders"),
+                    (dlq_headers::RESOLUTION, "redriven"),
+                ]),
+                "cannot be read",
+            ),
+            (
+                headers(&[(dlq_headers::RESOLVES, "orders 1/2")]),
                 "how it was resolved",
             ),
             (

@@ -13,7 +13,8 @@ use super::interface::{
 use super::log::{DlqLog, Unanswered};
 use crate::topics::Position;
 use crate::{
-    DeliveryError, Disposition, FailureClass, Header, Poison, Record, SinkFailure, dlq_headers,
+    DeliveryError, Disposition, FailureClass, Header, Poison, Record, RecordKind, SinkFailure,
+    dlq_headers,
 };
 
 /// The most dead letters fetched at once, and the most bytes of them.
@@ -220,6 +221,7 @@ impl<L: DlqLog> DlqReplayer<L> {
             })
             .collect();
         let record = Record {
+            kind: RecordKind::Event,
             topic,
             routing_key: None,
             // Another topic may have other partitions.
@@ -269,6 +271,7 @@ impl<L: DlqLog> DlqReplayer<L> {
             },
         ];
         let record = Record {
+            kind: RecordKind::Resolution,
             topic: &self.topic,
             routing_key: None,
             partition: Some(of.position.partition),

@@ -1,6 +1,6 @@
 //! The events of the suite, and the records made of them.
 
-use walrelay_sink::{EventPosition, Header, Record, SendError, Sink};
+use walrelay_sink::{EventPosition, Header, Record, RecordKind, SendError, Sink};
 
 /// An event, of which the suite makes a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,7 @@ impl Event {
             value: Some(value.as_bytes()),
         });
         let record = Record {
+            kind: RecordKind::Event,
             topic: &self.topic,
             routing_key: None,
             partition: None,

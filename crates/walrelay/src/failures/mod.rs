@@ -168,6 +168,11 @@ pub(crate) fn core(error: CoreError) -> Failure {
                      that it does not happen again"
                 ))
         }
+        CoreError::OfDeadLetters { .. } => Failure::new("unroutable", Exit::Data, what).remedy(
+            "what came before is confirmed. Start again with [poison] unroutable = \"dead-letter\" \
+             (--set poison.unroutable=dead-letter) to keep the event as a dead letter and go on, or \
+             \"skip\" to pass it over; and let [poison] topic be one that no event has",
+        ),
         CoreError::Schema { source, .. } => Failure {
             what,
             ..schema(source)
