@@ -11,11 +11,12 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, Poison, Record, SendError, Sink,
     SinkFactory, SinkStats, StreamStart, Window, in_current_span, lock,
 };
+use walrelay_sink_client::Unroutable;
 
 use crate::config::HttpConfig;
 use crate::error::HttpError;
 use crate::request::check_headers;
-use crate::worker::{RefusedSince, Shared, State, Worker, target};
+use crate::worker::{Shared, State, Worker, target};
 
 /// The memory of a queued record beside its bytes.
 const RECORD_OVERHEAD: usize = 512;
@@ -25,7 +26,7 @@ const RECORD_OVERHEAD: usize = 512;
 pub struct HttpSinkFactory {
     config: Arc<HttpConfig>,
     stats: Arc<SinkStats>,
-    refused_since: RefusedSince,
+    refused_since: Unroutable,
 }
 
 impl fmt::Debug for HttpSinkFactory {
@@ -40,9 +41,9 @@ impl HttpSinkFactory {
     /// Creates a factory of sinks that count in `stats`.
     pub fn new(config: HttpConfig, stats: Arc<SinkStats>) -> Self {
         Self {
+            refused_since: Unroutable::new(config.options.max_in_flight_records),
             config: Arc::new(config),
             stats,
-            refused_since: RefusedSince::default(),
         }
     }
 }
@@ -77,7 +78,7 @@ impl SinkFactory for HttpSinkFactory {
             Arc::clone(&self.config),
             Arc::clone(&shared),
             deliveries,
-            Arc::clone(&self.refused_since),
+            self.refused_since.clone(),
         );
         let thread = thread::Builder::new()
             .name("http-sink".to_owned())

@@ -1,6 +1,5 @@
 //! Sends the records of a sink, on a thread of its own.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -10,10 +9,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
-    CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, EventPosition,
-    KeyQueues, Obstacle, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock,
-    micros_now,
+    CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, KeyQueues,
+    Obstacle, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock, micros_now,
 };
+use walrelay_sink_client::{RefusedRecord, Unroutable};
 
 use crate::address::Target;
 use crate::answer::{Again, Outcome, clock_offset_by, of_status};
@@ -21,9 +20,6 @@ use crate::client::{Client, SendFailure};
 use crate::config::HttpConfig;
 use crate::connect::ConnectError;
 use crate::request::request;
-
-/// The positions of refused events that are remembered at most.
-const MAX_REFUSED: usize = 4_096;
 
 /// The state that a sink and its thread share.
 pub(crate) struct Shared {
@@ -52,15 +48,11 @@ pub(crate) struct Stopped {
     pub(crate) disposition: Disposition,
 }
 
-/// Since when events are refused. Outlives a sink, as the relay makes another one to send a refused
-/// event alone.
-pub(crate) type RefusedSince = Arc<Mutex<HashMap<EventPosition, Instant>>>;
-
 pub(crate) struct Worker {
     pub(crate) config: Arc<HttpConfig>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) deliveries: Arc<dyn Deliveries>,
-    pub(crate) refused_since: RefusedSince,
+    pub(crate) refused_since: Unroutable,
     endpoints: Endpoints,
     client: Client,
     /// No request is sent before this time, which the server has asked for.
@@ -87,7 +79,7 @@ impl Worker {
         config: Arc<HttpConfig>,
         shared: Arc<Shared>,
         deliveries: Arc<dyn Deliveries>,
-        refused_since: RefusedSince,
+        refused_since: Unroutable,
     ) -> Self {
         Self {
             endpoints: Endpoints::new(Arc::clone(&shared.stats)),
@@ -259,17 +251,12 @@ impl Worker {
                 reason,
                 certain,
             } => {
-                let Some(position) = Self::position(&state, seq) else {
+                let Some(queued) = state.queues.in_flight(seq) else {
                     return;
                 };
-                let since = {
-                    let mut refused = lock(&self.refused_since);
-                    if refused.len() >= MAX_REFUSED {
-                        refused.clear();
-                    }
-                    *refused.entry(position).or_insert(now)
-                };
-                if !certain && now.duration_since(since) < self.config.options.retry_for {
+                let refused = queued.record.with(RefusedRecord::new);
+                let refused_for = self.refused_since.note(refused);
+                if !certain && refused_for < self.config.options.retry_for {
                     self.send_again(&mut state, seq, now, None);
                     state.obstacle = Some(Obstacle {
                         what: format!(
@@ -315,11 +302,6 @@ impl Worker {
             .retry_at(seq, now + pause.max(after.unwrap_or_default()));
     }
 
-    fn position(state: &State, seq: u64) -> Option<EventPosition> {
-        let queued = state.queues.in_flight(seq)?;
-        Some(queued.record.with(|record| record.position))
-    }
-
     fn fail_later(
         &mut self,
         mut state: std::sync::MutexGuard<'_, State>,
@@ -348,7 +330,7 @@ impl Worker {
             let bytes = record.payload_bytes() as u64;
             topic.delivered_bytes.fetch_add(bytes, Relaxed);
             if done.refusals > 0 {
-                lock(&self.refused_since).remove(&record.position);
+                self.refused_since.forget(RefusedRecord::new(record));
             }
         });
         self.deliveries.delivered(done.seq);

@@ -55,7 +55,7 @@ impl NatsKind {
             ack: section.ack_timeout,
             pauses: (options.backoff_initial, options.backoff_max),
             retry_for: options.retry_for,
-            unroutable: Unroutable::default(),
+            unroutable: Unroutable::new(options.max_in_flight_records),
         });
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {

@@ -121,7 +121,7 @@ impl RabbitmqKind {
                 confirm: section.confirm_timeout,
                 pauses: (options.backoff_initial, options.backoff_max),
                 retry_for: options.retry_for,
-                unroutable: Unroutable::default(),
+                unroutable: Unroutable::new(options.max_in_flight_records),
                 dead_letters: DeadLetterAddress {
                     exchange: section.dead_letter_exchange.clone(),
                     routing_key: section

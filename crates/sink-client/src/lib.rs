@@ -40,4 +40,4 @@ pub use refused::Refused;
 pub use shared::{FOREVER, Failure, Queue, Shared, State};
 pub use thread::SinkThread;
 pub use tls::client_config;
-pub use unroutable::Unroutable;
+pub use unroutable::{RefusedRecord, Unroutable};

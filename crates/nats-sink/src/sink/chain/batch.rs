@@ -1,6 +1,7 @@
 //! Batches: the first records of the queue, and what the stream answers to them.
 
 use walrelay_sink::{Disposition, Obstacle, Poison};
+use walrelay_sink_client::RefusedRecord;
 
 use super::search::unknown;
 use super::{Chain, Stop};
@@ -299,14 +300,14 @@ impl Chain<'_> {
     /// Pauses before a record is sent again that the stream does not take, because that may be changed;
     /// refuses it for good when it was so for `retry_for`.
     fn no_place(&mut self, seq: u64, why: &str) -> Stop {
-        let position = {
+        let of = {
             let state = self.shared.state();
             let mut records = state.records.iter();
             let queued = records.find(|queued| queued.seq == seq);
-            queued.map(|queued| queued.record.with(|record| record.position))
+            queued.map(|queued| queued.record.with(RefusedRecord::new))
         };
         let settings = &self.shared.settings;
-        if position.is_some_and(|it| settings.unroutable.note(it) < settings.retry_for) {
+        if of.is_some_and(|it| settings.unroutable.note(it) < settings.retry_for) {
             return Stop::Pause(Obstacle {
                 what: format!("an event is refused in the end: {why}"),
                 disposition: Disposition::Retryable,

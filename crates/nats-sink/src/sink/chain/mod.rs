@@ -10,7 +10,7 @@ use std::sync::Arc;
 use walrelay_sink::{
     DeliveryError, Disposition, EventPosition, Obstacle, Poison, QueuedRecord, StreamStart,
 };
-use walrelay_sink_client::Failure;
+use walrelay_sink_client::{Failure, RefusedRecord};
 
 use super::Settings;
 use crate::client::error::NatsError;
@@ -159,8 +159,8 @@ impl<'s> Chain<'s> {
             let Some(queued) = self.take(*seq) else {
                 continue;
             };
-            let position = queued.record.with(|record| record.position);
-            self.shared.settings.unroutable.forget(position);
+            let of = queued.record.with(RefusedRecord::new);
+            self.shared.settings.unroutable.forget(of);
             self.shared.report(&queued, Ok(()));
         }
         if !seqs.is_empty() {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tracing::warn;
 use walrelay_sink::{Disposition, Obstacle, Poison, Record};
-use walrelay_sink_client::{Failure, pause};
+use walrelay_sink_client::{Failure, RefusedRecord, pause};
 
 use super::Session;
 use crate::client::error::NatsError;
@@ -118,7 +118,7 @@ impl Session<'_> {
     /// Decides about a record whose id its stream has, by the message with that id. One that is gone
     /// counts as the record. While JetStream does not say, the record is sent again for `retry_for`.
     pub(super) fn kept(&mut self, seq: u64, kept: &Kept) {
-        let (position, is_other) = {
+        let (of, is_other) = {
             let state = self.shared.state();
             let Some(queued) = state.records.in_flight(seq) else {
                 return;
@@ -129,14 +129,13 @@ impl Session<'_> {
             };
             queued
                 .record
-                .with(|record| (record.position, is_other(record)))
+                .with(|record| (RefusedRecord::new(record), is_other(record)))
         };
         let settings = &self.shared.settings;
         if is_other {
             let why = "its stream has another event with its id: ids must be unique in a stream";
             self.refuse(seq, Poison::Rejected, why.to_owned());
-        } else if *kept == Kept::Unknown && settings.unroutable.note(position) < settings.retry_for
-        {
+        } else if *kept == Kept::Unknown && settings.unroutable.note(of) < settings.retry_for {
             let obstacle = Obstacle {
                 what: "a stream has the id of an event and does not say of which message"
                     .to_owned(),
@@ -153,8 +152,8 @@ impl Session<'_> {
     fn has_stream(&self, seq: u64) {
         let state = self.shared.state();
         if let Some(queued) = state.records.in_flight(seq) {
-            let position = queued.record.with(|record| record.position);
-            self.shared.settings.unroutable.forget(position);
+            let of = queued.record.with(RefusedRecord::new);
+            self.shared.settings.unroutable.forget(of);
         }
     }
 
@@ -165,8 +164,8 @@ impl Session<'_> {
         let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
             if queued.refusals > 0 {
-                let position = queued.record.with(|record| record.position);
-                self.shared.settings.unroutable.forget(position);
+                let of = queued.record.with(RefusedRecord::new);
+                self.shared.settings.unroutable.forget(of);
             }
             self.shared.report(&queued, Ok(()));
         }
@@ -248,14 +247,14 @@ impl Session<'_> {
     /// Sends a message again whose subject no stream has, because one may be created later; refuses it
     /// for good when there has been none for `retry_for`.
     fn unroutable(&mut self, seq: u64) {
-        let position = {
+        let of = {
             let state = self.shared.state();
             let Some(queued) = state.records.in_flight(seq) else {
                 return;
             };
-            queued.record.with(|record| record.position)
+            queued.record.with(RefusedRecord::new)
         };
-        if self.shared.settings.unroutable.note(position) < self.shared.settings.retry_for {
+        if self.shared.settings.unroutable.note(of) < self.shared.settings.retry_for {
             let obstacle = Obstacle {
                 what: "no stream has the subject of an event, which is refused in the end"
                     .to_owned(),

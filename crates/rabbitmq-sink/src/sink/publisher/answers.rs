@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tracing::{info, warn};
 use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison};
-use walrelay_sink_client::pause;
+use walrelay_sink_client::{RefusedRecord, pause};
 
 use super::Publisher;
 use crate::client::error::{ProtocolError, RabbitmqError};
@@ -154,7 +154,8 @@ impl Publisher<'_> {
         let done = self.shared.state().records.done(message.seq);
         if let Some(queued) = done {
             if queued.refusals > 0 {
-                self.shared.settings.unroutable.forget(message.position);
+                let of = queued.record.with(RefusedRecord::new);
+                self.shared.settings.unroutable.forget(of);
             }
             self.shared.report(&queued, Ok(()));
         }
@@ -164,7 +165,14 @@ impl Publisher<'_> {
     /// for good when it has been returned for `retry_for`.
     fn unroutable(&mut self, message: &Unconfirmed, code: u16) {
         let exchange = &message.exchange;
-        let since = self.shared.settings.unroutable.note(message.position);
+        let of = {
+            let state = self.shared.state();
+            let Some(queued) = state.records.in_flight(message.seq) else {
+                return;
+            };
+            queued.record.with(RefusedRecord::new)
+        };
+        let since = self.shared.settings.unroutable.note(of);
         if since < self.shared.settings.retry_for {
             let obstacle = Obstacle {
                 what: format!(
