@@ -13,7 +13,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, 
 use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
-use walrelay_sink::{Header, Record};
+use walrelay_sink::{Header, Poison, Record, RecordKind, dlq_headers};
 
 use crate::address::Target;
 use crate::config::{HttpConfig, HttpVersion};
@@ -40,6 +40,10 @@ const RESERVED: [&str; 13] = [
     "transfer-encoding",
     "upgrade",
 ];
+
+/// Headers of an event at most: a map of headers has room for some 24,000 names, and ends the process
+/// with more. Servers take far fewer.
+const MAX_HEADERS: usize = 1_000;
 
 /// Returns the name of an event's header in a request.
 pub(crate) fn header_name(name: &str) -> Result<HeaderName, String> {
@@ -73,11 +77,34 @@ fn encoded(bytes: &[u8], set: &'static AsciiSet) -> HeaderValue {
     value
 }
 
-/// Checks that the headers of a record can be those of a request.
-pub(crate) fn check_headers(headers: &[Header<'_>]) -> Result<(), String> {
-    headers
-        .iter()
-        .try_for_each(|header| header_name(header.name).map(drop))
+/// Checks that the headers of a record can be those of a request. Those of a dead letter that cannot be
+/// are left out: what cannot be written stops the relay.
+pub(crate) fn check_headers(record: &Record<'_>) -> Result<(), (Poison, String)> {
+    if record.kind == RecordKind::DeadLetter {
+        return Ok(());
+    }
+    let count = record.headers.len();
+    if count > MAX_HEADERS {
+        let why = format!("the event has {count} headers, a request takes {MAX_HEADERS}");
+        return Err((Poison::Oversize, why));
+    }
+    let named = |header: &Header<'_>| header_name(header.name).map(drop);
+    let all = record.headers.iter().try_for_each(named);
+    all.map_err(|why| (Poison::Rejected, why))
+}
+
+/// Returns the headers of a record that the request has: all of an event, whose headers were checked; of
+/// a dead letter the relay's own and the first [`MAX_HEADERS`] others.
+fn sent_headers<'r>(record: &Record<'r>) -> impl Iterator<Item = &'r Header<'r>> {
+    let mut room = MAX_HEADERS;
+    record.headers.iter().filter(move |header| {
+        if header.name.starts_with(dlq_headers::PREFIX) {
+            return true;
+        }
+        let fits = room > 0;
+        room = room.saturating_sub(1);
+        fits
+    })
 }
 
 /// Returns the id of an event, the same in each attempt and each process: that of the row, or else
@@ -105,7 +132,7 @@ pub(crate) fn request(
     *request.method_mut() = Method::POST;
     *request.uri_mut() = request_target(target, config);
     let headers = request.headers_mut();
-    for header in record.headers {
+    for header in sent_headers(record) {
         if let (Ok(name), Some(value)) = (header_name(header.name), header.value) {
             let set = if name.as_str().starts_with("ce-") {
                 ATTRIBUTE
@@ -213,7 +240,7 @@ mod tests {
             event_id: Some("ü".as_bytes()),
             ..Record::default()
         };
-        check_headers(&headers).unwrap();
+        check_headers(&record).unwrap();
         let mut config = config();
         config.key_header = Some(HeaderName::from_static("x-key"));
         let request = request_of(&record, &config);
@@ -244,9 +271,51 @@ mod tests {
             "ü",
         ] {
             let value = Some(b"1".as_slice());
-            let why = check_headers(&[Header { name, value }]).expect_err(name);
+            let headers = [Header { name, value }];
+            let record = Record {
+                headers: &headers,
+                ..Record::default()
+            };
+            let (poison, why) = check_headers(&record).expect_err(name);
+            assert_eq!(poison, Poison::Rejected);
             assert!(!why.contains("secret"), "{why}");
         }
+    }
+
+    #[test]
+    fn more_headers_than_a_request_takes_are_refused_and_a_dead_letter_has_the_first() {
+        let names: Vec<String> = (0..30_000).map(|number| format!("h{number}")).collect();
+        let value = Some(b"1".as_slice());
+        let mut headers: Vec<Header<'_>> =
+            names.iter().map(|name| Header { name, value }).collect();
+        headers.push(Header {
+            name: "no name",
+            value,
+        });
+        headers.push(Header {
+            name: dlq_headers::CLASS,
+            value,
+        });
+        let record = Record {
+            headers: &headers,
+            ..Record::default()
+        };
+        assert_eq!(check_headers(&record).unwrap_err().0, Poison::Oversize);
+        let most = Record {
+            headers: &headers[..MAX_HEADERS],
+            ..record
+        };
+        check_headers(&most).unwrap();
+        assert!(request_of(&most, &config()).headers().contains_key("h999"));
+        let dead_letter = Record {
+            kind: RecordKind::DeadLetter,
+            ..record
+        };
+        check_headers(&dead_letter).unwrap();
+        let request = request_of(&dead_letter, &config());
+        assert_eq!(header(&request, dlq_headers::CLASS), ["1"]);
+        assert!(request.headers().contains_key("h999"));
+        assert!(!request.headers().contains_key("h1000"));
     }
 
     #[test]

@@ -150,8 +150,8 @@ impl Sink for HttpSink {
         if let Err(reason) = target(&self.config, record) {
             return Err(refuse(record, Poison::Unroutable, reason));
         }
-        if let Err(reason) = check_headers(record.headers) {
-            return Err(refuse(record, Poison::Rejected, reason));
+        if let Err((poison, reason)) = check_headers(record) {
+            return Err(refuse(record, poison, reason));
         }
         let mut state = lock(&self.shared.state);
         if let Some(stopped) = &state.stopped {
