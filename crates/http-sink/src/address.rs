@@ -160,44 +160,50 @@ impl UrlTemplate {
     }
 }
 
-/// Returns true for an address that is not of the public internet: private, loopback, link-local,
-/// shared (RFC 6598), multicast, reserved, and IPv6 forms that contain such an IPv4 address.
+/// Returns true for an address that is not of the public internet. Of IPv4: private, loopback,
+/// link-local, shared (RFC 6598), multicast, and the rest of the registry of special addresses. Of IPv6:
+/// all that is not global unicast, and forms that contain such an IPv4 address.
 pub(crate) fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_private_v4(v4),
         IpAddr::V6(v6) => {
-            let segments = v6.segments();
-            // IPv4-mapped, IPv4-compatible, NAT64 (RFC 6052), 6to4 (RFC 3056).
             let [.., a, b, c, d] = v6.octets();
             let last = Ipv4Addr::new(a, b, c, d);
-            match segments {
+            match v6.segments() {
+                // IPv4-mapped, IPv4-compatible, NAT64 (RFC 6052).
                 [0, 0, 0, 0, 0, 0 | 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => {
                     is_private_v4(last)
                 }
+                // 6to4 (RFC 3056).
                 [0x2002, high, low, ..] => {
                     is_private_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)))
                 }
-                [first, ..] => {
-                    first & 0xfe00 == 0xfc00 || first & 0xffc0 == 0xfe80 || v6.is_multicast()
-                        // NAT64 of a network's own prefix (RFC 8215).
-                        || segments[..3] == [0x64, 0xff9b, 1]
-                }
+                // Assigned to protocols, such as Teredo (RFC 4380), and for documentation.
+                [0x2001, 0..0x200 | 0xdb8, ..] | [0x3fff, 0..0x1000, ..] => true,
+                // ISATAP (RFC 5214).
+                [.., 0 | 0x200, 0x5efe, _, _] if is_private_v4(last) => true,
+                // Global unicast is 2000::/3. Outside of it are the local addresses, NAT64 of a
+                // network's own prefix (RFC 8215), multicast, and what is not assigned.
+                [first, ..] => first & 0xe000 != 0x2000,
             }
         }
     }
 }
 
 fn is_private_v4(address: Ipv4Addr) -> bool {
-    let [a, b, ..] = address.octets();
+    let [a, b, c, _] = address.octets();
     address.is_private()
         || address.is_loopback()
         || address.is_link_local()
         || address.is_multicast()
+        || address.is_documentation()
         || a == 0
         || a >= 240
         || (a == 100 && b & 0xc0 == 64)
         || (a == 198 && b & 0xfe == 18)
-        || (a == 192 && b == 0 && address.octets()[2] == 0)
+        || (a == 192 && b == 0 && c == 0)
+        // Relays of 6to4 (RFC 7526).
+        || (a == 192 && b == 88 && c == 99)
 }
 
 #[cfg(test)]
@@ -268,6 +274,21 @@ mod tests {
             "64:ff9b::a00:1",
             "2002:a00:1::",
             "ff02::1",
+            "192.88.99.1",
+            "192.0.0.8",
+            "203.0.113.1",
+            "240.0.0.1",
+            "fec0::1",
+            "2001::1",
+            "2001:db8::1",
+            "3fff::1",
+            "64:ff9b:1::1",
+            "100::1",
+            "5f00::1",
+            "4000::1",
+            "::ffff:100.64.0.1",
+            "64:ff9b::c0a8:1",
+            "2a00:1:2:3:0:5efe:a00:1",
         ] {
             assert!(is_private(private.parse().unwrap()), "{private}");
         }
@@ -277,6 +298,10 @@ mod tests {
             "100.128.0.1",
             "2606:4700::1",
             "::ffff:1.1.1.1",
+            "64:ff9b::101:101",
+            "2001:200::1",
+            "2002:101:101::",
+            "2a00:1::1",
         ] {
             assert!(!is_private(public.parse().unwrap()), "{public}");
         }

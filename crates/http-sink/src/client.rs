@@ -1,8 +1,8 @@
 //! [`Client`]: sends requests and keeps connections.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -10,6 +10,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use walrelay_sink::lock;
 
@@ -21,6 +22,8 @@ use crate::connect::{ConnectError, connect};
 const MAX_ANSWER: usize = 64 << 10;
 /// The time for which they are read.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time for which an idle connection is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 type RequestBody = Full<Bytes>;
 type One = http1::SendRequest<RequestBody>;
@@ -46,17 +49,24 @@ pub(crate) struct Client(Arc<Inner>);
 struct Inner {
     config: Arc<HttpConfig>,
     /// Connections of HTTP/1.1 that no request uses.
-    idle: Mutex<HashMap<ServerId, Vec<One>>>,
+    idle: Mutex<Kept<One>>,
     /// The connection of HTTP/2. The lock is held while one is opened.
-    shared: Mutex<HashMap<ServerId, Arc<tokio::sync::Mutex<Option<Two>>>>>,
+    shared: Mutex<Kept<Place>>,
+    /// Bodies of answers that are read. With more, connections are closed instead.
+    bodies: Arc<Semaphore>,
 }
+
+type Place = Arc<tokio::sync::Mutex<Option<Two>>>;
 
 impl Client {
     pub(crate) fn new(config: Arc<HttpConfig>) -> Self {
+        // Events may choose any number of servers.
+        let most = 2 * config.max_in_flight as usize;
         Self(Arc::new(Inner {
             config,
-            idle: Mutex::default(),
-            shared: Mutex::default(),
+            idle: Mutex::new(Kept::new(most)),
+            shared: Mutex::new(Kept::new(most)),
+            bodies: Arc::new(Semaphore::new(most)),
         }))
     }
 
@@ -110,7 +120,13 @@ impl Client {
         request: Request<RequestBody>,
     ) -> Result<hyper::http::response::Parts, SendFailure> {
         let server = server_id(target);
-        let place = Arc::clone(lock(&self.0.shared).entry(server).or_default());
+        let place = {
+            let mut shared = lock(&self.0.shared);
+            // A request has a clone of the place until its answer.
+            let place = shared.take(&server, |_| true).unwrap_or_default();
+            shared.put(server, Arc::clone(&place), Instant::now());
+            place
+        };
         let mut sender = {
             let mut known = place.lock().await;
             let open = known.as_ref().filter(|sender| !sender.is_closed());
@@ -139,7 +155,11 @@ impl Client {
     ) -> hyper::http::response::Parts {
         let (head, body) = answer.into_parts();
         let client = self.clone();
+        let Ok(permit) = Arc::clone(&self.0.bodies).try_acquire_owned() else {
+            return head;
+        };
         let read = async move {
+            let _permit = permit;
             if !body.is_end_stream() {
                 let whole = Limited::new(body, MAX_ANSWER).collect();
                 if !matches!(timeout(ANSWER_TIMEOUT, whole).await, Ok(Ok(_))) {
@@ -149,8 +169,7 @@ impl Client {
             if let Some((server, mut sender)) = connection
                 && sender.ready().await.is_ok()
             {
-                let mut idle = lock(&client.0.idle);
-                idle.entry(server).or_default().push(sender);
+                lock(&client.0.idle).put(server, sender, Instant::now());
             }
         };
         tokio::spawn(read);
@@ -159,21 +178,14 @@ impl Client {
 
     /// Takes a connection that was kept and is open.
     fn kept(&self, server: &ServerId) -> Option<One> {
-        let mut idle = lock(&self.0.idle);
-        let kept = idle.get_mut(server)?;
-        loop {
-            let sender = kept.pop()?;
-            if sender.is_ready() {
-                return Some(sender);
-            }
-        }
+        lock(&self.0.idle).take(server, One::is_ready)
     }
 
     /// Forgets the connections to a server that did not answer: the network may be cut.
     fn forget(&self, target: &Target) {
         let server = server_id(target);
         lock(&self.0.idle).remove(&server);
-        let place = lock(&self.0.shared).get(&server).map(Arc::clone);
+        let place = lock(&self.0.shared).take(&server, |_| true);
         // If the lock is held, a connection is being opened.
         if let Some(place) = place
             && let Ok(mut known) = place.try_lock()
@@ -183,6 +195,80 @@ impl Client {
     }
 }
 
+/// Connections to servers, of which the one that was used longest ago is closed for another one.
+struct Kept<T> {
+    connections: VecDeque<(ServerId, T, Instant)>,
+    most: usize,
+}
+
+impl<T> Kept<T> {
+    fn new(most: usize) -> Self {
+        Self {
+            connections: VecDeque::new(),
+            most,
+        }
+    }
+
+    /// Keeps a connection that is used no more since `now`. Closes those that were idle for too long.
+    fn put(&mut self, server: ServerId, connection: T, now: Instant) {
+        let too_old = |(_, _, since): &(ServerId, T, Instant)| {
+            now.saturating_duration_since(*since) >= IDLE_TIMEOUT
+        };
+        while self.connections.len() >= self.most || self.connections.front().is_some_and(too_old) {
+            self.connections.pop_front();
+        }
+        self.connections.push_back((server, connection, now));
+    }
+
+    /// Takes the connection to a server that was used last, and can be used again. Closes others to it
+    /// that cannot.
+    fn take(&mut self, server: &ServerId, is_usable: impl Fn(&T) -> bool) -> Option<T> {
+        loop {
+            let mut all = self.connections.iter();
+            let at = all.rposition(|(known, ..)| known == server)?;
+            let (_, connection, since) = self.connections.remove(at)?;
+            if since.elapsed() < IDLE_TIMEOUT && is_usable(&connection) {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn remove(&mut self, server: &ServerId) {
+        self.connections.retain(|(known, ..)| known != server);
+    }
+}
+
 fn server_id(target: &Target) -> ServerId {
     (target.secure, Arc::clone(&target.host), target.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(number: u16) -> ServerId {
+        (true, Arc::from("h"), number)
+    }
+
+    #[test]
+    fn kept_connections_are_bounded_and_not_old() {
+        let mut kept = Kept::new(3);
+        let now = Instant::now();
+        for number in 0..5 {
+            kept.put(server(number % 4), number, now);
+        }
+        assert_eq!(kept.connections.len(), 3);
+        assert_eq!(kept.take(&server(1), |_| true), None, "it was used first");
+        kept.put(server(0), 9, now);
+        assert_eq!(kept.take(&server(0), |_| true), Some(9), "used last");
+        assert_eq!(kept.take(&server(0), |_| false), None);
+        assert_eq!(kept.connections.len(), 1);
+        kept.put(server(7), 7, now + IDLE_TIMEOUT);
+        assert_eq!(kept.connections.len(), 1);
+        let Some(long_ago) = now.checked_sub(IDLE_TIMEOUT) else {
+            return;
+        };
+        kept.put(server(8), 8, long_ago);
+        assert_eq!(kept.take(&server(8), |_| true), None);
+    }
 }

@@ -35,6 +35,8 @@ pub(crate) enum ConnectError {
     Connect(io::Error),
     #[error("the proxy makes no tunnel: {0}")]
     Proxy(String),
+    #[error("the proxy refuses the relay (407)")]
+    ProxyRefuses,
     #[error("{0}")]
     Certificate(CertificateFault),
     #[error("TLS fails: {0}")]
@@ -51,7 +53,9 @@ impl ConnectError {
                 "check url and proxy in [sink.http], and that the server runs and can be reached from here"
             }
             Self::Private => "set allow_private in [sink.http] if events may name such hosts",
-            Self::Proxy(_) => "check proxy in [sink.http], and what the proxy allows",
+            Self::Proxy(_) | Self::ProxyRefuses => {
+                "check proxy in [sink.http], and what the proxy allows"
+            }
             Self::Certificate(fault) => fault.remedy,
             Self::Tls(_) => {
                 "the cause says what is wrong with the certificate; ca_file in [sink.http] names the \
@@ -146,6 +150,7 @@ async fn tunnel(tcp: &mut TcpStream, target: &Target) -> Result<(), ConnectError
     let status = answer.split(|byte| *byte == b' ').nth(1);
     match status.and_then(|status| std::str::from_utf8(status).ok()?.parse::<u16>().ok()) {
         Some(200..300) => Ok(()),
+        Some(407) => Err(ConnectError::ProxyRefuses),
         Some(status) => Err(ConnectError::Proxy(format!("it answers {status}"))),
         None => Err(ConnectError::Proxy("its answer is not HTTP".to_owned())),
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use hyper::StatusCode;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
@@ -55,6 +56,8 @@ pub(crate) struct Worker {
     pub(crate) refused_since: Unroutable,
     endpoints: Endpoints,
     client: Client,
+    /// The server of all events; `None` if each event chooses one.
+    server: Option<String>,
     /// No request is sent before this time, which the server has asked for.
     paused_until: Option<Instant>,
     /// Refused records, reported when no request is in flight any more.
@@ -84,6 +87,7 @@ impl Worker {
         Self {
             endpoints: Endpoints::new(Arc::clone(&shared.stats)),
             client: Client::new(Arc::clone(&config)),
+            server: config.url.server().map(|server| server.to_string()),
             config,
             shared,
             deliveries,
@@ -237,9 +241,10 @@ impl Worker {
                 let after = again
                     .retry_after
                     .map(|after| after.min(self.config.retry_after_max));
-                // The server limits the rate of all requests, not those of one key.
+                // The server limits the rate of all requests, not those of one key. Another one, of
+                // dead letters or of an event's choice, limits only those to itself.
                 if let Some(after) = after
-                    && !self.config.url.chooses_host
+                    && self.server.as_deref() == Some(&server)
                 {
                     self.paused_until = self.paused_until.max(Some(now + after));
                 }
@@ -433,6 +438,14 @@ fn outcome(
         // The host belongs to this event.
         SendFailure::Connect(private @ ConnectError::Private) => {
             return refused(Poison::Unroutable, format!("{target}: {private}"));
+        }
+        // As of a request that goes through a proxy without a tunnel.
+        SendFailure::Connect(ConnectError::ProxyRefuses) => {
+            return of_status(
+                StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+                None,
+                SystemTime::now(),
+            );
         }
         SendFailure::Connect(connect) => Some(connect),
         _ => None,

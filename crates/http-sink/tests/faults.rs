@@ -5,12 +5,14 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use support::{Reaction, Received, Server, config};
-use walrelay_http_sink::{HttpConfig, HttpSink, HttpSinkFactory, HttpVersion};
+use walrelay_http_sink::{HttpConfig, HttpSink, HttpSinkFactory, HttpVersion, UrlTemplate};
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, EventPosition, Poison, Record, Sink as _,
+    Deliveries, DeliveryError, Disposition, EventPosition, Poison, Record, RecordKind, Sink as _,
     SinkFactory as _, SinkStats,
 };
 use walrelay_testkit::conformance::Bounds;
@@ -166,6 +168,82 @@ fn retry_after_is_waited_for_and_bounded() {
 }
 
 #[test]
+fn retry_after_holds_back_the_other_events_of_its_server_alone() {
+    let answer = |number| match number {
+        0 => Reaction::Answer(503, vec![("retry-after", "2".to_owned())]),
+        _ => Reaction::Store(200),
+    };
+    for of_dead_letters in [false, true] {
+        let server = Server::reacting(HttpVersion::One, None, move |number, _| {
+            answer(number + usize::from(of_dead_letters))
+        });
+        let dead_letters =
+            Server::reacting(HttpVersion::One, None, move |number, _| answer(number));
+        let mut config = server.config(ROOMY);
+        config.max_in_flight = 1;
+        config.dead_letter_url = Some(UrlTemplate::parse(&dead_letters.url()).unwrap());
+        let mut sending = Sending::new(config);
+        let kind = if of_dead_letters {
+            RecordKind::DeadLetter
+        } else {
+            RecordKind::Event
+        };
+        let record = Record {
+            kind,
+            topic: "t",
+            key: Some(b"a"),
+            ..Record::default()
+        };
+        let begun = Instant::now();
+        sending.sink.try_send(&record, 0).expect("accepted");
+        sending.send("b", "other", 1);
+        assert_eq!(sending.report(1), Ok(()));
+        let waited = begun.elapsed() >= Duration::from_secs(2);
+        let asker_is_done = sending.reports.is(|state| state.outcomes.contains_key(&0));
+        assert_eq!(sending.report(0), Ok(()));
+        if of_dead_letters {
+            assert!(!asker_is_done, "the event waited for the dead letter");
+        } else {
+            assert!(waited, "the event was sent during the pause");
+        }
+    }
+}
+
+#[test]
+fn all_keys_wait_once_so_many_are_sent_again() {
+    let opened = Arc::new(AtomicBool::new(false));
+    let reacting = Arc::clone(&opened);
+    let server = Server::reacting(HttpVersion::One, None, move |_, received| {
+        if received.body == b"bad" && !reacting.load(Relaxed) {
+            Reaction::Answer(500, Vec::new())
+        } else {
+            Reaction::Store(200)
+        }
+    });
+    let mut config = server.config(ROOMY);
+    config.max_retrying_keys = 2;
+    config.max_in_flight = 1;
+    let mut sending = Sending::new(config);
+    sending.send("a", "bad", 0);
+    sending.send("b", "good", 1);
+    assert_eq!(sending.report(1), Ok(()), "one key alone is held back");
+    sending.send("c", "bad", 2);
+    let tried = |body: &[u8]| {
+        let received = server.received();
+        received.iter().filter(|it| it.body == body).count()
+    };
+    eventually(PATIENCE, || sending.stats.endpoints()[0].retries >= 6);
+    sending.send("d", "behind", 3);
+    let before = tried(b"bad");
+    eventually(PATIENCE, || tried(b"bad") >= before + 6);
+    assert_eq!(tried(b"behind"), 0);
+    opened.store(true, Relaxed);
+    for seq in [0, 2, 3] {
+        assert_eq!(sending.report(seq), Ok(()));
+    }
+}
+
+#[test]
 fn a_status_that_hits_every_event_stops_the_pipeline() {
     for (status, words) in [
         (410, "the endpoint is gone"),
@@ -268,6 +346,40 @@ fn tls_verifies_the_server_and_has_the_configured_version() {
         assert_eq!(server.received().len(), 1);
         assert_eq!(expired.received().len(), 0);
     }
+}
+
+#[test]
+fn the_relay_shows_its_certificate_to_a_server_that_asks_for_one() {
+    let authority = Authority::new("test");
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let ca = file("ca.pem", &authority.pem());
+    let client = authority.client("relay");
+    let identity = (
+        file("client.pem", &client.certificate),
+        file("client.key", &client.key),
+    );
+    let tls = authority.server("localhost").server_config_for(&authority);
+    let server = Server::reacting(HttpVersion::One, Some(tls), |_, _| Reaction::Store(200));
+    let url = format!("https://localhost:{}/x", server.address().port());
+    let sending = |identity| {
+        let files = walrelay_http_sink::ClientFiles {
+            ca: Some(ca.clone()),
+            identity,
+        };
+        let config = config(&url, HttpVersion::One, ROOMY).with_tls(&files);
+        let mut sending = Sending::new(config.unwrap());
+        sending.send("k", "v", 0);
+        sending
+    };
+    let mut refused = sending(None);
+    eventually(PATIENCE, || refused.sink.waiting_for().is_some());
+    assert_eq!(server.received().len(), 0);
+    assert_eq!(sending(Some(identity)).report(0), Ok(()));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use rcgen::{
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 
 /// A certificate authority, which clients or servers of a test trust.
 #[derive(Debug)]
@@ -99,17 +100,39 @@ fn params(hosts: Vec<String>, common_name: &str) -> CertificateParams {
 }
 
 impl Issued {
+    /// Returns the configuration of a TLS server of the test's own with this certificate, which asks for
+    /// a certificate of this authority.
+    pub fn server_config_for(&self, authority: &Authority) -> Arc<ServerConfig> {
+        let mut roots = rustls::RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(authority.pem().as_bytes());
+        roots
+            .add(root.expect("a certificate"))
+            .expect("an authority");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier =
+            rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        self.config_with(Some(verifier.build().expect("a verifier")))
+    }
+
     /// Returns the configuration of a TLS server of the test's own with this certificate.
     pub fn server_config(&self) -> Arc<ServerConfig> {
+        self.config_with(None)
+    }
+
+    fn config_with(&self, verifier: Option<Arc<dyn ClientCertVerifier>>) -> Arc<ServerConfig> {
         let certificates = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .expect("a certificate");
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).expect("a key");
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
+        let builder = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
+            .expect("versions");
+        let builder = match verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let config = builder
             .with_single_cert(certificates, key)
             .expect("a certificate with its key");
         Arc::new(config)
