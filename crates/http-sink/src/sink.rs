@@ -175,7 +175,8 @@ impl Sink for HttpSink {
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
-        lock(&self.shared.state).obstacle.clone()
+        let known = lock(&self.shared.state).obstacle.clone();
+        known.or_else(|| self.shared.stats.silence())
     }
 
     fn close(mut self: Box<Self>, grace: Duration) {

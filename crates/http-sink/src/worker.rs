@@ -11,7 +11,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
     CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, KeyQueues,
-    Obstacle, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock, micros_now,
+    Obstacle, OpenRequest, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock,
+    micros_now,
 };
 use walrelay_sink_client::{RefusedRecord, Unroutable};
 
@@ -75,6 +76,8 @@ struct Attempt {
     /// How far the server's clock is ahead, in seconds; `None` if it told no time.
     clock_offset: Option<f64>,
     outcome: Outcome,
+    /// Ends when the attempt is counted. `None`: nothing was sent.
+    open: Option<OpenRequest>,
 }
 
 impl Worker {
@@ -158,7 +161,7 @@ impl Worker {
                 let request = request(record, &target, &self.config, SystemTime::now());
                 Ok::<_, String>((target, request))
             });
-            let client = self.client.clone();
+            let (client, stats) = (self.client.clone(), Arc::clone(&self.shared.stats));
             attempts.spawn(async move {
                 // The target was checked when the record was accepted.
                 let (target, request) = match made {
@@ -171,9 +174,12 @@ impl Worker {
                             taken: None,
                             clock_offset: None,
                             outcome: refused(Poison::Unroutable, reason),
+                            open: None,
                         };
                     }
                 };
+                let server = target.to_string();
+                let open = Some(OpenRequest::new(&stats, &server));
                 let (begun, before) = (Instant::now(), micros_now());
                 let answered = client.send(&target, request).await;
                 let clock_offset = answered
@@ -187,10 +193,11 @@ impl Worker {
                 Attempt {
                     seq,
                     certificate: connect.and_then(ConnectError::certificate_fault),
-                    server: target.to_string(),
+                    server,
                     taken: answered.is_ok().then(|| begun.elapsed()),
                     clock_offset,
                     outcome: outcome(answered, &target),
+                    open,
                 }
             });
         }
@@ -210,6 +217,7 @@ impl Worker {
             taken,
             clock_offset,
             outcome,
+            open,
         } = attempt;
         let now = Instant::now();
         let shared = Arc::clone(&self.shared);
@@ -218,6 +226,7 @@ impl Worker {
             let again = matches!(outcome, Outcome::Again(_));
             self.endpoints.attempt(&server, taken, again);
         }
+        drop(open);
         if let Some(offset) = clock_offset {
             shared.stats.clocks.note(offset);
         }

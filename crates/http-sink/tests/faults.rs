@@ -13,10 +13,10 @@ use support::{Reaction, Received, Server, config};
 use walrelay_http_sink::{HttpConfig, HttpSink, HttpSinkFactory, HttpVersion, UrlTemplate};
 use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EventPosition, Poison, Record, RecordKind, Sink as _,
-    SinkFactory as _, SinkStats,
+    SinkFactory as _, SinkStats, any_factory,
 };
 use walrelay_testkit::conformance::Bounds;
-use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
+use walrelay_testkit::{Authority, PATIENCE, Reports, eventually, silence_is_shown};
 
 const ROOMY: Bounds = Bounds {
     records: 1_000,
@@ -401,6 +401,18 @@ fn a_host_that_an_event_chooses_may_not_have_a_private_address() {
         assert_eq!(poison, (!allowed).then_some(Some(Poison::Unroutable)));
     }
     assert_eq!(server.received().len(), 1);
+}
+
+#[test]
+fn a_server_that_answers_nothing_is_shown() {
+    for version in VERSIONS {
+        let server = Server::start(version);
+        let mut config = server.config(ROOMY);
+        config.timeout = PATIENCE;
+        let stats = Arc::<SinkStats>::default();
+        let factory = HttpSinkFactory::new(config, Arc::clone(&stats));
+        silence_is_shown(&server, "silence", (any_factory(factory), Some(stats)));
+    }
 }
 
 #[test]

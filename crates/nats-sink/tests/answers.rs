@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use support::{Server, factory, options, section};
-use walrelay_nats_sink::NatsSection;
-use walrelay_sink::{Disposition, EventPosition, Poison, Record, SinkOptions};
-use walrelay_testkit::{Authority, Nats, OpenSink, PATIENCE};
+use walrelay_nats_sink::{NatsKind, NatsSection};
+use walrelay_sink::{Disposition, EventPosition, Poison, Record, SinkKind as _, SinkOptions};
+use walrelay_testkit::{Authority, Nats, OpenSink, PATIENCE, silence_is_shown};
 
 /// A sink with its reports.
 struct Relay {
@@ -70,6 +70,21 @@ fn stored(nats: &Nats, stream: &str) -> Vec<String> {
         .iter()
         .map(|message| message.headers["Nats-Msg-Id"].clone());
     ids.collect()
+}
+
+#[test]
+fn a_server_that_answers_nothing_is_shown() {
+    let server = Server::start();
+    server.create("silence");
+    for exclusive_stream in [None, Some("silence".to_owned())] {
+        let section = NatsSection {
+            exclusive_stream,
+            ..section(server.nats.port())
+        };
+        let kind = NatsKind::new(&section, &options()).unwrap();
+        silence_is_shown(&server, "silence", kind.factory(None));
+    }
+    server.nats.client().delete_stream("silence");
 }
 
 #[test]

@@ -238,10 +238,7 @@ impl Telemetry {
 
     /// Returns the state, and true if all endpoints of the sink are down: a change of either is shown at once.
     pub fn urgent(&self) -> (String, bool) {
-        (
-            lock(&self.live).state.to_string(),
-            self.sink.all_down.load(Relaxed),
-        )
+        (lock(&self.live).state.to_string(), self.sink.is_down())
     }
 
     /// Returns the reason why the relay is not ready; `None` if it is.

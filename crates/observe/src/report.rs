@@ -410,7 +410,7 @@ pub struct SinkReport {
     /// The configured servers; `null` where the sink has none.
     pub servers: Option<String>,
     /// Whether no endpoint could be reached at the last attempts, or none has answered what is in
-    /// flight for some seconds.
+    /// flight for five seconds.
     pub all_down: bool,
     /// Why the certificate of an endpoint was refused lately; `null` if none was.
     #[serde(default)]
@@ -419,8 +419,8 @@ pub struct SinkReport {
     #[serde(default)]
     pub certificate_remedy: Option<String>,
     /// How far the clock of a server is ahead of this machine's, at least; negative if it is behind. Of
-    /// several the greatest of about a minute. `null` if none has told its time lately: only brokers of
-    /// Kafka do, for topics with `message.timestamp.type=LogAppendTime`.
+    /// several the greatest of about a minute. `null` if none has told its time lately: brokers of Kafka
+    /// do, for topics with `message.timestamp.type=LogAppendTime`, and receivers over HTTP, by `Date`.
     #[serde(default)]
     pub clock_offset_seconds: Option<f64>,
     /// The servers that this process has known.

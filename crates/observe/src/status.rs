@@ -216,7 +216,7 @@ impl Telemetry {
             endpoint_term: setup.terms.endpoint.to_owned(),
             unavailable_term: setup.terms.unavailable.to_owned(),
             servers: setup.servers.clone(),
-            all_down: self.sink.all_down.load(Relaxed),
+            all_down: self.sink.is_down(),
             certificate_remedy: fault.as_ref().map(|fault| fault.remedy.to_owned()),
             certificate_fault: fault.map(|fault| fault.what),
             clock_offset_seconds: self.sink.clocks.offset(),

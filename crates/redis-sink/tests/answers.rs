@@ -19,7 +19,9 @@ use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{
     AnySinkFactory, Disposition, EventPosition, Record, SinkKind as _, SinkOptions,
 };
-use walrelay_testkit::{Authority, OpenSink, PATIENCE, Redis, RedisClient, RedisReply, eventually};
+use walrelay_testkit::{
+    Authority, OpenSink, PATIENCE, Redis, RedisClient, RedisReply, eventually, silence_is_shown,
+};
 
 /// A sink with its reports.
 struct Relay {
@@ -347,6 +349,13 @@ fn a_server_without_waitaof_shows_it_and_one_that_has_it_is_waited_for() {
     };
     assert_eq!(error.disposition, Disposition::Configuration);
     assert!(error.reason.contains("lacks a command"), "{error}");
+}
+
+#[test]
+fn a_server_that_answers_nothing_is_shown() {
+    let server = Server::start(Ids::Position);
+    let kind = RedisKind::new(&section(server.redis.port(), Ids::Position), &options());
+    silence_is_shown(&server, "silence", kind.unwrap().factory(None));
 }
 
 #[test]

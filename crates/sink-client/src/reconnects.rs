@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep_until;
 use tracing::{info, warn};
-use walrelay_sink::{Chain, Disposition, Endpoints};
+use walrelay_sink::{Chain, Disposition, Endpoints, OpenRequest};
 
 use crate::{ClientError, Queue, Servers, Shared};
 
@@ -73,7 +73,12 @@ impl Reconnects {
             } else {
                 self.failures = 1;
             }
-            match shared.unless_over(connect(self.host)).await? {
+            let addresses = servers.addresses();
+            let open = addresses.map(|address| OpenRequest::new(&shared.stats, &address));
+            let open: Vec<OpenRequest> = open.collect();
+            let connected = shared.unless_over(connect(self.host)).await?;
+            drop(open);
+            match connected {
                 Ok(connection) => {
                     let address = connection.address();
                     info!(address, "connected to {}", self.title);

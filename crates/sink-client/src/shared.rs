@@ -15,6 +15,8 @@ use walrelay_sink::{
 
 use crate::ClientError;
 
+/// What to do about a server that cannot be reached, or takes nothing.
+const REACH: &str = "see that the server runs, takes requests, and can be reached from here";
 /// A grace that does not end.
 pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
@@ -221,12 +223,14 @@ impl<Q: Queue, S> Shared<Q, S> {
 
     /// Shows that there is no connection.
     pub fn lost(&self, error: &impl ClientError) {
+        let fault = error.certificate_fault().map(|fault| fault.remedy);
+        let is_passing = error.disposition() == Disposition::Retryable;
         let mut state = self.state();
         state.refusal = None;
         state.obstacle = Some(Obstacle {
             what: Chain(error).to_string(),
             disposition: error.disposition(),
-            remedy: error.certificate_fault().map(|fault| fault.remedy),
+            remedy: fault.or(is_passing.then_some(REACH)),
         });
     }
 
@@ -286,6 +290,8 @@ impl<S> Shared<KeyQueues, S> {
         let state = self.state();
         let is_refused = state.records.blocked() > 0;
         let refusal = state.refusal.as_ref().filter(|_| is_refused);
-        state.obstacle.as_ref().or(refusal).cloned()
+        let known = state.obstacle.as_ref().or(refusal).cloned();
+        drop(state);
+        known.or_else(|| self.stats.silence())
     }
 }

@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::stats::MAX_ENDPOINTS;
 use crate::sync::lock;
 use crate::{CertificateFault, EndpointStats, SinkStats};
 
-/// The servers with figures of their own.
-const MAX_SERVERS: usize = 100;
 /// The times of answers that figures are made of.
 const KEPT: usize = 256;
 /// The time without any answer after which the servers count as down.
@@ -87,6 +86,7 @@ impl Endpoints {
 
     fn answered(&mut self, server: &str, again: bool) -> Option<usize> {
         self.unanswered_since = None;
+        self.stats.unanswered.answered(server, Instant::now());
         self.stats.all_down.store(false, Relaxed);
         self.stats.set_certificate_fault(None);
         self.show(server, EndpointStats::UP, again)
@@ -98,7 +98,7 @@ impl Endpoints {
         let known = shown.iter().position(|endpoint| endpoint.name == server);
         let at = match known {
             Some(at) => at,
-            None if shown.len() >= MAX_SERVERS => return None,
+            None if shown.len() >= MAX_ENDPOINTS => return None,
             None => {
                 shown.push(EndpointStats {
                     name: server.to_owned(),

@@ -13,6 +13,7 @@
 //! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
 //!   record by itself, and send it again alone.
 //! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
+//!   [`OpenRequest`]: what is in flight to one, to know whether it is silent.
 //!   [`CertificateFault`]: why the certificate of a server is refused.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
@@ -58,6 +59,7 @@ mod sink;
 mod stats;
 mod sync;
 pub mod topics;
+mod unanswered;
 mod window;
 
 pub use certificate_fault::CertificateFault;
@@ -77,4 +79,5 @@ pub use record::{Header, Record, RecordKind};
 pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory, StreamStart, TransactionEnd};
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use sync::lock;
+pub use unanswered::{ANSWER_LIMIT, OpenRequest};
 pub use window::Window;

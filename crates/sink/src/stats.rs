@@ -1,14 +1,18 @@
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use crate::sync::lock;
-use crate::{BatchingMode, CertificateFault, ServerClocks};
+use crate::unanswered::{ANSWER_LIMIT, Unanswered};
+use crate::{BatchingMode, CertificateFault, Disposition, Obstacle, ServerClocks};
 
 /// The number of topics with figures of their own. Further topics are counted under
 /// [`OTHER_TOPICS`].
 pub const MAX_TOPICS: usize = 100;
+/// The number of endpoints of a sink with figures of their own, if the sink finds them by itself.
+pub(crate) const MAX_ENDPOINTS: usize = 100;
 /// The name of all topics beyond [`MAX_TOPICS`]. A topic's name cannot contain `*`.
 pub const OTHER_TOPICS: &str = "*";
 /// The time for which a fault of a certificate counts. Clients that meet it again and again note it at
@@ -27,7 +31,9 @@ pub struct SinkStats {
     pub in_flight_bytes: AtomicU64,
     throughput: AtomicBool,
     /// True if no endpoint could be reached for two seconds, and none has answered since.
+    /// [`is_down`](Self::is_down) knows endpoints that are silent, too.
     pub all_down: AtomicBool,
+    pub(crate) unanswered: Unanswered,
     certificate_fault: Mutex<Option<(CertificateFault, Instant)>>,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
@@ -179,7 +185,8 @@ impl SinkStats {
     }
 
     /// Returns the endpoints of all clients, by name. `queued` and `retries` are summed over the
-    /// clients; of the round-trip times the largest is taken.
+    /// clients; of the round-trip times the largest is taken. One that answers nothing of what is in
+    /// flight has the state [`NO_ANSWER`](EndpointStats::NO_ANSWER).
     pub fn endpoints(&self) -> Vec<EndpointStats> {
         let mut endpoints: BTreeMap<String, EndpointStats> = BTreeMap::new();
         for endpoint in self.clients.entries() {
@@ -188,7 +195,54 @@ impl SinkStats {
                 Some(known) => known.merge(&endpoint),
             }
         }
+        for name in self.unanswered.overdue(Instant::now()) {
+            let is_full = endpoints.len() >= MAX_ENDPOINTS;
+            let endpoint = match endpoints.entry(name.into()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(_) if is_full => continue,
+                Entry::Vacant(new) => {
+                    let name = new.key().clone();
+                    new.insert(EndpointStats {
+                        name,
+                        state: EndpointStats::UP.to_owned(),
+                        ..EndpointStats::default()
+                    })
+                }
+            };
+            if endpoint.state == EndpointStats::UP {
+                EndpointStats::NO_ANSWER.clone_into(&mut endpoint.state);
+            }
+        }
         endpoints.into_values().collect()
+    }
+
+    /// Returns true if no endpoint could be reached at the last attempts, or none answers what is in
+    /// flight.
+    pub fn is_down(&self) -> bool {
+        let silent = || !self.unanswered.overdue(Instant::now()).is_empty();
+        let is_up = |endpoint: &EndpointStats| endpoint.state == EndpointStats::UP;
+        self.all_down.load(Relaxed) || (silent() && !self.endpoints().iter().any(is_up))
+    }
+
+    /// Returns what records wait for if servers answer nothing of what is in flight.
+    pub fn silence(&self) -> Option<Obstacle> {
+        let silent = self.unanswered.overdue(Instant::now());
+        let seconds = ANSWER_LIMIT.as_secs();
+        (!silent.is_empty()).then(|| Obstacle {
+            what: format!(
+                "{}: nothing was answered for {seconds} s",
+                silent.join(", ")
+            ),
+            disposition: Disposition::Retryable,
+            remedy: Some("see that the server runs, and keeps up with what it is sent"),
+        })
+    }
+
+    /// Makes [`is_down`](Self::is_down) stay true until an endpoint answers, if it is.
+    pub(crate) fn keep_down(&self) {
+        if self.is_down() {
+            self.all_down.store(true, Relaxed);
+        }
     }
 
     /// Registers a client; returns its list of destinations that take no record at the moment. The

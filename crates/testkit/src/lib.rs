@@ -72,6 +72,7 @@ mod registry;
 mod reports;
 mod seed;
 pub mod servers;
+mod silence;
 mod slot;
 mod standby;
 mod threads;
@@ -100,6 +101,7 @@ pub use redis::{
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};
+pub use silence::silence_is_shown;
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;
 pub use threads::{Background, lock};

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::EndpointStats;
+use walrelay_sink::{ANSWER_LIMIT, EndpointStats};
 
 use crate::producer::statistics::BrokerFigures;
 
 /// The time without any response after which a broker counts as one that does not answer. A broker
 /// answers the requests of a connection in their order, each before it reads the next.
-pub(super) const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = ANSWER_LIMIT;
 
 /// Since when the brokers of one client have answered nothing, by name, and the number of responses
 /// until then.

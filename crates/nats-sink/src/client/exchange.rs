@@ -1,10 +1,12 @@
 //! Requests whose answers are awaited together.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, split};
 use tokio::select;
 use tokio::time::sleep_until;
+use walrelay_sink::{OpenRequest, SinkStats};
 use walrelay_sink_client::ConnectError;
 
 use super::error::NatsError;
@@ -52,6 +54,8 @@ pub(crate) struct Exchange {
     /// The number of these that are written by now.
     written: usize,
     last_token: u64,
+    /// Where a server that answers nothing is noted; `None`: nowhere.
+    stats: Option<Arc<SinkStats>>,
 }
 
 impl Exchange {
@@ -61,7 +65,14 @@ impl Exchange {
             unsent: Vec::new(),
             written: 0,
             last_token: 0,
+            stats: None,
         }
+    }
+
+    /// Makes a server that answers nothing be noted.
+    pub(crate) fn watched(mut self, stats: &Arc<SinkStats>) -> Self {
+        self.stats = Some(Arc::clone(stats));
+        self
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -114,6 +125,7 @@ impl Exchange {
             unsent,
             written,
             last_token,
+            stats,
         } = self;
         let first = *last_token + 1;
         *last_token += count as u64;
@@ -131,6 +143,13 @@ impl Exchange {
             inbox,
         } = connection;
         let (mut reader, mut writer) = split(stream);
+        let open = stats.as_ref().filter(|_| count > 0);
+        let open = open.map(|stats| OpenRequest::new(stats, address));
+        let note_sign = || {
+            if let Some(open) = &open {
+                open.answered();
+            }
+        };
         let mut progress = Instant::now();
         let mut unflushed = !unsent.is_empty();
         loop {
@@ -154,6 +173,7 @@ impl Exchange {
                             *place = Some(answer);
                             missing -= 1;
                             progress = Instant::now();
+                            note_sign();
                         }
                     }
                     Operation::Ping => {
@@ -190,6 +210,7 @@ impl Exchange {
                         *written = 0;
                     }
                     progress = Instant::now();
+                    note_sign();
                 }
                 () = expired(limit.map(|limit| progress + limit)) => {
                     return Err(NatsError::from(ConnectError::Timeout {

@@ -139,7 +139,10 @@ impl Sink for NatsSink {
     fn waiting_for(&mut self) -> Option<Obstacle> {
         match self {
             Self::Keyed(thread) => thread.shared.waiting_for(),
-            Self::Chained(thread) => thread.shared.state().obstacle.clone(),
+            Self::Chained(thread) => {
+                let known = thread.shared.state().obstacle.clone();
+                known.or_else(|| thread.shared.stats.silence())
+            }
         }
     }
 

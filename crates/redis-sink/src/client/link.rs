@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use walrelay_sink::{OpenRequest, SinkStats};
 use walrelay_sink_client::{ConnectError, Connected};
 
 use super::cluster::{Address, SlotMap, slot};
@@ -35,6 +36,8 @@ pub(crate) struct Link {
     shown: usize,
     /// A server has said that the map is out of date.
     stale: bool,
+    /// Where servers that answer nothing are noted; `None`: nowhere.
+    stats: Option<Arc<SinkStats>>,
 }
 
 /// The cluster as one of its nodes sees it. The numbers of servers are those of the map's masters.
@@ -77,6 +80,7 @@ impl Link {
             cluster: None,
             shown: 0,
             stale: false,
+            stats: None,
         }
     }
 
@@ -108,7 +112,13 @@ impl Link {
                 map: seen.map,
             }),
             stale: false,
+            stats: None,
         })
+    }
+
+    /// Makes servers that answer nothing be noted.
+    pub(crate) fn watch(&mut self, stats: &Arc<SinkStats>) {
+        self.stats = Some(Arc::clone(stats));
     }
 
     /// Reads the map of the cluster anew, from the server that was [noted](Self::note_moved) if it
@@ -129,6 +139,7 @@ impl Link {
                 same.connection = server.connection;
             }
         }
+        renewed.stats = self.stats.take();
         *self = renewed;
         Ok(())
     }
@@ -191,6 +202,8 @@ impl Link {
         if let (None, Some(View { login, map })) = (&connection, &self.cluster) {
             self.shown = number;
             let (host, port) = &map.masters()[number].address;
+            let stats = self.stats.as_ref();
+            let _open = stats.map(|stats| OpenRequest::new(stats, name));
             let mut opened = Connection::open(&login.servers, host, *port).await?;
             opened.log_in(login).await?;
             *connection = Some(opened);
@@ -225,9 +238,17 @@ impl Link {
         &mut self,
         limit: Duration,
     ) -> Vec<(usize, Result<Vec<Reply>, RedisError>)> {
+        let stats = self.stats.as_ref();
         let asked = self.servers.iter_mut().enumerate();
         let asked = asked.filter(|(_, server)| server.expected > 0);
-        let calls = asked.map(|(number, server)| async move { (number, server.call(limit).await) });
+        let calls = asked.map(|(number, server)| async move {
+            let open = stats.map(|stats| OpenRequest::new(stats, &server.name));
+            let answer = server.call(limit).await;
+            if let (Some(open), Ok(_)) = (open, &answer) {
+                open.answered();
+            }
+            (number, answer)
+        });
         let answered = all(calls).await;
         let failed = answered.iter().find(|(_, answer)| answer.is_err());
         if let Some((number, _)) = failed {

@@ -109,7 +109,8 @@ impl Sink for RedisSink {
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
-        self.0.shared.state().obstacle.clone()
+        let known = self.0.shared.state().obstacle.clone();
+        known.or_else(|| self.0.shared.stats.silence())
     }
 
     fn close(self: Box<Self>, grace: Duration) {

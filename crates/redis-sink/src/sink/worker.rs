@@ -25,6 +25,7 @@ pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
         let Some(mut link) = connected.await else {
             return Failure::closed();
         };
+        link.watch(&shared.stats);
         if login.sentinel.is_some() || login.cluster.is_some() {
             // The others were sentinels, or masters that are none any more.
             endpoints.keep_only(link.names());

@@ -30,7 +30,7 @@ pub(in crate::sink) async fn carry(
         let Some(connection) = connected.await else {
             return Failure::closed();
         };
-        let mut exchange = Exchange::new(connection);
+        let mut exchange = Exchange::new(connection).watched(&shared.stats);
         let mut has_stored = false;
         let session = session(
             &mut exchange,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{Disposition, Endpoints, Obstacle, Poison};
+use walrelay_sink::{ANSWER_LIMIT, Disposition, Endpoints, Obstacle, OpenRequest, Poison};
 use walrelay_sink_client::{ConnectError, Failure, Refused};
 
 use super::Shared;
@@ -33,6 +33,8 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 pub(super) struct Session<'s> {
     shared: &'s Arc<Shared>,
     endpoints: &'s mut Endpoints,
+    /// There while messages are in flight.
+    open: Option<OpenRequest>,
     address: String,
     /// The beginning of the subjects of answers, with the last dot.
     inbox: String,
@@ -61,6 +63,7 @@ impl<'s> Session<'s> {
         Self {
             shared,
             endpoints,
+            open: None,
             address: connection.address.clone(),
             inbox: format!("{}.", connection.inbox),
             info: connection.info.clone(),
@@ -72,6 +75,21 @@ impl<'s> Session<'s> {
             refused: Refused::default(),
             out: Vec::new(),
             written: 0,
+        }
+    }
+
+    /// Notes whether messages are in flight.
+    fn note_open(&mut self) {
+        let (stats, address) = (&self.shared.stats, &self.address);
+        let open = self.open.take();
+        let waits = !self.in_flight.is_empty();
+        self.open = waits.then(|| open.unwrap_or_else(|| OpenRequest::new(stats, address)));
+    }
+
+    /// Notes a sign of the server. A stream that does not answer is no silent server.
+    fn note_sign(&self) {
+        if let Some(open) = &self.open {
+            open.answered();
         }
     }
 
@@ -95,6 +113,7 @@ impl<'s> Session<'s> {
             }
             self.send_overdue(now);
             self.publish(now);
+            self.note_open();
             if !self.refused.is_empty() && self.in_flight.is_empty() && !self.shared.is_due(now) {
                 return Ok(Failure::with_another());
             }
@@ -125,6 +144,7 @@ impl<'s> Session<'s> {
                     read.map_err(io)?;
                     last_sign = Instant::now();
                     pinged = None;
+                    self.note_sign();
                 }
                 wrote = write, if unflushed || !pending.is_empty() => {
                     let wrote = wrote.map_err(io)?;
@@ -132,6 +152,7 @@ impl<'s> Session<'s> {
                     if wrote < pending.len() {
                         // The socket is full, so the server reads: a large message takes its time.
                         last_sign = Instant::now();
+                        self.note_sign();
                     }
                     self.written += wrote;
                     if self.written == self.out.len() {
@@ -146,7 +167,7 @@ impl<'s> Session<'s> {
     }
 
     /// Returns when to look again, and asks the server for a sign if it has given none for half of the
-    /// time that it may be silent.
+    /// time that it may be silent, or soon if messages are in flight.
     fn timers(
         &mut self,
         now: Instant,
@@ -154,7 +175,11 @@ impl<'s> Session<'s> {
         pinged: &mut Option<Instant>,
     ) -> Result<Instant, NatsError> {
         let silence = self.shared.settings.ack;
-        let half = last_sign + silence / 2;
+        let half = match self.open {
+            // A server that answers must not be shown as a silent one.
+            Some(_) => last_sign + (silence / 2).min(ANSWER_LIMIT / 2),
+            None => last_sign + silence / 2,
+        };
         // The answer to the question has its time, also if this thread had none.
         let end = pinged.map(|at| (at + silence / 2).max(last_sign + silence));
         if end.is_some_and(|end| now >= end) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{Disposition, Endpoints, Poison};
+use walrelay_sink::{Disposition, Endpoints, OpenRequest, Poison};
 use walrelay_sink_client::{ConnectError, FOREVER, Failure, Refused};
 
 use super::Shared;
@@ -40,6 +40,8 @@ struct Channel {
 pub(super) struct Publisher<'s> {
     shared: &'s Arc<Shared>,
     endpoints: &'s mut Endpoints,
+    /// There while an answer of the server is due.
+    open: Option<OpenRequest>,
     address: String,
     frame_max: usize,
     channels: Vec<Channel>,
@@ -71,6 +73,7 @@ impl<'s> Publisher<'s> {
         let mut all = Self {
             shared,
             endpoints,
+            open: None,
             address: connection.address.clone(),
             frame_max: connection.frame_max,
             channels: Vec::new(),
@@ -121,6 +124,15 @@ impl<'s> Publisher<'s> {
         self.channels.iter().any(|it| !it.in_flight.is_empty())
     }
 
+    /// Notes whether an answer of the server is due.
+    fn note_open(&mut self) {
+        let opens = self.channels.iter().any(|it| !it.is_open);
+        let is_due = !self.blocked && (opens || self.is_any_in_flight());
+        let (stats, address) = (&self.shared.stats, &self.address);
+        let open = self.open.take();
+        self.open = is_due.then(|| open.unwrap_or_else(|| OpenRequest::new(stats, address)));
+    }
+
     /// Publishes until the sink is closed (`Ok`) or the connection breaks.
     pub(super) async fn run(&mut self, connection: Connection) -> Result<Failure, RabbitmqError> {
         let Connection {
@@ -136,6 +148,7 @@ impl<'s> Publisher<'s> {
             self.take_frames(&mut input)?;
             let now = Instant::now();
             self.publish(now);
+            self.note_open();
             if !self.refused.is_empty() && !self.is_any_in_flight() && !self.shared.is_due(now) {
                 return Ok(Failure::with_another());
             }
@@ -170,6 +183,10 @@ impl<'s> Publisher<'s> {
                 wrote = write, if unflushed || !pending.is_empty() => {
                     let wrote = wrote.map_err(io)?;
                     unflushed = !pending.is_empty();
+                    if let (Some(open), true) = (&self.open, wrote < pending.len()) {
+                        // The socket is full, so the server reads: a large message takes its time.
+                        open.answered();
+                    }
                     self.written += wrote;
                     if self.written == self.out.len() {
                         self.out.clear();
