@@ -7,8 +7,11 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::EventPosition;
-use walrelay_testkit::{SchemaRegistry, eventually, servers};
+use walrelay_sink::{EndpointStats, EventPosition};
+use walrelay_testkit::{
+    HttpReceiver, Nats, QueueOptions, RabbitMq, Reaction, Redis, SchemaRegistry, eventually,
+    servers,
+};
 use walrelay_throwaway::{Shutdown, Signal};
 
 use crate::check::Checked;
@@ -143,11 +146,17 @@ impl<'a> Views<'a> {
 
     /// Waits until the relay is ready again, and has confirmed everything.
     #[track_caller]
-    fn heal(&self, rig: &Rig, relay: Relay) {
+    fn are_well(&self, rig: &Rig) {
         eventually(PATIENCE, || {
             get(self.at, "/readyz").is_some_and(|(code, _)| code == 200)
         });
         rig.caught_up();
+    }
+
+    /// Does the same, and ends the relay.
+    #[track_caller]
+    fn heal(&self, rig: &Rig, relay: Relay) {
+        self.are_well(rig);
         relay.ends_well();
     }
 }
@@ -197,6 +206,129 @@ fn brokers_that_answer_nothing() {
     );
     kafka.resume();
     views.heal(&rig, relay);
+}
+
+/// A server of a sink, which a test has to itself.
+trait Outage {
+    /// Makes it answer nothing.
+    fn pause(&self);
+    fn resume(&self);
+    fn kill(&self);
+    fn start_again(&self);
+}
+
+macro_rules! outage {
+    ($($server:ty),*) => {
+        $(
+            impl Outage for $server {
+                fn pause(&self) {
+                    <$server>::pause(self);
+                }
+
+                fn resume(&self) {
+                    <$server>::resume(self);
+                }
+
+                fn kill(&self) {
+                    <$server>::kill(self);
+                }
+
+                fn start_again(&self) {
+                    <$server>::start_again(self);
+                }
+            }
+        )*
+    };
+}
+
+outage!(HttpReceiver, Nats, RabbitMq, Redis);
+
+/// Asserts that each view shows a server that is silent, and one that is down, and that a relay with
+/// this sink goes on by itself. The sink does not give up a request meanwhile.
+#[track_caller]
+fn is_outage_shown(rig: &Rig, server: &dyn Outage, port: u16, sink: &str) {
+    let configured = config(rig, &rig.postgres.url(), &format!("[sink]\n{sink}"));
+    let relay = rig.streaming(&configured);
+    let views = Views::of(&configured, &relay);
+    let (db, address) = (rig.db(), format!("127.0.0.1:{port}: "));
+    insert(&db, 1);
+    rig.caught_up();
+    server.pause();
+    insert(&db, 2);
+    eventually(PATIENCE, || {
+        status(views.at)["sink"]["endpoints"][0]["state"] == EndpointStats::NO_ANSWER
+    });
+    let silent = [&*address, "nothing was answered for 5 s"];
+    views.show("blocked", &silent, "see that the server runs", SINK_DOWN);
+    server.resume();
+    views.are_well(rig);
+    server.kill();
+    insert(&db, 3);
+    views.show("blocked", &[&address], "that the server runs", SINK_DOWN);
+    server.start_again();
+    views.heal(rig, relay);
+}
+
+#[test]
+fn an_http_receiver_that_is_silent_or_down() {
+    let rig = Rig::without_broker(18).outbox();
+    let server = HttpReceiver::start(false, None, |_, _| Reaction::Store(200));
+    let sink = format!(
+        "kind = \"http\"\n[sink.http]\nurl = \"http://{}/hooks\"\ntimeout = \"2m\"\n",
+        server.address()
+    );
+    is_outage_shown(&rig, &server, server.address().port(), &sink);
+}
+
+#[test]
+fn a_redis_that_is_silent_or_down() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let (rig, server) = (Rig::without_broker(18).outbox(), Redis::in_turn());
+    let sink = format!(
+        "kind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{}events\"\n\
+         connect_timeout = \"2s\"\nreply_timeout = \"2m\"\n",
+        server.port(),
+        rig.prefix
+    );
+    is_outage_shown(&rig, &*server, server.port(), &sink);
+}
+
+#[test]
+fn a_rabbitmq_that_is_silent_or_down() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let (rig, server) = (Rig::without_broker(18).outbox(), RabbitMq::in_turn());
+    let queue = format!("{}queue", rig.prefix);
+    server
+        .client()
+        .declare_queue(&queue, QueueOptions::default());
+    let sink = format!(
+        "kind = \"rabbitmq\"\n[sink.rabbitmq]\nhosts = [\"127.0.0.1:{}\"]\nusername = \"guest\"\n\
+         password = \"guest\"\nexchange = \"\"\nrouting_key = \"{queue}\"\nconnect_timeout = \"2s\"\n\
+         confirm_timeout = \"2m\"\n",
+        server.port()
+    );
+    is_outage_shown(&rig, &*server, server.port(), &sink);
+}
+
+#[test]
+fn a_nats_that_is_silent_or_down() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let (rig, server) = (Rig::without_broker(18).outbox(), Nats::in_turn());
+    let stream = rig.prefix.replace(['.', '-'], "_");
+    let more = serde_json::json!({});
+    server.client().create_stream(&stream, &[&stream], &more);
+    let sink = format!(
+        "kind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\nsubject = \"{stream}\"\n\
+         connect_timeout = \"2s\"\nack_timeout = \"1m\"\n",
+        server.port()
+    );
+    is_outage_shown(&rig, &*server, server.port(), &sink);
 }
 
 /// Kafka creates no topic. `check` also names the topic by itself.
