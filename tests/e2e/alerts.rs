@@ -262,6 +262,45 @@ fn of_the_rolling_bookmark_come_and_go() {
     relay.ends_well();
 }
 
+/// Nothing reads the slot while the relay waits for its next attempt.
+#[test]
+fn of_a_lost_slot_come_and_go() {
+    let postgres = servers::postgres_with(14, &[("max_slot_wal_keep_size", "1MB")]);
+    let rig = Rig::on(postgres).outbox();
+    let db = rig.db();
+    let more = "[delivery]\nbackoff_initial = \"10m\"\nbackoff_max = \"10m\"\n";
+    let configured = config(&rig, &rig.postgres.url(), more);
+    // A relay without a connection looks who reads the slot after this time.
+    let configured = with_source(configured, "wal_sender_timeout = \"10m\"");
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let lost = ["WalrelaySlotLost"];
+    insert(&db, 1);
+    rig.caught_up();
+    watch.wait(&lost, false, &[]);
+    db.batch("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots");
+    let write = || {
+        write_wal(&db, 1);
+        db.batch("SELECT pg_switch_wal()");
+        db.batch("CHECKPOINT");
+    };
+    watch.wait_beside(write, &lost, true, &[]);
+    let words = ["The slot is lost", "wal_status = lost"];
+    let remedy = "read the runbook before anything is restarted";
+    let views = Views::of(&configured, &relay);
+    views.show_problem(&words, remedy, "WalrelaySlotLost");
+    relay.kill();
+    watch.address = None;
+    // The remedy: the relay goes on over the gap.
+    let relay = rig.start_with(&configured, &["--accept-gap"]);
+    relay.streaming();
+    watch.address = Some(address(&relay));
+    watch.wait(&lost, false, &[]);
+    insert(&db, 2);
+    rig.caught_up();
+    relay.ends_well();
+}
+
 /// A clock of the server that is ahead: other sessions of this database see it, too.
 const CLOCK_AHEAD: &str = "ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO true_clock; \
      CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS \

@@ -209,7 +209,7 @@ fn of_slot(found: &mut Problems, report: &StatusReport) {
     let status = slot.wal_status.as_deref();
     if status == Some("lost") || slot.invalidation_reason.is_some() {
         let title = "The slot is lost: Postgres removed WAL that it needs";
-        let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);
+        let problem = found.alert("bad", "WalrelaySlotLost", title);
         problem
             .reason(slot.invalidation_reason.clone())
             .remedy("events are missing: read the runbook before anything is restarted");

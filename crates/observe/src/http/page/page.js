@@ -137,7 +137,7 @@
   let lostSince = null; // Date.now()
   const levelOf = (is) => (problems.find(is) || { level: 'ok' }).level;
   const levelOfState = () => levelOf((problem) => problem.is_state);
-  const levelOfWal = () => levelOf(({ alert }) => ['WalrelaySlotWalNearLimit', 'WalrelaySlotRetainsWal'].includes(alert));
+  const levelOfWal = () => levelOf(({ alert }) => ['WalrelaySlotLost', 'WalrelaySlotWalNearLimit', 'WalrelaySlotRetainsWal'].includes(alert));
   const sinkIsDown = () => problems.some(({ alert }) => alert === 'WalrelaySinkDown');
   const serverNow = () => status.now_ms + (performance.now() - receivedAt);
 
