@@ -368,6 +368,12 @@ fn of_a_locked_table_come_and_go() {
     migration.batch("BEGIN; LOCK TABLE outbox IN SHARE MODE");
     watch.wait(&locked, true, &[]);
     let views = Views::of(&configured, &relay);
+    let text = watch.metrics().unwrap_or_default();
+    let reason = "locks public.outbox exclusively\",remedy=\"wait until";
+    assert_has(
+        &text,
+        &["walrelay_table_lock_reason{reason=\"server process", reason],
+    );
     let words = ["locks public.outbox"];
     let alert = "WalrelayTableLocked, after 1m";
     views.show_problem(&words, "pg_terminate_backend", alert);

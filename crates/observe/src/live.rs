@@ -44,6 +44,8 @@ pub(super) struct Live {
     pub(super) clock_offset: Option<f64>,
     /// Who keeps services from writing to an outbox table by a lock, and what to do.
     pub(super) table_lock: Option<(String, String)>,
+    /// The same without times.
+    pub(super) table_lock_holder: Option<String>,
     /// When a record was acknowledged last, or this relay began to relay.
     pub(super) event_at: Instant,
     /// The time at which a record was acknowledged last.
@@ -85,6 +87,7 @@ impl Live {
             acknowledged_earlier: 0,
             clock_offset: None,
             table_lock: None,
+            table_lock_holder: None,
             event_at: now,
             acknowledged_at_ms: None,
             reconnects: BTreeMap::new(),

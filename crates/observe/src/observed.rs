@@ -167,8 +167,11 @@ impl Telemetry {
     /// Sets who keeps services from writing to an outbox table by a lock.
     pub fn table_locks(&self, locks: &[TableLock]) {
         let named: Vec<String> = locks.iter().map(TableLock::to_string).collect();
+        let holders: Vec<String> = locks.iter().map(TableLock::holder).collect();
         let remedy = TableLock::remedy(locks);
-        lock(&self.live).table_lock = remedy.map(|remedy| (named.join("; "), remedy));
+        let mut live = lock(&self.live);
+        live.table_lock_holder = remedy.is_some().then(|| holders.join("; "));
+        live.table_lock = remedy.map(|remedy| (named.join("; "), remedy));
     }
 
     /// Adds to the number of deleted rows.

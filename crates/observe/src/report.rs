@@ -200,6 +200,9 @@ pub struct SourceReport {
     /// application, mode and age; `null` if nobody does.
     #[serde(default)]
     pub table_lock: Option<String>,
+    /// The same without the age, which changes.
+    #[serde(default)]
+    pub table_lock_holder: Option<String>,
     /// What to do about it.
     #[serde(default)]
     pub table_lock_remedy: Option<String>,

@@ -125,6 +125,7 @@ impl Telemetry {
             feedback_sent: live.feedback_sent,
             clock_offset_seconds: live.clock_offset,
             table_lock: live.table_lock.as_ref().map(|(what, _)| what.clone()),
+            table_lock_holder: live.table_lock_holder.clone(),
             table_lock_remedy: live.table_lock.as_ref().map(|(_, remedy)| remedy.clone()),
             passed_over_rows: live.passed_over.clone(),
         }

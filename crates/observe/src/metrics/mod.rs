@@ -156,6 +156,25 @@ fn not_ready_reason(report: &StatusReport) -> Vec<Row> {
     let Some(not_ready) = &report.not_ready else {
         return Vec::new();
     };
+    let remedy = report
+        .pipeline
+        .remedy
+        .as_deref()
+        .unwrap_or("walrelay check");
+    vec![with_reason(not_ready, remedy)]
+}
+
+/// Returns the row of a lock of an outbox table, if there is one.
+fn table_lock_reason(report: &StatusReport) -> Vec<Row> {
+    let source = &report.source;
+    let holder = source.table_lock_holder.as_deref();
+    let lock = holder.zip(source.table_lock_remedy.as_deref());
+    lock.map(|(holder, remedy)| with_reason(holder, remedy))
+        .into_iter()
+        .collect()
+}
+
+fn with_reason(reason: &str, remedy: &str) -> Row {
     let plain = |text: &str| {
         let plain = text.chars().map(|c| match c {
             '"' => '\'',
@@ -165,13 +184,8 @@ fn not_ready_reason(report: &StatusReport) -> Vec<Row> {
         });
         plain.take(MOST_OF_LABEL).collect::<String>()
     };
-    let remedy = report
-        .pipeline
-        .remedy
-        .as_deref()
-        .unwrap_or("walrelay check");
-    let labels = vec![("reason", plain(not_ready)), ("remedy", plain(remedy))];
-    vec![(labels, 1.0)]
+    let labels = vec![("reason", plain(reason)), ("remedy", plain(remedy))];
+    (labels, 1.0)
 }
 
 /// The longest text of a label in characters; the rest is cut off.
@@ -218,6 +232,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| count(r.delivery.expected_event_seconds.map(|_| u64::from(r.delivery.silent))) },
     Metric { name: "table_locked", unit: None, kind: Gauge, help: "1 while a session holds or awaits a lock of an outbox table that keeps services from writing events, for five seconds at least",
         rows: |r| count(u64::from(r.source.table_lock.is_some())) },
+    Metric { name: "table_lock_reason", unit: None, kind: Gauge, help: "1 with the session that locks an outbox table and the remedy; absent while there is none",
+        rows: table_lock_reason },
     Metric { name: "clock_difference", unit: Some(Unit::Seconds), kind: Gauge, help: "Difference between the clocks of this machine and of another one, at least: by the label of, postgres or sink; absent where it is not known",
         rows: clock_differences },
     Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",

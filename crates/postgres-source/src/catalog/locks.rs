@@ -34,22 +34,7 @@ pub struct TableLock {
 
 impl fmt::Display for TableLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "server process {pid}")?,
-            None => f.write_str("a prepared transaction")?,
-        }
-        if let Some(name) = self.application_name.as_deref().filter(|n| !n.is_empty()) {
-            write!(f, " ({name})")?;
-        }
-        let verb = if self.held { "locks" } else { "waits to lock" };
-        write!(f, " {verb} {} in {} mode", self.table, self.mode)?;
-        for (index, pid) in self.behind.iter().enumerate() {
-            f.write_str(if index == 0 { ", behind " } else { ", " })?;
-            match pid {
-                0 => f.write_str("a prepared transaction")?,
-                pid => write!(f, "server process {pid}")?,
-            }
-        }
+        f.write_str(&self.holder())?;
         match self.seconds {
             Some(seconds) => write!(f, ", in a transaction of {seconds} s"),
             None => Ok(()),
@@ -58,6 +43,32 @@ impl fmt::Display for TableLock {
 }
 
 impl TableLock {
+    /// Returns who locks which table, without the time, which changes.
+    pub fn holder(&self) -> String {
+        let verb = if self.held { "locks" } else { "waits to lock" };
+        let session = match self.pid {
+            Some(pid) => format!("server process {pid}"),
+            None => "a prepared transaction".to_owned(),
+        };
+        let name = self.application_name.as_deref().unwrap_or_default();
+        let name = match name {
+            "" => String::new(),
+            name => format!(" ({name})"),
+        };
+        let behind = self.behind.iter().map(|pid| match pid {
+            0 => "a prepared transaction".to_owned(),
+            pid => format!("server process {pid}"),
+        });
+        let behind = match behind.collect::<Vec<_>>().join(", ") {
+            nobody if nobody.is_empty() => nobody,
+            others => format!(", behind {others}"),
+        };
+        format!(
+            "{session}{name} {verb} {} in {} mode{behind}",
+            self.table, self.mode
+        )
+    }
+
     /// Returns what to do about these locks; `None` if there are none.
     pub fn remedy(locks: &[Self]) -> Option<String> {
         let first = locks.first()?;
