@@ -83,17 +83,19 @@ impl RecentErrors {
     }
 
     fn add(&self, pipeline: Option<String>, level: Level, message: String, remedy: Option<String>) {
+        let now = millis_now();
         let mut lists = lock(&self.lists);
         let kept = lists.entry(pipeline).or_default();
         let known = kept.iter().position(|error| error.message == message);
         let mut error = known.and_then(|at| kept.remove(at)).unwrap_or(ErrorReport {
             at_ms: 0,
+            first_ms: now,
             level: level.to_string(),
             message,
             remedy,
             count: 0,
         });
-        error.at_ms = millis_now();
+        error.at_ms = now;
         error.count += 1;
         kept.truncate(KEPT - 1);
         kept.push_front(error);
@@ -201,6 +203,14 @@ mod tests {
                 .unwrap()
                 .contains("walrelay check")
         );
+        let first = listed[1].first_ms;
+        while millis_now() == first {
+            std::hint::spin_loop();
+        }
+        recent.add(None, Level::WARN, listed[1].message.clone(), None);
+        let repeated = &recent.list("")[0];
+        assert_eq!(repeated.first_ms, first, "its beginning is kept");
+        assert!(repeated.at_ms > first);
         for n in 0..100 {
             recent.add(None, Level::WARN, format!("message {n}"), None);
         }

@@ -493,6 +493,9 @@ pub struct ProcessReport {
 pub struct ErrorReport {
     /// When the message was logged last.
     pub at_ms: u64,
+    /// When it was logged first.
+    #[serde(default)]
+    pub first_ms: u64,
     /// `WARN` or `ERROR`.
     pub level: String,
     pub message: String,

@@ -288,6 +288,9 @@ fn shows_load_and_a_broker_that_stops() {
     assert_has(&words, &["down"]);
     page.browser
         .wait_text("#verdict-facts", |facts| !facts.starts_with("0 records"));
+    // A warning that is repeated keeps its beginning.
+    let repeated = |errors: &str| errors.contains(" times since ");
+    page.browser.wait_text("#errors", repeated);
     page.pictures("stopped");
     page.has_no_barrier();
 

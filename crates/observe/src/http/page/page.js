@@ -294,7 +294,7 @@
     const entries = (data) => data.map((error) => make('li', { 'data-level': error.level === 'ERROR' ? 'bad' : 'warn' },
       make('p', { class: 'head' }, make('b', null, error.level), ' ',
         make('time', { datetime: new Date(error.at_ms).toISOString() }, clock(error.at_ms, s.now_ms)),
-        error.count > 1 ? ` · ${count(error.count)} times` : ''),
+        error.count > 1 ? ` · ${count(error.count)} times since ${clock(error.first_ms, s.now_ms)}` : ''),
       make('p', null, error.message),
       error.remedy ? make('p', { class: 'remedy' }, error.remedy) : null));
     fill('errors', recent, entries);
@@ -405,7 +405,8 @@
     return 1.1 * Math.max(least, usual > 0 && greatest > 4 * usual ? 2 * usual : greatest);
   }
   const fromZero = (least, column) => () => [0, topOf(drawn().map((sample) => sample[column]), least)];
-  // Faults: warnings and errors of the log as dashed lines. Values above the scale: a triangle at its top.
+  // Faults: warnings and errors of the log as dashed lines, at the first and the last time of each, and between them a
+  // bar at the bottom. Values above the scale: a triangle at its top.
   function drawMarks(u) {
     const { ctx, bbox } = u;
     const [bad, muted] = [colour('--bad')(), colour('--muted')()];
@@ -414,14 +415,18 @@
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     for (const error of status ? status.errors : []) {
-      const x = Math.round(u.valToPos(error.at_ms / 1000, 'x', true)) + 0.5;
+      const [first, last] = [error.first_ms, error.at_ms].map((at) => Math.round(u.valToPos(at / 1000, 'x', true)) + 0.5);
       ctx.strokeStyle = error.level === 'ERROR' ? bad : muted;
+      ctx.fillStyle = ctx.strokeStyle;
+      ctx.fillRect(first, bbox.top + bbox.height - 3 * devicePixelRatio, last - first, 3 * devicePixelRatio);
       ctx.lineWidth = devicePixelRatio;
       ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
+      for (const x of new Set([first, last])) {
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+      }
     }
     ctx.fillStyle = bad;
     const size = 5 * devicePixelRatio;
