@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use walrelay_testkit::{Db, eventually, servers};
 use walrelay_throwaway::Signal;
 
-use crate::endpoint::{address, config, get, status};
+use crate::carried::MARK;
+use crate::endpoint::{address, config, get, metric, status};
 use crate::replay::drop_rolling_bookmark;
 use crate::rig::{
     PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, strict_kafka,
@@ -477,31 +478,41 @@ fn of_a_taken_slot_come_and_go() {
     standby.ends_well();
 }
 
-/// Rows that may not be deleted stay, and the relay goes on.
+/// Rows that may not be deleted or marked stay, and the relay goes on.
 #[test]
 fn of_rows_that_stay_come_and_go() {
-    let rig = Rig::with_outbox(18);
-    let db = rig.db();
-    db.batch("ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now()");
-    let more = "[prune]\nkeep = \"1s\"\nbefore_slot = true\n";
-    let configured = config(&rig, &rig.postgres.url(), more);
-    let relay = rig.streaming(&configured);
-    let mut watch = Watch::new(Some(&relay));
-    let stay = ["WalrelayRowsStay"];
-    watch.wait(&stay, false, &[]);
-    db.batch(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
-         $$ BEGIN RAISE 'no row may be deleted'; END $$; \
-         CREATE TRIGGER refuse BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
-    );
-    insert(&db, 1);
-    watch.wait(&stay, true, &[]);
-    let words = ["Sent rows are not deleted"];
-    let alert = "WalrelayRowsStay, after 15m";
-    Views::of(&configured, &relay).show_problem(&words, "see walrelay check", alert);
-    db.batch("DROP TRIGGER refuse ON outbox");
-    watch.wait(&stay, false, &[]);
-    relay.ends_well();
+    let prune = "[prune]\nkeep = \"1s\"\nbefore_slot = true\n";
+    for (source, more, change, work, done) in [
+        ("", prune, "DELETE", "prune", "deleted"),
+        (MARK, "", "UPDATE", "mark_sent", "marked"),
+    ] {
+        let rig = Rig::with_outbox(18);
+        let db = rig.db();
+        db.batch(
+            "ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now(), \
+             ADD COLUMN sent_at timestamptz",
+        );
+        let configured = with_source(config(&rig, &rig.postgres.url(), more), source);
+        let relay = rig.streaming(&configured);
+        let mut watch = Watch::new(Some(&relay));
+        let stay = ["WalrelayRowsStay"];
+        watch.wait(&stay, false, &[]);
+        db.batch(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE 'no row may be changed'; END $$; \
+             CREATE TRIGGER refuse BEFORE {change} ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()"
+        ));
+        insert(&db, 1);
+        watch.wait(&stay, true, &[]);
+        let line = format!("walrelay_row_changes_failing{{work=\"{work}\"}}");
+        assert_eq!(metric(address(&relay), &line), Some(1.0));
+        let words = [&*format!("Sent rows are not {done}")];
+        let alert = "WalrelayRowsStay, after 15m";
+        Views::of(&configured, &relay).show_problem(&words, "see walrelay check", alert);
+        db.batch("DROP TRIGGER refuse ON outbox");
+        watch.wait(&stay, false, &[]);
+        relay.ends_well();
+    }
 }
 
 /// The topic of dead letters is missing, and nobody creates it.
