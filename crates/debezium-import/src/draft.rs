@@ -37,11 +37,12 @@ pub(crate) struct Line {
 impl Line {
     /// Returns true if the line affects the contents of records.
     pub(crate) fn affects_records(&self) -> bool {
-        match self.section {
-            "sink.kafka" | "sink.topics" | "sink.redis" | "sink.nats" | "poison" | "log" => false,
-            "sink.rabbitmq" => matches!(&*self.key, "exchange" | "routing_key"),
-            "sink.http" => self.key == "url",
-            _ => true,
+        match self.section.strip_prefix("sink.") {
+            // The keys that address a record.
+            Some("rabbitmq") => matches!(&*self.key, "exchange" | "routing_key"),
+            Some("http") => self.key == "url",
+            Some(_) => false,
+            None => !matches!(self.section, "poison" | "log"),
         }
     }
 }

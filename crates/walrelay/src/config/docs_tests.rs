@@ -181,6 +181,30 @@ fn the_examples_of_the_reference_are_read() {
     assert!(examples >= 4, "only {examples} examples");
 }
 
+/// The first example of each page of `docs/sinks` is a configuration of the kind that the page is
+/// named after.
+#[test]
+fn the_first_example_of_each_sinks_page_is_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sinks");
+    let files = |_: &Path| Ok("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n".to_owned());
+    let mut kinds = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        if kind == "README" {
+            continue;
+        }
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (_, example) = page.split_once("```toml\n").expect(&kind);
+        let (example, _) = example.split_once("```").expect("its end");
+        let config = parse_with(example, "example.toml", &[], &|_| None, &files);
+        let config = config.unwrap_or_else(|error| panic!("docs/sinks/{kind}.md: {error}"));
+        assert_eq!(config.pipeline.sink.description().name, kind);
+        kinds.push(kind);
+    }
+    assert!(kinds.len() >= 4, "{kinds:?}");
+}
+
 #[test]
 fn every_default_is_a_value_of_its_kind() {
     let text = "[source]\nurl = \"postgres://db\"\ntables = [\"o\"]\n[sink]\nkind = \"stdout\"\n";

@@ -1,5 +1,5 @@
 //! Decides which records of a topic may be in flight together, and in which producer. The table of
-//! cases is in docs/ARCHITECTURE.md, "Producer modes"; the reasons are in
+//! cases is in docs/ARCHITECTURE.md, "Producer modes of Kafka"; the reasons are in
 //! docs/adr/0021-order-per-partition.md.
 //!
 //! The sink has two producers, and each may have several requests in flight. Order per partition
@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::lock;
 
-/// How long an acknowledgement proves that the broker has state of the producer. A broker drops the
+/// The time for which an acknowledgement proves that the broker has state of the producer. A broker drops the
 /// state of a producer that was silent for `producer.id.expiration.ms`, a day by default. It counts
 /// from the records' timestamps, which may be [`OPEN`] old themselves (see
 /// [`PartitionGate::delivered`]). A shorter time would hold back records of partitions that were

@@ -83,7 +83,7 @@ pub(crate) trait SinkSection: SinkSettings + Sized {
     /// Its sections whose keys are not known, each with the type of the values.
     const OPEN: &'static [(&'static str, ValueKind)] = &[];
 
-    /// What `walrelay new` asks for and writes; `None`: the kind alone.
+    /// The question and the lines of `walrelay new`; `None`: it writes the kind alone.
     const SAMPLE: Option<Sample> = None;
 
     /// Declares its keys.
@@ -209,15 +209,7 @@ impl fmt::Debug for SinkConfig {
 }
 
 /// Returns what `[delivery]` and `[poison]` decide about a sink.
-#[cfg_attr(
-    not(any(
-        feature = "http",
-        feature = "nats",
-        feature = "rabbitmq",
-        feature = "redis"
-    )),
-    expect(dead_code, reason = "for sinks that are features")
-)]
+#[allow(dead_code, reason = "the sinks that use it are features")]
 fn options(delivery: &Delivery, poison: &Poison) -> SinkOptions {
     SinkOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),
