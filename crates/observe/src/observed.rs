@@ -13,7 +13,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
 use walrelay_relay::{Class, Progress, State, TableName};
 use walrelay_schema_registry::RegistryStats;
-use walrelay_sink::{SinkStats, lock};
+use walrelay_sink::{SinkStats, in_current_span, lock};
 
 use super::batches::Batches;
 use super::history::Recorder;
@@ -223,7 +223,7 @@ impl Telemetry {
         // The next minute tries again.
         let started = thread::Builder::new()
             .name("history".to_owned())
-            .spawn(write);
+            .spawn(in_current_span(write));
         if started.is_err() {
             self.noting.store(false, Relaxed);
         }
