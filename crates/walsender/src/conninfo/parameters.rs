@@ -60,10 +60,34 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ACCEPTED.split_whitespace().chain(restricted)
 }
 
-/// Returns the parameter with the most similar name, at most two typing errors away.
+/// Returns the parameter that `name` probably means, whatever its case: at most two typing errors away,
+/// and by fewer errors than `name` has signs. Of two equally near names the first in alphabetical order.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
-    let distances = names().map(|known| (strsim::damerau_levenshtein(&name, known), known));
-    let near = distances.filter(|(distance, known)| *distance <= 2.min(known.len() / 2));
-    Some(near.min_by_key(|(distance, _)| *distance)?.1)
+    let (errors, known) = names()
+        .map(|known| (strsim::damerau_levenshtein(&name, known), known))
+        .min()?;
+    (errors <= 2 && errors < name.chars().count()).then_some(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn the_nearest_name_has_at_most_two_errors_and_fewer_than_signs() {
+        for (name, wanted) in [
+            ("sslmdoe", Some("sslmode")),
+            ("PROT", Some("port")),
+            ("usr", Some("user")),
+            // Two errors are as many as the name has signs.
+            ("us", None),
+            ("", None),
+            ("colour", None),
+            // One error from each: the first in alphabetical order.
+            ("sslcrt", Some("sslcert")),
+        ] {
+            assert_eq!(nearest(name), wanted, "{name}");
+        }
+    }
 }
