@@ -67,5 +67,5 @@ impl DeadLetterWatch {
     }
 }
 
-const REMEDY: &str = "create what is missing, or let the relay write to it (Kafka: allow the principal WRITE and \
-                      DESCRIBE on the topic): docs/OPERATIONS.md, \"WalrelayDeadLetterTopic\"";
+const REMEDY: &str = "create what is missing, or give the relay the right to write to it: docs/OPERATIONS.md, \
+                      \"WalrelayDeadLetterTopic\"";

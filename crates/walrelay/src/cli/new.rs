@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use secrecy::SecretString;
 
 use super::common::secret;
-use crate::config::sink_names;
+use crate::config::{DEFAULT_KIND, sink_names};
 
 /// Arguments of `new`.
 #[derive(Debug, Clone, Args)]
@@ -19,7 +19,7 @@ pub struct NewArgs {
     pub database: Option<SecretString>,
 
     /// The kind of sink that records go to.
-    #[arg(long, value_name = "KIND", default_value = "kafka", value_parser = PossibleValuesParser::new(sink_names()))]
+    #[arg(long, value_name = "KIND", default_value = DEFAULT_KIND, value_parser = PossibleValuesParser::new(sink_names()))]
     pub sink: String,
 
     /// The servers of the sink: brokers as in `broker-1:9092,broker-2:9092`, a host with its port, or a URL.

@@ -13,8 +13,7 @@ use walrelay_settings::{
 
 use walrelay_postgres_source::table_name::owned_identifier as column;
 
-/// Characters of the longest name of a topic (Kafka).
-const MAX_TOPIC: usize = 249;
+const TOPIC: &str = "router.debezium.route.topic.replacement";
 
 /// `[router.debezium]` and `[router.converters]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,7 +230,7 @@ pub(super) struct DataConverter at "" {
 
 section! {
 pub(super) struct Delegate at "" {
-    /// Of `binarydata`: the converter of what is not bytes. Unset: such an event cannot be delivered.
+    /// The converter of `binarydata` for what is not bytes. Unset: such an event cannot be delivered.
     "" class: Option<Class> = choice(DELEGATES).optional();
     "" json: JsonOptions = nested::<JsonOptionsKeys>();
 }
@@ -323,12 +322,29 @@ fn regex(text: &str) -> Result<String, String> {
 /// Parses the topic's template. It needs the regular expression as well, whose groups the
 /// replacement names.
 fn topic(reader: &mut Reader<'_>, keys: &Keys) -> Result<TopicTemplate, AlreadyReported> {
-    let path = "router.debezium.route.topic.replacement";
     topic_template(&keys.regex, &keys.replacement).map_err(|why| {
-        let default = || Entry::of_default(path, &ValueKind::Text, "");
-        let entry = reader.raw(path).unwrap_or_else(default);
-        reader.invalid(path, &entry, &why)
+        let default = || Entry::of_default(TOPIC, &ValueKind::Text, "");
+        let entry = reader.raw(TOPIC).unwrap_or_else(default);
+        reader.invalid(TOPIC, &entry, &why)
     })
+}
+
+/// Checks the literal parts of the topic by the sink's rule for the names of topics, such as their
+/// length.
+pub(super) fn check_topic(
+    reader: &mut Reader<'_>,
+    debezium: &Debezium,
+    topic_problem: impl FnOnce(&str) -> Option<String>,
+) -> Result<(), AlreadyReported> {
+    let literals: String = debezium.options.topic.literals().collect();
+    // A value between the dots makes a name of them.
+    if literals.trim_matches('.').is_empty() {
+        return Ok(());
+    }
+    match (reader.raw(TOPIC), topic_problem(&literals)) {
+        (Some(entry), Some(why)) => Err(reader.invalid(TOPIC, &entry, &why)),
+        _ => Ok(()),
+    }
 }
 
 fn topic_template(regex: &str, text: &str) -> Result<TopicTemplate, String> {
@@ -338,9 +354,6 @@ fn topic_template(regex: &str, text: &str) -> Result<TopicTemplate, String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !literals.iter().all(|literal| literal.chars().all(allowed)) {
         return Err("a topic consists of a-z, A-Z, 0-9, '.', '_' and '-'".to_owned());
-    }
-    if literals.iter().map(|literal| literal.len()).sum::<usize>() > MAX_TOPIC {
-        return Err(format!("a topic has at most {MAX_TOPIC} characters"));
     }
     if text == "." || text == ".." {
         return Err("'.' and '..' are no topics".to_owned());

@@ -27,7 +27,7 @@ pub struct Delivery at "delivery" {
     "max_in_flight_records" max_in_flight_records: u32 = integer::<u32>(1..=16_777_216).or("65536");
     /// Their bytes at most, with the client library's own, 64KiB to 1GiB.
     "max_in_flight_bytes" max_in_flight_bytes: u64 = size((64 << 10)..=(1 << 30)).or("12MiB");
-    /// How long requests are filled while the relay is behind, at most 1s. `0ms`: never, as with a `linger.ms` in `[sink.kafka]`.
+    /// How long requests are filled while the relay is behind, at most 1s; for Kafka alone. `0ms`: never, as with a `linger.ms` in `[sink.kafka]`.
     "bulk_linger" bulk_linger: Duration = duration(Duration::ZERO..=SECOND).or("50ms");
     /// How long a stop waits for acknowledgements, at least 1s.
     "drain_timeout" drain_timeout: Duration = duration(SECOND..).or("30s");

@@ -88,6 +88,12 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     }
     let position_header = router::position_header(reader, router.as_ref().ok(), events);
     let sink = sink::sink(reader);
+    let topic = match (&router, &sink) {
+        (Ok(Router::Debezium(debezium)), Ok(sink)) => {
+            debezium::check_topic(reader, debezium, |topic| sink.topic_problem(topic))
+        }
+        _ => Ok(()),
+    };
     let address = sink::address(reader, sink.as_ref().ok());
     let delivery = delivery::delivery(reader);
     let poison = delivery::poison(reader, |topic| sink.as_ref().ok()?.topic_problem(topic));
@@ -101,6 +107,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let http = observe::http(reader);
     let otel = observe::otel(reader, http.as_ref().ok());
     let log = Log::read(reader);
+    topic?;
     dead_letters?;
     Ok(Config {
         pipeline: PipelineConfig {

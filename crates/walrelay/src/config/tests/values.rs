@@ -33,6 +33,17 @@ fn invalid_values_say_why() {
         router.debezium.time.precision.mode=exact => config-invalid-value => same => time.precision.mode
         "#,
     );
+    let topic = |length| {
+        format!(
+            "router.debezium.route.topic.replacement={}${{routedByValue}}",
+            "t".repeat(length)
+        )
+    };
+    let (id, _, what, _) = only(parse_set(LEAST, &[&topic(250)]));
+    assert_eq!(id, "config-invalid-value");
+    assert!(what.contains("Kafka allows 249"), "{what}");
+    parse_set(LEAST, &[&topic(249)]).unwrap();
+    parse_set(LEAST, &[&topic(250), "sink.kind=stdout"]).unwrap();
     let create = "sink.topics.create=true";
     let (id, at, what, _) = only(parse_set(LEAST, &[create, "sink.topics.partitions=0"]));
     assert_eq!(id, "config-invalid-value");
