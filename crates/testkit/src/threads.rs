@@ -1,9 +1,11 @@
 //! Threads of this crate, so that nothing needs an async runtime of its caller.
 
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+
+pub use walrelay_sink::lock;
 
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
@@ -18,12 +20,6 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build();
     runtime.expect("a runtime can be made").block_on(future)
-}
-
-/// Locks a mutex also if a thread panicked while it held the lock: its data are still worth
-/// reading.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A thread that works until it is stopped. Dropping it stops it and waits for its end.

@@ -3,10 +3,10 @@ use std::{
     ops::{Deref, DerefMut},
     os::unix::process::CommandExt,
     process::{Child, Command},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
-use super::{Signal, janitor::shell};
+use super::{Signal, janitor::shell, sync::lock};
 
 /// Leader of the process group of the owner's children. Its pipe closes when the owner ends, in
 /// whatever way; then it kills the group, itself included.
@@ -22,7 +22,7 @@ const LEADER: &str = "trap '' HUP INT; while read -r _; do :; done; kill -s KILL
 /// If `/bin/sh` cannot be run.
 pub fn end_with_owner(command: &mut Command) -> io::Result<&mut Command> {
     static STARTED: Mutex<Option<Child>> = Mutex::new(None);
-    let mut leader = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut leader = lock(&STARTED);
     if leader.is_none() {
         // This `Child` is never dropped, so the pipe to the leader stays open.
         *leader = Some(shell(LEADER, "walrelay-children").spawn()?);

@@ -4,14 +4,14 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
 
-use super::{Account, Signal};
+use super::{Account, Signal, sync::lock};
 
 /// Script of the janitor. It reads one line per change from its owner, and cleans up only when the
 /// pipe closes without the word `done`: the owner has gone and its destructors did not run.
@@ -157,6 +157,6 @@ impl Janitor {
     }
 
     fn child(&self) -> MutexGuard<'_, Child> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }

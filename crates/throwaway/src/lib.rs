@@ -52,6 +52,7 @@ mod process;
 mod rabbitmq;
 mod signal;
 mod standby;
+mod sync;
 mod template;
 
 pub use account::Account;

@@ -3,7 +3,7 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use super::{
     PostgresBinaries, Process, Scratch, Signal, ThrowawayError, Version,
     files::{append_settings, prepare_environment, setting_line, write_private},
     process::tail,
+    sync::lock,
 };
 
 pub(crate) const SUPERUSER: &str = "postgres";
@@ -288,7 +289,7 @@ impl Postgres {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.process)
     }
 }
 

@@ -4,12 +4,12 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
 
-use super::{Scratch, Signal, ThrowawayError, account::run_as, janitor::Janitor};
+use super::{Scratch, Signal, ThrowawayError, account::run_as, janitor::Janitor, sync::lock};
 
 /// Interval of the checks whether a process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -140,7 +140,7 @@ impl Process {
     /// Reaps the process if it has ended. The janitor is informed once, because another process may
     /// follow.
     fn reap(&self) -> MutexGuard<'_, Reaped> {
-        let mut reaped = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reaped = lock(&self.child);
         if reaped.status.is_none() {
             reaped.status = match reaped.child.try_wait() {
                 Ok(status) => status,

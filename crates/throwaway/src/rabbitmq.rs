@@ -6,7 +6,7 @@ use std::{
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use super::{
     Account, ChildGuard, Process, Scratch, Signal, ThrowawayError,
     account::{is_executable, run_as},
     binaries::cache_dir,
+    sync::lock,
 };
 
 /// Erlang starts slowly on a busy machine.
@@ -302,7 +303,7 @@ impl RabbitMqServer {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.process)
     }
 }
 
