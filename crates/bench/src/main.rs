@@ -8,8 +8,8 @@
 //! measured too and printed beside each run.
 //!
 //! - `walrelay-bench [path of the binary]`, else `WALRELAY_BIN`, else the release build beside this program
-//! - `BENCH_SINK`: `rabbitmq` or `http`: measures that sink beside a polling relay instead. Of the
-//!   variables below, `BENCH_RUNS`, `BENCH_ROWS` (50,000 by default), `BENCH_SECONDS`, `BENCH_RATE` and
+//! - `BENCH_SINK`: `rabbitmq`, `redis`, `nats` or `http`: measures that sink beside a polling relay
+//!   instead. Of the variables below, `BENCH_RUNS`, `BENCH_ROWS` (50,000 by default), `BENCH_SECONDS`, `BENCH_RATE` and
 //!   `BENCH_WAIT` count
 //! - `BENCH_ONLY`: `drain`, `latency`, `ramp`, `light`, `idle` or `sweep` alone; any other word
 //!   selects draining by the contenders whose short names contain it, such as `relay` or `tcp`

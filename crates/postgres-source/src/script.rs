@@ -3,6 +3,9 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 
+/// The function of `migrations/0002_emit.sql`, with any prefix. A published crate contains only its own
+/// folder, so the text is here a second time: a test of `walrelay init` holds both equal
+/// (`the_migration_of_emit_is_what_a_dry_run_prints_for_messages`).
 const EMIT: &str = include_str!("emit.sql");
 
 /// Returns a table's name in SQL: `"schema"."name"`.

@@ -27,6 +27,10 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 /// A row's doc comment documents the field and is the key's line in the reference. `refused { … }`
 /// lists keys that are known and not supported. `impl S by K`, where
 /// `K` is a unit struct, declares the keys of a struct `S` of another crate.
+///
+/// The struct of the keys is the section, unless keys depend on each other. Then a second struct has what
+/// was checked, and cannot have the combinations that are refused: `HttpKeys` is what `[http]` says, and
+/// `Http` of the same file is what the rest of the code uses.
 #[macro_export]
 macro_rules! section {
     (

@@ -25,7 +25,7 @@ pub(crate) fn check(
     };
     let looked = management.open().and_then(|interface| {
         let mut bindings = Bindings::default();
-        bindings.look(&interface, settings, input)?;
+        bindings.add_addresses(&interface, settings, input)?;
         let queues = queues(&interface, &bindings.queues)?;
         Ok(vec![(BINDINGS, bindings.check()), (QUEUES, queues)])
     });
@@ -70,7 +70,8 @@ struct Found {
 }
 
 impl Bindings {
-    fn look(
+    /// Adds the queues of the addresses of the newest rows, and of dead letters.
+    fn add_addresses(
         &mut self,
         interface: &Interface<'_>,
         settings: &Settings,

@@ -13,14 +13,14 @@ use crate::commands::assembly::{block_on, wanted};
 use crate::commands::print_as;
 
 pub(super) fn plan(args: &PlanCutoverArgs, server: &Server) -> Result<(), Failure> {
-    let (state, obstacles) = block_on(Box::pin(look(server)))??;
+    let (state, obstacles) = block_on(Box::pin(read_state(server)))??;
     print_as(args.output, &state, &state)?;
     obstacles.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// The present state, and what is in the way.
 #[derive(Debug, Serialize)]
-struct State {
+struct PresentState {
     tables: Vec<String>,
     /// Rows that are not marked as sent; `None` if they cannot be counted.
     unmarked_rows: Option<u64>,
@@ -43,7 +43,7 @@ struct Obstacle {
 }
 
 /// Reads the present state, and the obstacles as failures.
-async fn look(server: &Server) -> Result<(State, Vec<Failure>), Failure> {
+async fn read_state(server: &Server) -> Result<(PresentState, Vec<Failure>), Failure> {
     let config = &server.config;
     let source = &config.source;
     let mut session = server.connect().await?;
@@ -67,7 +67,7 @@ async fn look(server: &Server) -> Result<(State, Vec<Failure>), Failure> {
     let lockers = lockers(&mut session, server).await?;
     session.close().await;
     let by = source.snapshot_where.as_deref();
-    let state = State {
+    let state = PresentState {
         tables: source.tables.iter().map(ToString::to_string).collect(),
         unmarked_rows,
         unmarked_by: by.unwrap_or("dispatched_at or sent_at").to_owned(),
@@ -87,7 +87,7 @@ async fn look(server: &Server) -> Result<(State, Vec<Failure>), Failure> {
     Ok((state, obstacles))
 }
 
-impl fmt::Display for State {
+impl fmt::Display for PresentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Outbox         {}", self.tables.join(", "))?;
         if let Some(rows) = self.unmarked_rows {
