@@ -49,7 +49,7 @@ pub struct StatusReport {
     /// Where records go.
     #[serde(default)]
     pub sink: SinkReport,
-    /// The same of a sink of Kafka, by the names of Kafka; absent of other sinks.
+    /// Where records go, by the names of Kafka; absent of other sinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kafka: Option<KafkaReport>,
     /// `null` where no schema registry is configured.

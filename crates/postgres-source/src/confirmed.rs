@@ -21,7 +21,7 @@ use super::script;
 
 /// Interval between two queries of the slots' positions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// How long the slots may take to confirm. The transaction holds its snapshot meanwhile.
+/// The time that the slots may take to confirm. The transaction holds its snapshot meanwhile.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts of a transaction that fails because another session changed a row after the snapshot.
 const ATTEMPTS: u32 = 5;

@@ -21,7 +21,7 @@ use walrelay_walsender::{quote_ident, quote_literal};
 
 /// Open dead letters of one table, at most: each is a part of every statement.
 const MOST: usize = 100_000;
-/// How often known dead letters are read again although nothing is to be changed: they may be
+/// The interval at which known dead letters are read again although nothing is to be changed: they may be
 /// resolved by now.
 const INTERVAL: Duration = Duration::from_secs(10);
 

@@ -31,15 +31,16 @@ const UNMARKED_BYTES: usize = 1 << 30;
 const BATCH: u32 = 2_000;
 /// Delay between two transactions.
 const PAUSE: Duration = Duration::from_millis(20);
+/// `lock_timeout` while the relay runs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same once the relay has stopped. The server works off the last statement of a relay that
+/// `lock_timeout` once the relay has stopped. The server works off the last statement of a relay that
 /// was killed, and nothing else waits for these rows.
 const LOCK_TIMEOUT_STOPPED: Duration = Duration::from_secs(60);
 /// Keys inserted by one statement, at most.
 const KEYS_PER_INSERT: usize = 500;
 /// Keys of rows that are looked for again, at most.
 const LOOKED_FOR: usize = 1_000;
-/// How long a commit may take from its record to its end, and the interval of the looks.
+/// The time that a commit may take from its record to its end, and the interval of the queries.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
 

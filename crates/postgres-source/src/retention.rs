@@ -9,7 +9,7 @@ use super::catalog::Retention;
 /// Delay of the first reminder. Each further delay is twice as long, up to `LONGEST_REMINDER`.
 const FIRST_REMINDER: Duration = Duration::from_secs(60);
 const LONGEST_REMINDER: Duration = Duration::from_secs(3600);
-/// How long the danger must be over before that is logged: on a busy server the figures oscillate
+/// The time for which the danger must be over before that is logged: on a busy server the figures oscillate
 /// about a threshold.
 const CALM: Duration = Duration::from_secs(60);
 /// Bytes of a WAL segment, by default 16 MiB. The server removes whole segments, and

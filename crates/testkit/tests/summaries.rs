@@ -1,5 +1,6 @@
-//! Holds the rule of CONTRIBUTING.md that the summary of a function begins with a verb in the third
-//! person, and that of a type with a noun. The code is read as rustfmt writes it.
+//! Holds the rules of CONTRIBUTING.md for the words of the code: the summary of a function begins with a
+//! verb in the third person, that of a type or a constant with a noun; a summary can be read without
+//! that of its neighbour. The code is read as rustfmt writes it.
 
 #![allow(
     clippy::expect_used,
@@ -30,16 +31,25 @@ fn begins_function(line: &str) -> bool {
         && words.all(|word| word.starts_with("pub") || ["const", "async", "unsafe"].contains(&word))
 }
 
-/// Returns true if the line begins a type or a trait.
+/// Returns true if the line begins a type, a trait, a constant or a static.
 fn begins_type(line: &str) -> bool {
     let mut words = line.split(' ').filter(|word| !word.starts_with("pub"));
-    words
-        .next()
-        .is_some_and(|word| ["struct", "enum", "trait", "type"].contains(&word))
+    let begins = ["struct", "enum", "trait", "type", "const", "static"];
+    words.next().is_some_and(|word| begins.contains(&word))
 }
 
-/// Lists the summaries of functions that do not begin with a verb, and those of types that do not
-/// begin with a noun, each with its line.
+/// Returns true if the summary stands for that of its neighbour, as "The same with another limit" does.
+fn repeats(summary: &str) -> bool {
+    let Some(rest) = summary.strip_prefix("The same") else {
+        return false;
+    };
+    let next = rest.split_whitespace().next().unwrap_or_default();
+    let joining = ["as", "by", "for", "if", "in", "of", "once", "when", "with"];
+    rest.starts_with(['.', ',']) || joining.contains(&next)
+}
+
+/// Lists the summaries of functions that do not begin with a verb, those of types and constants that do
+/// not begin with a noun, and those that stand for another one, each with its line.
 fn wrong(source: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut summary: Option<(usize, &str)> = None;
@@ -64,7 +74,7 @@ fn wrong(source: &str) -> Vec<(usize, String)> {
         } else {
             begins_type(line) && neither
         };
-        if wrong {
+        if wrong || repeats(text) {
             found.push((number, text.to_owned()));
         }
     }
@@ -102,7 +112,8 @@ fn summaries_begin_with_a_verb_or_a_noun() {
     }
     assert!(
         all.is_empty(),
-        "these begin neither with the verb of a function nor with the noun of a type:\n{}",
+        "these begin neither with the verb of a function nor with the noun of a type, or say what their \
+         neighbour says:\n{}",
         all.join("\n")
     );
 }
@@ -126,8 +137,16 @@ pub fn run() {}
 pub(crate) enum Failed {
     /// How long it took.
     Slow(u64),
+    /// The same of another one.
+    Other,
+    /// The same event.
+    Again,
 }
+/// How long it takes.
+const TIME: u64 = 1;
+/// The same.
+pub static OTHER: u64 = 1;
 ";
     let found = wrong(source).into_iter().map(|(line, _)| line);
-    assert_eq!(found.collect::<Vec<_>>(), [1, 10, 12]);
+    assert_eq!(found.collect::<Vec<_>>(), [1, 10, 12, 17, 22, 24]);
 }

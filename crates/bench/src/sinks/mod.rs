@@ -22,7 +22,7 @@ use target::{Case, Target};
 
 /// Steady rates in rows per second.
 const RATES: [u64; 2] = [100, 1_000];
-/// Of the backlog, the part that a receiver gets which takes its time.
+/// The part of the backlog that a slow receiver gets.
 const SLOW_PART: u64 = 10;
 
 /// Everything that was measured; written as JSON.

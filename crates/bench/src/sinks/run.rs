@@ -23,7 +23,7 @@ use crate::stream::{Stream, step, step_of, write};
 const READ_INTERVAL: Duration = Duration::from_millis(20);
 /// Seconds that a rate is held before it counts.
 const WARM_UP: u64 = 5;
-/// How long the relay has nothing to do before its memory is read.
+/// The time for which the relay has nothing to do before its memory is read.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// A relay that is measured.

@@ -7,7 +7,7 @@ use walrelay_sink::dead_letters::{OpenDeadLetter, OpenEvents};
 use super::reader::DlqReader;
 use crate::{KafkaConfig, KafkaError};
 
-/// How often a missing topic is looked for, and the interval: a broker may not know yet a topic that
+/// The number of times that a missing topic is looked for, and the interval: a broker may not know yet a topic that
 /// was just made.
 const LOOKS: u32 = 3;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);

@@ -16,17 +16,17 @@ use crate::consumer::{Consumer, Polled};
 use crate::worker::Worker;
 use crate::{KafkaConfig, KafkaError};
 
-/// How long a poll blocks before the stop flag and the required reading are checked.
+/// The time for which a poll blocks before the stop flag and the required reading are checked.
 const POLL: Duration = Duration::from_millis(100);
 /// Timeout of one request to a broker, which cannot be interrupted.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of requests for metadata until the parking is ready.
 const STARTUP_INTERVAL: Duration = Duration::from_millis(500);
-/// The same interval afterwards, while the topic does not exist.
+/// Interval of requests for metadata after that, while the topic does not exist.
 const MISSING_TOPIC_INTERVAL: Duration = Duration::from_secs(2);
-/// The same interval when the topic exists: partitions can be added.
+/// Interval of requests for metadata after that, while the topic exists: partitions can be added.
 const PARTITIONS_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a reading after the first may take before the partitions are assigned again: their last
+/// The time that a reading after the first may take before the partitions are assigned again: their last
 /// records may be none that is read, and the client reports an end once.
 const ASSIGN_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// `fetch.wait.max.ms`: a broker answers the requests of a connection in turn, so a question about the

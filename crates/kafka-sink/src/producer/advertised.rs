@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::lock;
 
-/// How long a failed connection counts. librdkafka reports equal failures every 30 s.
+/// The time for which a failed connection counts. librdkafka reports equal failures every 30 s.
 const COUNTS_FOR: Duration = Duration::from_secs(60);
 
 /// The last connection to an advertised address that failed.

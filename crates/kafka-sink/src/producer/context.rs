@@ -41,11 +41,11 @@ const HEADERS_OVERHEAD: u64 = 96;
 /// Bytes for each header, which librdkafka allocates individually (measured: 57 to 66).
 const HEADER_OVERHEAD: u64 = 60;
 
-/// How long a throttle time is remembered after its end: the next response follows, and the next
+/// The time for which a throttle time is remembered after its end: the next response follows, and the next
 /// statistics show its throttle time.
 const THROTTLE_GRACE: Duration = Duration::from_secs(2);
 
-/// How long the remedy of an error counts: librdkafka reports equal failures every 30 s.
+/// The time for which the remedy of an error counts: librdkafka reports equal failures every 30 s.
 const REMEDY_COUNTS_FOR: Duration = Duration::from_secs(60);
 
 /// A broker that cannot be used: what is wrong, what to do.

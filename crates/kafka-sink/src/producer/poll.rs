@@ -13,10 +13,10 @@ use crate::producer::rebootstrap::Rebootstrap;
 use crate::worker::Worker;
 use crate::{KafkaError, ffi};
 
-/// How long a poll serves events before the stop flag is checked. Not shorter, because rdkafka
+/// The time for which a poll serves events before the stop flag is checked. Not shorter, because rdkafka
 /// spins for the last millisecond of each poll.
 const POLL: Duration = Duration::from_millis(200);
-/// When the poll thread requests metadata, after its start. librdkafka sends nothing without a
+/// The times after its start at which the poll thread requests metadata. librdkafka sends nothing without a
 /// producer id, and requests one when metadata arrive, or else half a second after its start. The
 /// first metadata mostly arrive before a broker can be asked for an id. Each request may take
 /// [`METADATA_TIMEOUT`].

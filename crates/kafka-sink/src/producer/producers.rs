@@ -27,10 +27,10 @@ use crate::in_flight::topic::TopicContext;
 use crate::producer::context::Context;
 use crate::producer::poll::PollThread;
 
-/// How long the second producer is kept while it is not used. Its threads and connections cost a
+/// The time for which the second producer is kept while it is not used. Its threads and connections cost a
 /// little, and so does creating it again.
 const KEEP_UNUSED: Duration = Duration::from_secs(10);
-/// How long closing waits for the reports of purged records. librdkafka needs milliseconds; with
+/// The time for which closing waits for the reports of purged records. librdkafka needs milliseconds; with
 /// this limit a defect of librdkafka causes a log line and not a relay that never ends.
 const PURGE_GRACE: Duration = Duration::from_secs(10);
 /// The longest wait of closing before it checks for other work.

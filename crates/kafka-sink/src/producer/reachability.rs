@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::lock;
 
-/// How long connecting may take. Longer than a handshake of TLS and a login over a slow network.
+/// The time that connecting may take. Longer than a handshake of TLS and a login over a slow network.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
 /// The connections of one client: none, since when, or at least one.

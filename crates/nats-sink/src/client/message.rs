@@ -20,11 +20,11 @@ pub(super) const SOURCE: &str = "walrelay.source";
 /// `+N` for the next N lines, whose values are percent-encoded with their `%`, or a header that can be
 /// no line: `NAME:VALUE`, or `NAME!` if the value is null, in base64.
 pub(super) const HEADERS: &str = "walrelay.dlq.headers";
-/// What a stream checks before it stores a message.
+/// The headers that a stream checks before it stores a message.
 const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
 const EXPECTED_SEQUENCE: &str = "Nats-Expected-Last-Sequence";
 const EXPECTED_ID: &str = "Nats-Expected-Last-Msg-Id";
-/// What the id of a dead letter begins with: it must not be that of its event, which may be sent
+/// The prefix of the id of a dead letter: it must not be that of its event, which may be sent
 /// again later and would then count as a repeat.
 pub(super) const DEAD_LETTER_ID: &str = "dead-letter/";
 

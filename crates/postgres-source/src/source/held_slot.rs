@@ -30,7 +30,7 @@ impl HeldSlot {
     /// Takes the slot.
     ///
     /// # Errors
-    /// Of the class [`SlotInUse`](walrelay_walsender::ErrorClass::SlotInUse) if another process
+    /// An error of the class [`SlotInUse`](walrelay_walsender::ErrorClass::SlotInUse) if another process
     /// reads it.
     pub async fn take(original: &Original) -> Result<Self, Error> {
         let millis = original.wal_sender_timeout.as_millis().to_string();

@@ -23,7 +23,7 @@ use crate::catalog::{Wanted, row::text};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
 
-/// How long a position may stay unconfirmed because it cannot be noted.
+/// The time for which a position may stay unconfirmed because it cannot be noted.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout of one attempt, including a new connection.
 const ATTEMPT: Duration = Duration::from_secs(6);
@@ -31,7 +31,7 @@ const ATTEMPT: Duration = Duration::from_secs(6);
 const KEPT: Duration = Duration::from_millis(1_500);
 /// Timeout of a connection to one address of the host.
 const CONNECT: Duration = Duration::from_secs(2);
-/// How long the opening of a stream waits for the first note. Later it is made beside the stream.
+/// The time for which the opening of a stream waits for the first note. Later it is made beside the stream.
 const OPENING: Duration = Duration::from_secs(1);
 /// After events, or much WAL, a little more WAL is confirmed as well for this time: a command that
 /// waits for a position writes WAL, then reads the position.

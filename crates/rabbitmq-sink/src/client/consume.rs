@@ -13,7 +13,7 @@ use super::error::{ProtocolError, RabbitmqError};
 use super::wire::{Frame, Method, put_method, put_short, put_sized};
 use super::{Connection, Login, closed, connect, io_error, protocol};
 
-/// How long connecting may take, and each answer of the server.
+/// The time that connecting may take, and each answer of the server.
 const LIMIT: Duration = Duration::from_secs(10);
 const NO_ACK: u8 = 1 << 1;
 

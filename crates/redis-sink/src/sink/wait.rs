@@ -1,4 +1,4 @@
-//! Whether replicas and disks have what was written.
+//! Asks the server whether replicas and disks have what was written.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ pub(super) const MESSAGE: [&str; 3] = ["PUBLISH", "walrelay.wait", ""];
 /// The holders that an event must have, besides the server's memory, before it counts as delivered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wait {
-    /// Replicas.
+    /// The number of replicas that must have it.
     pub(crate) replicas: u32,
-    /// The server's disk, and those of the replicas.
+    /// True if it must also be on the disks of the server and of these replicas.
     pub(crate) fsync: bool,
-    /// How long the server waits for them.
+    /// The longest time that the server waits for them.
     pub(crate) timeout: Duration,
 }
 

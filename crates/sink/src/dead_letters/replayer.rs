@@ -20,7 +20,7 @@ use crate::{
 /// The most dead letters fetched at once, and the most bytes of them.
 const BATCH: usize = 500;
 const BATCH_BYTES: usize = 16 << 20;
-/// How long to wait for more parked dead letters: a relay learns a moment later that a key is free,
+/// The wait for more parked dead letters: a relay learns a moment later that a key is free,
 /// and may park more events meanwhile.
 const FOLLOW_WAIT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

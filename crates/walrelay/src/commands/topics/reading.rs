@@ -14,7 +14,7 @@ use crate::commands::print_notice;
 
 /// Timeout of one request to a server of the sink.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long errors of a topic are retried, and the interval.
+/// The time for which errors of a topic are retried, and the interval.
 const RETRY_FOR: Duration = Duration::from_secs(30);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// After this time in which no partition advances, those that are not read to their ends make the

@@ -32,7 +32,7 @@ use crate::sinks::Count;
 use analysis::{Analysis, At, Delivery, Findings, Latency, Order};
 use report::Report;
 
-/// With `--against-table`, records are read from this long before `--since` on, as the clocks of
+/// The time before `--since` from which `--against-table` reads records, as the clocks of
 /// hosts may differ. A record is published after its row's time.
 const MARGIN: Duration = Duration::from_secs(60);
 

@@ -18,7 +18,7 @@ use super::{AGGREGATES, PARTITIONS, print};
 use crate::cli::Exit;
 use crate::cli::{DemoSink, Failure};
 
-/// How long a broker may take to answer the viewer.
+/// The time that a broker may take to answer the viewer.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The topic exchange, and the quorum queue.
 #[cfg(feature = "rabbitmq")]

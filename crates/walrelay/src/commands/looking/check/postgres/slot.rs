@@ -13,7 +13,8 @@ use crate::commands::terminal::units::bytes;
 
 /// Seconds after which an open transaction is reported.
 const LONG: u64 = 60;
-/// The same if it delays the creation of the slot, or the removal of much WAL.
+/// Seconds after which an open transaction is reported that delays the creation of the slot, or the
+/// removal of much WAL.
 const LONG_IF_WAITED_FOR: u64 = 1;
 /// Number of slots or transactions that a finding names at most.
 const NAMED: usize = 5;
