@@ -30,7 +30,7 @@ pub enum Roots {
 
 impl Roots {
     /// Reads the certificates of a PEM file.
-    pub fn of_file(path: &Path) -> io::Result<Self> {
+    pub fn from_file(path: &Path) -> io::Result<Self> {
         let pem = std::fs::read(path)?;
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut certificates = Vec::new();

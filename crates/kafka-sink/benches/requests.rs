@@ -216,7 +216,7 @@ fn backlogs() {
         let mut rounds: [Vec<f64>; 2] = Default::default();
         for _ in 0..ROUNDS {
             let cluster = cluster(partitions);
-            let mut one = KafkaSinkFactory::new(config(&cluster, Some("50"))).of_one_producer();
+            let mut one = KafkaSinkFactory::new(config(&cluster, Some("50"))).with_one_producer();
             rounds[0].push(drain(&mut one, &cluster, millis, count));
             let mut several = KafkaSinkFactory::new(config(&cluster, None));
             rounds[1].push(drain(&mut several, &cluster, millis, count));
@@ -237,7 +237,7 @@ fn latency() {
         for _ in 0..ROUNDS {
             let cluster = cluster(partitions);
             let config = config(&cluster, None);
-            let mut one = KafkaSinkFactory::new(config.clone()).of_one_producer();
+            let mut one = KafkaSinkFactory::new(config.clone()).with_one_producer();
             rounds[0].push(measure(&mut one, &cluster, millis, rate));
             // As in `walrelay run` without a backlog.
             let mut several = KafkaSinkFactory::new(config);

@@ -97,7 +97,7 @@ pub enum KafkaError {
 }
 
 impl KafkaError {
-    pub(crate) fn of_topic(topic: &str, code: RDKafkaErrorCode) -> Self {
+    pub(crate) fn for_topic(topic: &str, code: RDKafkaErrorCode) -> Self {
         Self::Topic {
             topic: topic.to_owned(),
             code,

@@ -98,7 +98,7 @@ impl Recorder {
         let first = self.open.first().map(|(at, ..)| at / MINUTE_MS);
         let ended = first.filter(|minute| *minute != at / MINUTE_MS);
         if let Some(minute) = ended {
-            let minute = of_minute((minute + 1) * MINUTE_MS, &self.open);
+            let minute = summarize_minute((minute + 1) * MINUTE_MS, &self.open);
             push(&mut self.minutes, minute, MINUTES);
             self.open.clear();
         }
@@ -138,7 +138,7 @@ fn push(samples: &mut VecDeque<Sample>, sample: Sample, most: usize) {
 }
 
 /// Returns the sample of a minute: mean rate, median of the medians, greatest 99th percentile and lag.
-fn of_minute(end: u64, seconds: &[Sample]) -> Sample {
+fn summarize_minute(end: u64, seconds: &[Sample]) -> Sample {
     let rates: f64 = seconds.iter().map(|(_, rate, ..)| rate).sum();
     let mut medians: Vec<f64> = seconds.iter().filter_map(|(_, _, p50, ..)| *p50).collect();
     medians.sort_by(f64::total_cmp);

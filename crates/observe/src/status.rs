@@ -245,7 +245,7 @@ impl KafkaReport {
 fn snapshot(progress: &SnapshotProgress) -> SnapshotReport {
     SnapshotReport {
         running: progress.is_running(),
-        rows: progress.of_attempt(),
+        rows: progress.rows_in_attempt(),
         expected_rows: progress.expected(),
         rows_total: progress.rows(),
     }

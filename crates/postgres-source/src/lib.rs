@@ -53,7 +53,7 @@ pub use bookmarks::{
 pub use carried::{CarriedError, Carrier, NotCarried, noted, record};
 pub use catalog::{
     ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations, PublishedTable,
-    Retention, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
+    RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
     TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
     names_standby, place, sample, server_clock, slot_reader, slot_standing, slots, survey,
     table_locks,

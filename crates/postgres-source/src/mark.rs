@@ -296,7 +296,7 @@ impl Marking {
         let mut ids = HashSet::new();
         for sql in self.unmarked_rows(session, &column).await? {
             let rows = session.query_within(&sql, UNMARKED_BYTES).await;
-            let rows = rows.map_err(PostgresError::of_rows)?;
+            let rows = rows.map_err(PostgresError::from_rows)?;
             ids.extend(rows.iter().filter_map(|row| row.get(0).map(str::to_owned)));
         }
         Ok(ids)
@@ -307,7 +307,7 @@ impl Marking {
         let mut total = 0;
         for sql in self.unmarked_rows(session, "count(*) AS rows").await? {
             let count = count_rows(session, &sql).await;
-            total += count.map_err(PostgresError::of_rows)?;
+            total += count.map_err(PostgresError::from_rows)?;
         }
         Ok(total)
     }

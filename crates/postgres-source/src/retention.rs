@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::catalog::Retention;
+use super::catalog::RetainedWal;
 
 /// Delay of the first reminder. Each further delay is twice as long, up to `LONGEST_REMINDER`.
 const FIRST_REMINDER: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ const CALM: Duration = Duration::from_secs(60);
 /// `safe_wal_size` counts whole ones.
 const SEGMENT: u64 = 16 << 20;
 
-impl Retention {
+impl RetainedWal {
     /// Returns the text of the warning, if there is a danger. `warn_above`: bytes of retained WAL
     /// to warn about; 0 disables that warning.
     pub fn warning(&self, warn_above: u64) -> Option<&'static str> {
@@ -120,11 +120,11 @@ impl RetentionWatch {
     }
 
     /// Logs a warning, a reminder or the end, if one is due.
-    pub(super) fn log(&mut self, retention: &Retention) {
+    pub(super) fn log(&mut self, retention: &RetainedWal) {
         let Some(notice) = self.notice(retention, Instant::now()) else {
             return;
         };
-        let Retention {
+        let RetainedWal {
             retained,
             unconfirmed,
             ..
@@ -151,7 +151,7 @@ impl RetentionWatch {
         }
     }
 
-    fn notice(&mut self, retention: &Retention, now: Instant) -> Option<Notice> {
+    fn notice(&mut self, retention: &RetainedWal, now: Instant) -> Option<Notice> {
         let danger = retention.danger(self.warn_above);
         let Some(episode) = &mut self.episode else {
             if danger == Danger::None {
@@ -197,8 +197,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn kept(retained: u64, wal_status: &str, safe: Option<u64>) -> Retention {
-        Retention {
+    fn kept(retained: u64, wal_status: &str, safe: Option<u64>) -> RetainedWal {
+        RetainedWal {
             retained,
             unconfirmed: retained,
             wal_status: Some(wal_status.to_owned()),
@@ -224,13 +224,13 @@ mod tests {
             (kept(0, "unreserved", Some(0)), Danger::Imminent),
             (kept(0, "unreserved", None), Danger::Imminent),
             (kept(0, "lost", None), Danger::Imminent),
-            (Retention::default(), Danger::None),
+            (RetainedWal::default(), Danger::None),
         ] {
             assert_eq!(retention.danger(GIB), danger, "{retention:?}");
         }
         assert_eq!(kept(u64::MAX, "reserved", None).danger(0), Danger::None);
         // With a limit below a segment, the server still keeps the current segment.
-        let small = Retention {
+        let small = RetainedWal {
             limit: Some(1 << 20),
             ..kept(0, "reserved", Some(15 << 20))
         };
@@ -238,7 +238,7 @@ mod tests {
     }
 
     /// Returns the notices of looks ten seconds apart, each with its second.
-    fn notices(looks: impl IntoIterator<Item = (u32, Retention)>) -> Vec<(u64, Notice)> {
+    fn notices(looks: impl IntoIterator<Item = (u32, RetainedWal)>) -> Vec<(u64, Notice)> {
         let mut watch = RetentionWatch::new("s".into(), GIB);
         let begin = Instant::now();
         let mut notices = Vec::new();

@@ -97,7 +97,7 @@ impl Refusal {
 
     /// Creates the refusal for an answer with another status than 200. Hides a message that repeats
     /// `secret`.
-    pub(super) fn of_status(
+    pub(super) fn from_status(
         url: &str,
         status: u16,
         body: &[u8],

@@ -71,7 +71,7 @@ impl Registry {
     pub fn new(config: &RegistrySettings) -> io::Result<Self> {
         let secure = config.urls.iter().any(|url| url.starts_with("https://"));
         let roots = match &config.ca_file {
-            Some(file) => Roots::of_file(file)?,
+            Some(file) => Roots::from_file(file)?,
             None if secure => Roots::System,
             None => Roots::None,
         };
@@ -262,7 +262,7 @@ impl Inner {
             // The body of an error only completes the message.
             let body = body.unwrap_or_default();
             let secret = self.secret.as_ref();
-            return Err(Refusal::of_status(url, status, &body, secret));
+            return Err(Refusal::from_status(url, status, &body, secret));
         }
         Answer::read(url, &body?)
     }

@@ -287,7 +287,7 @@ impl<T> Field<T> for Key<T> {
             return (self.convert)(reader, path, &entry);
         }
         if let Fallback::Is(text) = self.fallback {
-            let entry = Entry::of_default(path, &self.kind, text);
+            let entry = Entry::from_default(path, &self.kind, text);
             return (self.convert)(reader, path, &entry);
         }
         if let Some((example, needed)) = self.required

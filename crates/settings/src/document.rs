@@ -98,7 +98,7 @@ pub struct Entry {
 
 impl Entry {
     /// Creates an entry with a key's default.
-    pub fn of_default(path: &str, kind: &ValueKind, default: &str) -> Self {
+    pub fn from_default(path: &str, kind: &ValueKind, default: &str) -> Self {
         Self {
             value: set_value(kind, default).unwrap_or(Value::Broken),
             origin: Origin::Set(format!("the default of {path}")),

@@ -25,7 +25,7 @@ impl ColumnNames {
     }
 
     /// Returns the names of a column: `name` itself, then the others.
-    pub fn of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n str> {
+    pub fn names_of<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n str> {
         let others = self.0.get(name).into_iter().flatten();
         std::iter::once(name).chain(others.map(String::as_str))
     }
@@ -66,13 +66,13 @@ impl<'r> Columns<'r> {
         &self.table
     }
 
-    /// Returns the names of a column, see [`ColumnNames::of`].
+    /// Returns the names of a column, see [`ColumnNames::names_of`].
     pub(crate) fn names<'n>(&self, name: &'n str) -> impl Iterator<Item = &'n str>
     where
         'r: 'n,
     {
         let names: &'r ColumnNames = self.names;
-        names.of(name)
+        names.names_of(name)
     }
 
     /// Finds the first column of this name, or of another name of the same column; returns its index
@@ -143,7 +143,7 @@ pub(crate) fn find<'r>(
         let mut columns = relation.columns().enumerate();
         columns.find(|(_, column)| column.name == name)
     };
-    names.of(name).find_map(with)
+    names.names_of(name).find_map(with)
 }
 
 impl PlanColumns {

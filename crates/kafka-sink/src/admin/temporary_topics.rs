@@ -53,7 +53,7 @@ impl TemporaryTopics {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(KafkaError::of_topic(name, Code::LeaderNotAvailable));
+                return Err(KafkaError::for_topic(name, Code::LeaderNotAvailable));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

@@ -152,7 +152,7 @@ impl Consumer {
             .consumer
             .fetch_metadata(Some(topic), timeout)
             .map_err(KafkaError::Tail)?;
-        let failed = |code| KafkaError::of_topic(topic, code);
+        let failed = |code| KafkaError::for_topic(topic, code);
         let found = metadata.topics().iter().find(|t| t.name() == topic);
         let found = found.ok_or_else(|| failed(Code::UnknownTopicOrPartition))?;
         let partitions = found.partitions().iter().map(MetadataPartition::id);

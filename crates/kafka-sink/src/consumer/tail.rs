@@ -61,7 +61,7 @@ impl Tail {
             let left = deadline.saturating_duration_since(Instant::now());
             let partitions = consumer
                 .partitions(topic, left)?
-                .ok_or_else(|| KafkaError::of_topic(topic, Code::UnknownTopicOrPartition))?;
+                .ok_or_else(|| KafkaError::for_topic(topic, Code::UnknownTopicOrPartition))?;
             let beginning = partitions.into_iter().map(|p| (p, Offset::Beginning));
             consumer.assign_also(topic, beginning)?;
         }

@@ -75,7 +75,7 @@ impl DlqReader {
                 Ok(true)
             }
             None if self.offsets.is_empty() => Ok(false),
-            None => Err(KafkaError::of_topic(
+            None => Err(KafkaError::for_topic(
                 &self.topic,
                 Code::UnknownTopicOrPartition,
             )),
@@ -110,7 +110,7 @@ impl DlqReader {
             let (low, high) = self.client.ends(&self.topic, *partition, self.patience)?;
             let from = match *next {
                 Offset::Offset(offset) => resumed(offset, low, high)
-                    .ok_or_else(|| KafkaError::of_topic(&self.topic, Code::OffsetOutOfRange))?,
+                    .ok_or_else(|| KafkaError::for_topic(&self.topic, Code::OffsetOutOfRange))?,
                 _ => low,
             };
             *next = Offset::Offset(from);
@@ -219,14 +219,14 @@ impl DlqReader {
                 }
                 Polled::End(partition) => return Ok(Read::End(partition)),
                 Polled::Error(code @ Code::TopicAuthorizationFailed) => {
-                    return Err(KafkaError::of_topic(&self.topic, code));
+                    return Err(KafkaError::for_topic(&self.topic, code));
                 }
                 // Reading needs no consumer group.
                 Polled::Nothing | Polled::Error(Code::GroupAuthorizationFailed) => {}
                 Polled::Error(code) => *last_error = code,
             }
             if since.elapsed() > self.patience {
-                return Err(KafkaError::of_topic(&self.topic, *last_error));
+                return Err(KafkaError::for_topic(&self.topic, *last_error));
             }
         }
     }

@@ -35,7 +35,7 @@ impl KafkaDeadLetters {
     ) -> Result<Option<DlqReplayer<TopicLog>>, SinkFailure> {
         let reader = DlqReader::open(&self.0, topic, patience);
         let reader = reader.map_err(|error| dead_letters(&error))?;
-        let factory = KafkaSinkFactory::new(self.0.clone()).of_one_producer();
+        let factory = KafkaSinkFactory::new(self.0.clone()).with_one_producer();
         Ok(reader.map(|reader| {
             let sender = RecordSender::new(any_factory(factory));
             DlqReplayer::new(topic, TopicLog { reader, sender })

@@ -141,7 +141,7 @@ fn retries(endpoint: &EndpointReport) -> f64 {
 }
 
 /// Returns the figure of a sink that has servers.
-fn of_sink(report: &StatusReport, figure: fn(&SinkReport) -> u64) -> Vec<Row> {
+fn sink_figure(report: &StatusReport, figure: fn(&SinkReport) -> u64) -> Vec<Row> {
     count(report.sink.servers.as_ref().map(|_| figure(&report.sink)))
 }
 
@@ -319,9 +319,9 @@ pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "sink_retries", unit: None, kind: Counter, help: "Requests to the endpoint that were sent again",
         rows: |r| by_endpoint(r, |e| Some(retries(e))) },
     Metric { name: "sink_all_endpoints_down", unit: None, kind: Gauge, help: "1 while no endpoint of the sink can be reached, or none has answered what is in flight for five seconds; absent of a sink without servers",
-        rows: |r| of_sink(r, |sink| u64::from(sink.all_down)) },
+        rows: |r| sink_figure(r, |sink| u64::from(sink.all_down)) },
     Metric { name: "sink_unavailable_destinations", unit: None, kind: Gauge, help: "Destinations in use that take no record at the moment (partitions without a leader): their records wait",
-        rows: |r| of_sink(r, |sink| sink.unavailable_count) },
+        rows: |r| sink_figure(r, |sink| sink.unavailable_count) },
     Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker, and it has answered within five seconds; 0 of one that has left the cluster",
         rows: |r| by_broker(r, |e| Some(is_up(e))) },
     Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",

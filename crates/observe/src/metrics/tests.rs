@@ -160,7 +160,7 @@ fn samples(pipelines: &[&Arc<Telemetry>]) -> Vec<String> {
 }
 
 /// Removes the label of a pipeline from a line; `None` if the line is about another one.
-fn of_pipeline(line: &str, name: &str) -> Option<String> {
+fn strip_pipeline(line: &str, name: &str) -> Option<String> {
     let label = format!("pipeline=\"{name}\"");
     if !line.contains("pipeline=") {
         return Some(line.to_owned());
@@ -182,7 +182,7 @@ fn several_pipelines_have_a_label_and_one_has_none() {
     for (name, alone) in [("a", &one), ("b", &samples(&[&b]))] {
         let found: Vec<_> = both
             .iter()
-            .filter_map(|line| of_pipeline(line, name))
+            .filter_map(|line| strip_pipeline(line, name))
             .collect();
         assert_eq!(&found, alone, "{name}");
     }

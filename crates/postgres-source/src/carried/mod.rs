@@ -206,7 +206,7 @@ impl Carrier {
         let slots = vec![wanted.slot.clone()];
         let carrier = Self::new(slots, wanted.publication.clone(), wanted.create, true);
         for table in wanted.tables.iter().filter(|_| wanted.record) {
-            match carrier.of_table(session, table).await {
+            match carrier.find_carried(session, table).await {
                 // It is recorded as well.
                 Ok(_) | Err(CarriedError::Not(_)) => {}
                 Err(CarriedError::Sql(error)) => return Err(error),
@@ -238,7 +238,7 @@ impl Carrier {
         table: &TableName,
     ) -> Result<Carried, CarriedError> {
         let confirmed = self.check_slots(session).await?;
-        let carried = self.of_table(session, table).await?;
+        let carried = self.find_carried(session, table).await?;
         self.check_noted(session, &confirmed).await?;
         Ok(carried)
     }
@@ -289,7 +289,7 @@ impl Carrier {
         Ok(())
     }
 
-    async fn of_table(
+    async fn find_carried(
         &self,
         session: &mut Session,
         table: &TableName,

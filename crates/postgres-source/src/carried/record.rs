@@ -82,7 +82,7 @@ pub enum Doubt {
 
 impl Doubt {
     /// Returns the doubt for a recorded state that is not the one that was found.
-    fn of(state: &str) -> Self {
+    fn from_state(state: &str) -> Self {
         match state {
             "gap" => Self::Gap,
             "moved" => Self::Moved,
@@ -142,7 +142,7 @@ pub(super) async fn compare(
     let rows = session.query(&sql).await?;
     let row = rows.first();
     let state = row.as_ref().and_then(|row| row.get("doubt"));
-    Ok(state.map(Doubt::of))
+    Ok(state.map(Doubt::from_state))
 }
 
 /// Forgets what was recorded of a slot: it is made anew.
@@ -202,7 +202,7 @@ pub(super) async fn passed_over(
     let rows = session.query(&sql).await?;
     Ok(rows
         .first()
-        .map(|row| (text(&row, "table"), Doubt::of(&text(&row, "state")))))
+        .map(|row| (text(&row, "table"), Doubt::from_state(&text(&row, "state")))))
 }
 
 /// Keeps the record of these slots as it is until the transaction ends.

@@ -25,7 +25,7 @@ pub use locks::{TableLock, table_locks};
 pub use places::place;
 pub(crate) use published::Filters;
 use published::published_tables_sql;
-pub use retained::Retention;
+pub use retained::RetainedWal;
 use row::{is_true, json, parsed, text};
 pub(super) use slots::CONFLICTING;
 pub use slots::{SlotRow, slots};
@@ -100,7 +100,7 @@ pub struct Wanted {
 impl Wanted {
     /// Returns the name that a column of the router has among these.
     pub fn found<'p>(&self, column: &str, present: &'p [String]) -> Option<&'p String> {
-        let mut names = self.column_names.of(column);
+        let mut names = self.column_names.names_of(column);
         names.find_map(|name| present.iter().find(|present| *present == name))
     }
 
@@ -108,7 +108,7 @@ impl Wanted {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.columns
             .iter()
-            .flat_map(|column| self.column_names.of(column))
+            .flat_map(|column| self.column_names.names_of(column))
     }
 }
 
@@ -175,7 +175,7 @@ pub struct SlotStanding {
     /// `None`: no slot has this name.
     pub slot: Option<SlotRow>,
     /// What is known of the WAL that the server keeps for it.
-    pub retention: Retention,
+    pub retention: RetainedWal,
     /// The flushed end of the server's WAL.
     pub server_end: Option<Lsn>,
     /// Seconds since the slot lost its reader. `None` before Postgres 17, and while it has a
@@ -198,7 +198,7 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
     let server = server(major, &next());
     let slot = first_slot(&next());
     let inactive = next();
-    let retention = slot.as_ref().map(|slot| Retention::of(&server, slot));
+    let retention = slot.as_ref().map(|slot| RetainedWal::new(&server, slot));
     Ok(SlotStanding {
         slot,
         retention: retention.unwrap_or_default(),

@@ -1,10 +1,10 @@
-//! [`Retention`]: the WAL that the server keeps for a slot.
+//! [`RetainedWal`]: the WAL that the server keeps for a slot.
 
 use super::{ServerFacts, SlotRow};
 
 /// The WAL that the server keeps for the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Retention {
+pub struct RetainedWal {
     /// Bytes of WAL from the slot's `restart_lsn` to the end, which the server may not remove.
     pub retained: u64,
     /// Bytes of WAL from the slot's `confirmed_flush_lsn` to the end: events to relay, and WAL of
@@ -21,9 +21,9 @@ pub struct Retention {
     pub oldest_transaction: Option<String>,
 }
 
-impl Retention {
+impl RetainedWal {
     /// Reads what a server says of a slot.
-    pub fn of(server: &ServerFacts, slot: &SlotRow) -> Self {
+    pub fn new(server: &ServerFacts, slot: &SlotRow) -> Self {
         let behind = |position: Option<walrelay_lsn::Lsn>| {
             server
                 .wal_end

@@ -128,7 +128,7 @@ impl PostgresError {
     /// Creates the error of a statement that reads the rows of a snapshot. The statement contains
     /// SQL of the configuration, so syntax errors (class 42, except missing privileges) and data
     /// errors (class 22) are errors of the configuration.
-    pub fn of_rows(error: walrelay_walsender::Error) -> Self {
+    pub fn from_rows(error: walrelay_walsender::Error) -> Self {
         let state = error.sqlstate().unwrap_or_default();
         if state != "42501" && (state.starts_with("42") || state.starts_with("22")) {
             return Self::RowsSql(error);

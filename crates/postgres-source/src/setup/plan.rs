@@ -541,7 +541,7 @@ fn is_generated(wanted: &Wanted, facts: &Facts, table: &TableName, column: &str)
     };
     let mut columns = table.columns.iter();
     columns.any(|found| {
-        let mut names = wanted.column_names.of(column);
+        let mut names = wanted.column_names.names_of(column);
         found.generated.is_some() && names.any(|name| found.name == name)
     })
 }

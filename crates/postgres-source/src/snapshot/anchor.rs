@@ -158,7 +158,7 @@ impl Anchor {
         for group in &groups {
             let sql = format!("SELECT count(*) AS rows FROM ({}) AS counted", group.sql);
             let count = count_rows(&mut session, &sql).await;
-            counted = counted.saturating_add(count.map_err(PostgresError::of_rows)?);
+            counted = counted.saturating_add(count.map_err(PostgresError::from_rows)?);
         }
         session.close().await;
         Ok(counted)
@@ -202,7 +202,10 @@ async fn estimate(session: &mut Session, groups: &[Group]) -> Result<u64, Postgr
     let mut expected = 0_u64;
     for group in groups {
         let sql = format!("EXPLAIN (FORMAT JSON) {}", group.sql);
-        let rows = session.query(&sql).await.map_err(PostgresError::of_rows)?;
+        let rows = session
+            .query(&sql)
+            .await
+            .map_err(PostgresError::from_rows)?;
         let json = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
         let explained: Vec<Explained> = serde_json::from_str(json).unwrap_or_default();
         if let Some(explained) = explained.first() {

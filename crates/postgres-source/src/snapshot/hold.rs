@@ -34,7 +34,7 @@ pub(super) async fn hold(session: &mut Session, table: &TableName) -> Result<(),
         if error.sqlstate() == Some(UNDEFINED_TABLE) {
             return Err(outdated());
         }
-        return Err(PostgresError::of_rows(error));
+        return Err(PostgresError::from_rows(error));
     }
     // A query of a catalog returns the tables and files of the snapshot's moment. The functions return
     // those of now, which cannot change while they are locked.

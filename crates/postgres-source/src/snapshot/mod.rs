@@ -31,7 +31,7 @@ pub struct SnapshotProgress {
     /// Rows read in all attempts.
     rows: AtomicU64,
     /// Rows read in this attempt.
-    of_attempt: AtomicU64,
+    in_attempt: AtomicU64,
     /// Rows that the planner expects; 0 before the first attempt.
     expected: AtomicU64,
     acknowledged: AtomicBool,
@@ -42,13 +42,13 @@ impl SnapshotProgress {
     fn begin(&self, expected: u64) {
         self.running.store(true, Relaxed);
         self.acknowledged.store(false, Relaxed);
-        self.of_attempt.store(0, Relaxed);
+        self.in_attempt.store(0, Relaxed);
         self.expected.store(expected, Relaxed);
     }
 
     fn row(&self) {
         self.rows.fetch_add(1, Relaxed);
-        self.of_attempt.fetch_add(1, Relaxed);
+        self.in_attempt.fetch_add(1, Relaxed);
     }
 
     /// Records that the sink has acknowledged every row.
@@ -85,8 +85,8 @@ impl SnapshotProgress {
     }
 
     /// Returns the number of rows read in this attempt.
-    pub fn of_attempt(&self) -> u64 {
-        self.of_attempt.load(Relaxed)
+    pub fn rows_in_attempt(&self) -> u64 {
+        self.in_attempt.load(Relaxed)
     }
 
     /// Returns the number of rows that the planner expects; `None` before the first attempt.

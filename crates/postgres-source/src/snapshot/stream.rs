@@ -158,7 +158,7 @@ impl RowStream {
     /// Reads some rows, or starts COPY of the next group.
     async fn advance(&mut self) -> Result<usize, PostgresError> {
         if let Rows::Reading(copy) = &mut self.rows {
-            let item = copy.peek().map_err(PostgresError::of_rows)?;
+            let item = copy.peek().map_err(PostgresError::from_rows)?;
             if item != Some(CopyItem::End) {
                 return Ok(copy.read().await?);
             }
@@ -190,7 +190,7 @@ impl RowStream {
         if let Rows::Starting(starting) = &mut self.rows {
             let started = starting.await;
             self.rows = Rows::Read;
-            self.rows = Rows::Reading(started.map_err(PostgresError::of_rows)?);
+            self.rows = Rows::Reading(started.map_err(PostgresError::from_rows)?);
             return Ok(0);
         }
         // Every row was read: wait for the acknowledgements.
@@ -203,7 +203,7 @@ impl RowStream {
         }
         self.log_at = Instant::now() + LOG_INTERVAL;
         info!(
-            rows = self.progress.of_attempt(),
+            rows = self.progress.rows_in_attempt(),
             expected = self.progress.expected(),
             "reading the rows of the snapshot"
         );
@@ -240,7 +240,7 @@ impl WalStream for RowStream {
             let Rows::Reading(copy) = &mut self.rows else {
                 return Ok(None);
             };
-            let Some(CopyItem::Row(line)) = copy.peek().map_err(PostgresError::of_rows)? else {
+            let Some(CopyItem::Row(line)) = copy.peek().map_err(PostgresError::from_rows)? else {
                 return Ok(None);
             };
             frames::insert(line, &self.relations, &mut self.insert)?;

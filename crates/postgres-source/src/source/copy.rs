@@ -85,7 +85,7 @@ impl CopySource {
     /// Creates a source for `walrelay run` with a sink that confirms nothing: the configured slot,
     /// after the checks of a relay's setup. Creates nothing that outlives the connection. If the
     /// slot is missing, a temporary slot at the end of the WAL takes its place.
-    pub fn of_configured(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Duration) -> Self {
+    pub fn from_configured(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Duration) -> Self {
         let original = Original {
             info,
             slot: wanted.slot.clone(),
@@ -106,7 +106,7 @@ impl CopySource {
     /// Creates a source for `walrelay replay`: the slot that `wanted` names, from `start` on, after
     /// the checks of a relay's setup. With `must_hold_start`, a slot that has moved beyond `start`
     /// is a [`PostgresError::ReplayGone`].
-    pub fn of_kept(
+    pub fn from_kept(
         info: ConnInfo,
         wanted: Wanted,
         wal_sender_timeout: Duration,
@@ -118,7 +118,7 @@ impl CopySource {
             start,
             must_exist: true,
             must_hold_start,
-            ..Self::of_configured(info, wanted, wal_sender_timeout)
+            ..Self::from_configured(info, wanted, wal_sender_timeout)
         }
     }
 
@@ -258,7 +258,7 @@ impl CopySource {
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
-            stream: wrap(Stream::of_slot(stream, &copy, Arc::default())),
+            stream: wrap(Stream::from_slot(stream, &copy, Arc::default())),
             system_id: system.system_id,
             timeline: system.timeline,
             slot: None,

@@ -118,7 +118,7 @@ impl InitialSnapshot {
         info!(
             slot = wanted.slot,
             consistent_point = %self.anchor.point,
-            rows = progress.of_attempt(),
+            rows = progress.rows_in_attempt(),
             seconds,
             "the snapshot is complete: created the slot, which goes on from there"
         );

@@ -23,7 +23,7 @@ use walrelay_relay::{Chain, Opened, Resume, SlotCheck, SlotOwner, Source};
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
-use super::catalog::{Retention, ServerFacts, SlotRow, Wanted, slot};
+use super::catalog::{RetainedWal, ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
 use super::retention::RetentionWatch;
@@ -157,7 +157,7 @@ impl PostgresSource {
     }
 
     fn watch_retention(&mut self, server: &ServerFacts, slot: &SlotRow) {
-        self.watch.log(&Retention::of(server, slot));
+        self.watch.log(&RetainedWal::new(server, slot));
     }
 
     async fn confirmed(&self, control: &mut Session) -> Result<Lsn, PostgresError> {

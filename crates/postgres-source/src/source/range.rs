@@ -266,18 +266,18 @@ impl RangeStream {
                                 Transaction::OutOfRange
                             };
                         }
-                        self.of_transaction(false)
+                        self.decide_by_transaction(false)
                     }
                     Some(b'C') => {
-                        let decision = self.of_transaction(false);
+                        let decision = self.decide_by_transaction(false);
                         self.transaction = Transaction::None;
                         decision
                     }
-                    Some(b'I' | b'M') => self.of_transaction(true),
+                    Some(b'I' | b'M') => self.decide_by_transaction(true),
                     // A Relation or Type message is sent once per connection and applies to later
                     // transactions.
                     Some(b'R' | b'Y') => Decision::Pass { event: false },
-                    _ => self.of_transaction(false),
+                    _ => self.decide_by_transaction(false),
                 }
             }
         };
@@ -285,7 +285,7 @@ impl RangeStream {
         Ok(self.decision)
     }
 
-    fn of_transaction(&self, event: bool) -> Decision {
+    fn decide_by_transaction(&self, event: bool) -> Decision {
         match self.transaction {
             Transaction::OutOfRange => Decision::Drop,
             Transaction::None | Transaction::InRange => Decision::Pass { event },

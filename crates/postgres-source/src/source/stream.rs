@@ -30,7 +30,11 @@ pub enum Stream {
 impl Stream {
     /// Creates the stream of a slot. `relayed`: the LSN up to which everything is acknowledged,
     /// which errors name.
-    pub(super) fn of_slot(stream: ReplicationStream, slot: &str, relayed: Arc<AtomicU64>) -> Self {
+    pub(super) fn from_slot(
+        stream: ReplicationStream,
+        slot: &str,
+        relayed: Arc<AtomicU64>,
+    ) -> Self {
         let slot = slot.to_owned();
         let context = ErrorContext { slot, relayed };
         Self::Wal { stream, context }

@@ -149,7 +149,7 @@ impl Management {
         let roots = match &self.ca_file {
             _ if self.url.starts_with("http:") => Roots::None,
             None => Roots::System,
-            Some(path) => Roots::of_file(path).map_err(|source| ManagementError::Roots {
+            Some(path) => Roots::from_file(path).map_err(|source| ManagementError::Roots {
                 path: path.clone(),
                 source,
             })?,

@@ -120,7 +120,7 @@ impl Core {
     /// Returns the tables, by their names in the WAL, one of which the next row is of. Empty: the
     /// server has announced none on this connection.
     pub(crate) fn tables_of_next_row(&self) -> Vec<TableName> {
-        self.tables.of_next_row()
+        self.tables.next_row_tables()
     }
 
     /// Returns the open transaction and the number of its rows that were processed, if all

@@ -83,7 +83,7 @@ impl Tables {
 
     /// Returns the tables one of which the next row is of, if it is a row that is published: the
     /// server announces a table right before its first row on a connection.
-    pub(super) fn of_next_row(&self) -> Vec<TableName> {
+    pub(super) fn next_row_tables(&self) -> Vec<TableName> {
         match self.names.last() {
             Some(last) if self.last_is_next => vec![last.clone()],
             _ => self.names.clone(),

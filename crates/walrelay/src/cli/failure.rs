@@ -124,7 +124,7 @@ impl Failure {
 
 impl Failure {
     /// Creates one failure for each problem of the configuration, in order.
-    pub(crate) fn of_config(error: ConfigError) -> Vec<Self> {
+    pub(crate) fn from_config(error: ConfigError) -> Vec<Self> {
         let problems = error.into_problems().into_iter();
         let failure = |mut problem: Problem| Self {
             id: problem.id,
@@ -197,7 +197,7 @@ mod tests {
     fn every_problem_of_a_configuration_is_a_failure_of_its_own() {
         let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"a.b\"]\nslto = \"x\"\n";
         let error = Config::parse(text, "walrelay.toml", &[], &|_| None).unwrap_err();
-        let failures = Failure::of_config(error);
+        let failures = Failure::from_config(error);
         let shown: Vec<String> = failures.iter().map(|f| rendered(f, false)).collect();
         assert_eq!(
             shown,

@@ -42,7 +42,7 @@ pub(crate) type CommandResult = Result<(), Vec<Failure>>;
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
-    Config::load(&args.config, &args.set, env).map_err(Failure::of_config)
+    Config::load(&args.config, &args.set, env).map_err(Failure::from_config)
 }
 
 /// Returns a configuration of one outbox table and of Kafka; everything else has its default.

@@ -110,7 +110,7 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
 }
 
 /// Corrects the remedy of `unsendable` for a copy of a slot: the slot itself is not to be moved.
-pub(crate) fn of_copy(failure: Failure) -> Failure {
+pub(crate) fn correct_for_copy(failure: Failure) -> Failure {
     if failure.id != "unsendable" {
         return failure;
     }

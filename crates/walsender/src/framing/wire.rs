@@ -36,17 +36,17 @@ pub(crate) struct Allowance {
 impl Allowance {
     /// Creates the allowance for a login.
     pub(crate) fn login() -> Self {
-        Self::of_bytes(LOGIN_BYTES)
+        Self::from_bytes(LOGIN_BYTES)
     }
 
     /// Creates the allowance for the answer to a command.
     pub(crate) fn answer() -> Self {
-        Self::of_bytes(ANSWER_BYTES)
+        Self::from_bytes(ANSWER_BYTES)
     }
 
     /// Creates the allowance for an answer that is held in memory and may be of this size, in
     /// bytes.
-    pub(crate) fn of_bytes(bytes: usize) -> Self {
+    pub(crate) fn from_bytes(bytes: usize) -> Self {
         Self {
             left: bytes,
             longest: bytes,

@@ -128,7 +128,7 @@ impl Session {
     /// Runs a statement like [`query`](Self::query), whose answer may take as much as `bytes` of
     /// memory: for lists that grow with the data.
     pub async fn query_within(&mut self, sql: &str, bytes: usize) -> Result<Rows, Error> {
-        let mut answers = self.run_all(&[sql], Allowance::of_bytes(bytes)).await?;
+        let mut answers = self.run_all(&[sql], Allowance::from_bytes(bytes)).await?;
         Ok(answers.pop().unwrap_or_default())
     }
 

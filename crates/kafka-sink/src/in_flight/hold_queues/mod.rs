@@ -59,7 +59,7 @@ impl HoldQueues {
 
     /// Returns the queues of a topic: first those of its partitions, then the topic's own, because
     /// records move from the topic's queue to those of partitions.
-    pub(crate) fn of_topic(&self, topic: usize) -> Vec<HoldQueue> {
+    pub(crate) fn topic_queues(&self, topic: usize) -> Vec<HoldQueue> {
         let all = (topic, HoldQueue::Topic)..=(topic, HoldQueue::Partition(i32::MAX));
         self.of
             .range(all)

@@ -51,13 +51,13 @@ fn a_topic_has_its_own_queue_and_its_partitions_come_first() {
         HoldQueue::Partition(0),
         HoldQueue::Topic,
     ];
-    assert_eq!(queues.of_topic(1), of_one);
-    assert_eq!(queues.of_topic(0), [HoldQueue::Partition(3)]);
+    assert_eq!(queues.topic_queues(1), of_one);
+    assert_eq!(queues.topic_queues(0), [HoldQueue::Partition(3)]);
     for queue in of_one {
         assert!(queues.pop(1, queue).is_some());
         assert!(queues.pop(1, queue).is_none());
     }
-    assert_eq!(queues.of_topic(1), []);
+    assert_eq!(queues.topic_queues(1), []);
     assert_eq!(queues.take_all().count(), 2);
     assert!(queues.is_empty());
 }
@@ -193,7 +193,7 @@ impl Model {
     /// Retries the hold queues, as the sink does.
     fn resume(&mut self) {
         self.gate.retry_started();
-        for queue in self.hold_queues.of_topic(0) {
+        for queue in self.hold_queues.topic_queues(0) {
             while let Some(first) = self.hold_queues.first(0, queue) {
                 let named = first.with(queue, |record| record.partition);
                 let seq = first.seq;

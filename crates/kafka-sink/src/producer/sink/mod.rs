@@ -48,7 +48,7 @@ impl KafkaSinkFactory {
 
     /// Makes sinks with a single producer, whatever the configuration.
     #[must_use]
-    pub fn of_one_producer(self) -> Self {
+    pub fn with_one_producer(self) -> Self {
         Self {
             two_modes: false,
             ..self
@@ -260,7 +260,7 @@ impl KafkaSink {
             if let Some((_, Some(gate))) = self.topics.all.get(at) {
                 gate.retry_started();
             }
-            for queue in self.hold_queues.of_topic(at) {
+            for queue in self.hold_queues.topic_queues(at) {
                 self.advance(at, queue);
             }
         }

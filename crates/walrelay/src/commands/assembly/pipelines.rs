@@ -107,7 +107,7 @@ pub(crate) fn run_until<S: Source<Error = PostgresError>>(
     block_on(async {
         let stop = stop_signal_or(ended)?;
         let result = Box::pin(pipeline.run(stop)).await;
-        Ok(result.map_err(|error| failures::of_copy(failures::pipeline(error))))
+        Ok(result.map_err(|error| failures::correct_for_copy(failures::pipeline(error))))
     })?
 }
 

@@ -153,7 +153,7 @@ pub(crate) fn fetch(http: &Http, path: &str) -> Result<String, String> {
         None => ("http", Roots::None),
         // Trust the certificates of the endpoint's own file: the chain may end with its authority.
         Some((certificate, _)) => {
-            let roots = Roots::of_file(certificate).map_err(|error| error.to_string())?;
+            let roots = Roots::from_file(certificate).map_err(|error| error.to_string())?;
             ("https", roots)
         }
     };

@@ -304,7 +304,7 @@ impl Relay<'_> {
         }
         let timeout = self.config.source.wal_sender_timeout;
         let wanted = wanted(self.config);
-        Ok(CopySource::of_configured(
+        Ok(CopySource::from_configured(
             self.info.clone(),
             wanted,
             timeout,
@@ -368,7 +368,7 @@ impl Relay<'_> {
 /// reads the original slot moves it on.
 fn copy_failure(failure: Failure) -> Failure {
     if failure.id != "slot-moved" {
-        return failures::of_copy(failure);
+        return failures::correct_for_copy(failure);
     }
     failure.remedy(
         "the connection was lost, and the slot has moved on since: another relay confirmed what \

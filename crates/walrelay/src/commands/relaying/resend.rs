@@ -119,7 +119,7 @@ fn send(
     let mut line = ProgressLine::new();
     let shown = Arc::clone(progress);
     let mut environment =
-        OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.of_attempt(), count)));
+        OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.rows_in_attempt(), count)));
     print_notice(&format!("resend {id}: {}", rows(count)));
     let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
     let result = run_until(&mut pipeline, progress.acknowledged())?;

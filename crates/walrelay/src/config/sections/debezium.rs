@@ -323,7 +323,7 @@ fn regex(text: &str) -> Result<String, String> {
 /// replacement names.
 fn topic(reader: &mut Reader<'_>, keys: &Keys) -> Result<TopicTemplate, AlreadyReported> {
     topic_template(&keys.regex, &keys.replacement).map_err(|why| {
-        let default = || Entry::of_default(TOPIC, &ValueKind::Text, "");
+        let default = || Entry::from_default(TOPIC, &ValueKind::Text, "");
         let entry = reader.raw(TOPIC).unwrap_or_else(default);
         reader.invalid(TOPIC, &entry, &why)
     })

@@ -60,7 +60,7 @@ fn a_column_has_names_of_now_and_then() {
         config
             .pipeline
             .column_names
-            .of(column)
+            .names_of(column)
             .map(str::to_owned)
             .collect()
     };

@@ -97,7 +97,7 @@ fn an_idle_broker_that_stops_is_down_until_it_returns() {
 fn observed(cluster: &Cluster, servers: &str) -> (KafkaSink, Arc<Reports>) {
     let config = config_of(cluster, &[("bootstrap.servers", servers)]);
     let factory = KafkaSinkFactory::new(config).with_stats(Arc::default());
-    reporting(|reports| factory.of_one_producer().create(None, reports))
+    reporting(|reports| factory.with_one_producer().create(None, reports))
 }
 
 /// librdkafka calls such a broker up for a minute.
@@ -148,7 +148,8 @@ fn a_broker_that_throttles_is_named_as_what_records_wait_for() {
     let proxy = Proxy::start(&cluster);
     let config = config_of(&cluster, &[("bootstrap.servers", &proxy.servers())]);
     let factory = KafkaSinkFactory::new(config).with_stats(Arc::default());
-    let (mut sink, reports) = reporting(|reports| factory.of_one_producer().create(None, reports));
+    let (mut sink, reports) =
+        reporting(|reports| factory.with_one_producer().create(None, reports));
     proxy.set_throttle(40_000);
     send_first(&mut sink, &reports);
     proxy.withhold(PRODUCE);

@@ -51,7 +51,7 @@ fn sink_with(
 
 fn sink_from(config: KafkaConfig) -> (KafkaSink, Arc<Reports>) {
     let factory = KafkaSinkFactory::new(config);
-    reporting(|reports| factory.of_one_producer().create(None, reports))
+    reporting(|reports| factory.with_one_producer().create(None, reports))
 }
 
 /// Returns a sink with these properties of librdkafka.

@@ -266,7 +266,7 @@ fn process_whose_listener_panics() {
         at: 3,
     });
     let mut sink = KafkaSinkFactory::new(config_of(&cluster, &[]))
-        .of_one_producer()
+        .with_one_producer()
         .create(None, deliveries)
         .unwrap();
     for seq in 0..40 {

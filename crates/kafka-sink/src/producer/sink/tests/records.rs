@@ -185,7 +185,7 @@ fn batches_are_smaller_after_a_refusal_for_their_size() {
     let cluster = cluster(&[("t", 1)]);
     let proxy = Proxy::start(&cluster);
     let config = config_of(&cluster, &[("bootstrap.servers", &proxy.servers())]);
-    let mut factory = KafkaSinkFactory::new(config).of_one_producer();
+    let mut factory = KafkaSinkFactory::new(config).with_one_producer();
     let mut send_all = || {
         let (mut sink, reports) = reporting(|reports| factory.create(None, reports));
         // All records are queued when the first request is made.

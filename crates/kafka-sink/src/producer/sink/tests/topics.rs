@@ -124,7 +124,7 @@ fn a_missing_certificate_is_a_configuration_error_that_names_the_file() {
         let tls = [("security.protocol", "ssl"), (property, missing)];
         let reports: Arc<dyn Deliveries> = Arc::new(Reports::default());
         let error = KafkaSinkFactory::new(config_of(&cluster, &tls))
-            .of_one_producer()
+            .with_one_producer()
             .create(None, reports)
             .expect_err("no such file");
         assert!(matches!(error, KafkaError::Create { .. }), "{error:?}");

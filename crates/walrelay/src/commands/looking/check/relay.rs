@@ -22,7 +22,7 @@ pub(super) struct RelayChecks {
 /// Asks the relay of this configuration on this machine for its state and its topics.
 pub(super) fn check(http: &Http, slot: &str) -> RelayChecks {
     match fetch_status(http) {
-        Ok(relay) => of_relay(&relay, slot),
+        Ok(relay) => check_relay(&relay, slot),
         Err(why) => RelayChecks {
             checks: vec![(Item::Relay, Check::pass(format!("none was asked: {why}")))],
             topics: Vec::new(),
@@ -30,7 +30,7 @@ pub(super) fn check(http: &Http, slot: &str) -> RelayChecks {
     }
 }
 
-fn of_relay(relay: &StatusReport, slot: &str) -> RelayChecks {
+fn check_relay(relay: &StatusReport, slot: &str) -> RelayChecks {
     if relay.pipeline.slot != slot {
         let finding = format!(
             "the relay that answers reads slot {}, and this configuration slot {slot}",

@@ -36,7 +36,7 @@ impl Order {
     }
 
     /// Makes that of a position in the log.
-    pub(super) fn of_position(position: EventPosition) -> Self {
+    pub(super) fn from_position(position: EventPosition) -> Self {
         Self {
             commit: position.lsn,
             row: position.row,
@@ -44,7 +44,7 @@ impl Order {
     }
 
     /// Reads the value of a position header; `None` if it is none.
-    pub(super) fn of_header(value: &[u8]) -> Option<Self> {
+    pub(super) fn from_header(value: &[u8]) -> Option<Self> {
         let (commit, row) = str::from_utf8(value).ok()?.split_once('/')?;
         let digits = (commit.len(), row.len()) == (16, 8);
         Some(Self {

@@ -151,9 +151,9 @@ fn read(
         let is_resent = has_header(record, RESEND_HEADER);
         // The position that a sink stores of a record that was sent again is of the time of that.
         let position = record.event_position.filter(|_| !is_resent);
-        let position = position.map(Order::of_position).or_else(|| {
+        let position = position.map(Order::from_position).or_else(|| {
             let name = position_header?;
-            Order::of_header(header(record, name)?)
+            Order::from_header(header(record, name)?)
         });
         analysis.add(&Delivery {
             at: At {

@@ -271,7 +271,7 @@ async fn new_report(
         walrelay: env!("CARGO_PKG_VERSION"),
         machine: Machine::here(),
         postgres,
-        kafka: sink.as_ref().and_then(SinkServers::of_kafka),
+        kafka: sink.as_ref().and_then(SinkServers::kafka_servers),
         sink,
         payload_bytes: args.copy_of.is_none().then_some(args.bytes),
         drained: Vec::new(),

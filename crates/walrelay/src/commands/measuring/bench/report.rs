@@ -23,7 +23,7 @@ pub(super) struct SinkServers {
 
 impl SinkServers {
     /// Returns the servers, if they are brokers of Kafka.
-    pub(super) fn of_kafka(&self) -> Option<String> {
+    pub(super) fn kafka_servers(&self) -> Option<String> {
         (self.kind == "kafka").then(|| self.servers.clone())
     }
 }

@@ -286,7 +286,7 @@ fn demo_config(server: &str, sink: &str, page: SocketAddr) -> Result<Config, Vec
         "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
          {sink}[http]\nlisten = \"{page}\"\n"
     );
-    Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::of_config)
+    Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::from_config)
 }
 
 /// Returns the usual address of the status page, or another one with a free port.

@@ -58,7 +58,7 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
     let router = router
         .with_run_header(Some((HEADER.to_owned(), id.clone())))
         .with_topic_change(Some(TopicChange::Prefix(args.topic_prefix.clone())));
-    let source = CopySource::of_configured(
+    let source = CopySource::from_configured(
         server.info.clone(),
         wanted(config),
         config.source.wal_sender_timeout,

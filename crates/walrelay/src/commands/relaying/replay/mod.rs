@@ -319,7 +319,7 @@ fn source(note: &Note, server: &Server) -> RangeSource {
     // The range of a time begins at the time, wherever the slot stands before it.
     let must_hold_start = note.after.is_none();
     let info = server.info.clone();
-    let copies = CopySource::of_kept(info, wanted, timeout, note.resumes_at(), must_hold_start);
+    let copies = CopySource::from_kept(info, wanted, timeout, note.resumes_at(), must_hold_start);
     let range = Range {
         end: note.end,
         after: note.after.map(PgTimestamp::new),

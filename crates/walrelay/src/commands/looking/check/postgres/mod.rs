@@ -189,7 +189,7 @@ fn failed(error: impl Into<PostgresError>) -> Check {
 }
 
 /// Returns a check that passes with this finding unless there is an error.
-fn of_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<String>) -> Check {
+fn check_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<String>) -> Check {
     match found {
         Ok(()) => Check::pass(finding),
         Err(error) => failed(error),

@@ -7,7 +7,7 @@ use walrelay_postgres_source::{
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
 
-use super::{DatabaseState, failed, of_result};
+use super::{DatabaseState, check_result, failed};
 use crate::cli::{Exit, Failure};
 use crate::commands::looking::check::item::{Check, Checks, Item, Verdict};
 
@@ -49,11 +49,11 @@ pub(super) fn existing(db: &DatabaseState<'_>, publication: &PublicationFacts) -
     } else if by_root {
         let tables = carries_tables(&db.wanted, publication);
         let finding = format!("{name} carries the outbox tables and no others");
-        checks.push((Item::PublishedTables, of_result(tables, finding)));
+        checks.push((Item::PublishedTables, check_result(tables, finding)));
     }
     let columns = carries_columns(&db.wanted, &db.facts, publication);
     let finding = "no column list leaves out what the router reads";
-    checks.push((Item::PublishedColumns, of_result(columns, finding)));
+    checks.push((Item::PublishedColumns, check_result(columns, finding)));
     checks.push((Item::RowFilter, rows(db, publication)));
     checks
 }

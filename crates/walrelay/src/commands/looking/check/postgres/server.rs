@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_postgres_source::{failover_known, names_standby, wal_level};
 use walrelay_walsender::Error;
 
-use super::{DatabaseState, failed, of_result};
+use super::{DatabaseState, check_result, failed};
 use crate::cli::Exit;
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
@@ -39,7 +39,7 @@ pub(super) fn version(db: &DatabaseState<'_>) -> Check {
 }
 
 pub(super) fn logical(db: &DatabaseState<'_>) -> Check {
-    of_result(wal_level(&db.facts), "logical")
+    check_result(wal_level(&db.facts), "logical")
 }
 
 /// Checks that the role could open a replication connection.
@@ -52,7 +52,7 @@ pub(super) fn replication(db: &DatabaseState<'_>, opened: Result<(), Error>) -> 
         );
     }
     let role = &db.survey.role;
-    of_result(
+    check_result(
         opened,
         format!("role {role} may open a replication connection"),
     )

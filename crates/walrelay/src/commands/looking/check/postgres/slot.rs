@@ -1,13 +1,13 @@
 //! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
 use walrelay_postgres_source::{
-    Plan, PublishedTable, ROLLING, Retention, SlotRow, Survey, bookmark_slot, expected_rows,
+    Plan, PublishedTable, ROLLING, RetainedWal, SlotRow, Survey, bookmark_slot, expected_rows,
     script, slot_fits,
 };
 use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
-use super::{DatabaseState, failed, of_result};
+use super::{DatabaseState, check_result, failed};
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
 
@@ -41,7 +41,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
         },
     };
     let fits = slot_fits(&db.wanted, &db.facts, db.moment, &mut Plan::default());
-    of_result(fits, finding)
+    check_result(fits, finding)
 }
 
 /// Checks the snapshot, if `run` would begin with one: how many rows it would read.
@@ -72,7 +72,7 @@ pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> O
 /// Checks the WAL that the server keeps for the slot.
 pub(super) fn retained(db: &DatabaseState<'_>) -> Option<Check> {
     let slot = db.facts.slot.as_ref().filter(|slot| !slot.is_lost())?;
-    let retention = Retention::of(&db.facts.server, slot);
+    let retention = RetainedWal::new(&db.facts.server, slot);
     let kept = bytes(retention.retained);
     let Some(warning) = retention.warning(db.config.source.retained_wal_warning) else {
         return Some(Check::pass(format!("{kept} for slot {}", db.wanted.slot)));
@@ -160,8 +160,8 @@ pub(super) fn other_slots(db: &DatabaseState<'_>) -> Check {
 pub(super) fn transactions(db: &DatabaseState<'_>) -> Check {
     let above = db.config.source.retained_wal_warning;
     let slot = db.facts.slot.as_ref();
-    let waited_for =
-        slot.is_none_or(|slot| above > 0 && Retention::of(&db.facts.server, slot).retained > above);
+    let waited_for = slot
+        .is_none_or(|slot| above > 0 && RetainedWal::new(&db.facts.server, slot).retained > above);
     let limit = if waited_for { LONG_IF_WAITED_FOR } else { LONG };
     let consequence = if slot.is_none() {
         "the slot is not created before they end"

@@ -10,7 +10,7 @@ use walrelay_postgres_source::{
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
 
-use super::{DatabaseState, of_result};
+use super::{DatabaseState, check_result};
 use crate::commands::looking::check::item::Check;
 use crate::failures;
 
@@ -20,7 +20,7 @@ pub(super) fn tables(db: &DatabaseState<'_>) -> impl Iterator<Item = Check> {
     db.facts.tables.iter().map(|(name, found)| {
         let partitioned = found.as_ref().is_some_and(|table| table.kind == "p");
         let kind = if partitioned { ", partitioned" } else { "" };
-        of_result(
+        check_result(
             fits(db, name, found.as_ref()),
             format!("{name} has the columns that the router reads{kind}"),
         )

@@ -58,7 +58,7 @@ fn read(log: &[Sent], rows: u64, reading: Reading) -> Findings {
     }
     for (offset, sent) in log.iter().enumerate().skip(reading.from) {
         let position = format!("{:016X}/{:08X}", 100 + sent.event / 10, sent.event % 10);
-        let position = Order::of_header(position.as_bytes()).expect("a position");
+        let position = Order::from_header(position.as_bytes()).expect("a position");
         analysis.add(&Delivery {
             at: At {
                 topic,
@@ -178,7 +178,7 @@ fn a_record_without_position_among_those_with_one_is_not_judged() {
             },
             key: Some(b"k"),
             id: Some(id),
-            position: position.and_then(Order::of_header),
+            position: position.and_then(Order::from_header),
             on_purpose: true,
             latency: Some(Latency::Millis(3)),
         });
@@ -194,7 +194,7 @@ fn a_record_without_position_among_those_with_one_is_not_judged() {
 
 #[test]
 fn positions_are_read() {
-    let order = |text: &str| Order::of_header(text.as_bytes());
+    let order = |text: &str| Order::from_header(text.as_bytes());
     let ascending = [
         "0000000000000001/0000000C",
         "00000000016B3748/0000000C",
@@ -319,7 +319,7 @@ fn a_long_clean_topic_has_no_findings() {
             },
             key: Some(&(event % 30_011).to_be_bytes()),
             id: Some(&event.to_string()),
-            position: Order::of_header(position.as_bytes()),
+            position: Order::from_header(position.as_bytes()),
             on_purpose: false,
             latency: Some(Latency::Millis(event.cast_signed() % 50)),
         });
