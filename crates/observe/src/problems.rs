@@ -107,11 +107,11 @@ impl ProblemReport {
 /// Returns the problems of a relay, the worst first.
 pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     let mut found = Problems(Vec::new());
-    of_slot(&mut found, report);
-    of_state(&mut found, report);
-    of_source(&mut found, report);
-    of_sink(&mut found, &report.sink);
-    of_events(&mut found, report);
+    add_slot_problems(&mut found, report);
+    add_state_problems(&mut found, report);
+    add_source_problems(&mut found, report);
+    add_sink_problems(&mut found, &report.sink);
+    add_events_problems(&mut found, report);
     if let (Some(why), true) = (&report.not_ready, found.0.is_empty()) {
         let problem = found.alert("bad", "WalrelayNotReady", "The relay is not ready");
         problem.reason(why.clone()).is_state = true;
@@ -126,7 +126,7 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
 }
 
 /// Adds the state of the pipeline, unless it streams.
-fn of_state(found: &mut Problems, report: &StatusReport) {
+fn add_state_problems(found: &mut Problems, report: &StatusReport) {
     let pipeline = &report.pipeline;
     let holder = pipeline.holder.as_ref();
     let not_ready = "WalrelayNotReady";
@@ -196,7 +196,7 @@ fn retrying(report: &StatusReport) -> String {
 }
 
 /// Adds what threatens the slot.
-fn of_slot(found: &mut Problems, report: &StatusReport) {
+fn add_slot_problems(found: &mut Problems, report: &StatusReport) {
     let Some(slot) = &report.slot else { return };
     let held = || {
         let oldest = slot.oldest_transaction.as_ref();
@@ -237,7 +237,7 @@ fn of_slot(found: &mut Problems, report: &StatusReport) {
 }
 
 /// Adds lag, failed looks at the server, locks, clocks and reconnects.
-fn of_source(found: &mut Problems, report: &StatusReport) {
+fn add_source_problems(found: &mut Problems, report: &StatusReport) {
     let source = &report.source;
     let holder = report.pipeline.holder.as_ref();
     let stands_by = holder.is_some_and(|holder| holder.standby);
@@ -323,7 +323,7 @@ fn of_source(found: &mut Problems, report: &StatusReport) {
 }
 
 /// Adds servers that do not answer, and destinations that take no record.
-fn of_sink(found: &mut Problems, sink: &SinkReport) {
+fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
     let term = &sink.endpoint_term;
     if is_down(sink) {
         if !found
@@ -365,7 +365,7 @@ fn of_sink(found: &mut Problems, sink: &SinkReport) {
 }
 
 /// Adds silence, events that were not delivered, and rows that stay.
-fn of_events(found: &mut Problems, report: &StatusReport) {
+fn add_events_problems(found: &mut Problems, report: &StatusReport) {
     let (delivery, dead) = (&report.delivery, &report.dead_letters);
     if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds) {
         let title = "No event for longer than expected";
