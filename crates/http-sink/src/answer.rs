@@ -39,7 +39,11 @@ pub(crate) struct Again {
 }
 
 /// Returns what a status means.
-pub(crate) fn of_status(status: StatusCode, retry_after: Option<&str>, now: SystemTime) -> Outcome {
+pub(crate) fn to_outcome(
+    status: StatusCode,
+    retry_after: Option<&str>,
+    now: SystemTime,
+) -> Outcome {
     let code = status.as_u16();
     let stop = |advice: &str| Outcome::Stop(format!("the server answers {code}; {advice}"));
     match code {
@@ -106,7 +110,7 @@ mod tests {
     use super::*;
 
     fn outcome_of(code: u16) -> Outcome {
-        of_status(
+        to_outcome(
             StatusCode::from_u16(code).unwrap(),
             None,
             SystemTime::UNIX_EPOCH,

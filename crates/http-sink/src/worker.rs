@@ -17,7 +17,7 @@ use walrelay_sink::{
 use walrelay_sink_client::{RefusedRecord, Unroutable};
 
 use crate::address::Target;
-use crate::answer::{Again, Outcome, clock_offset_by, of_status};
+use crate::answer::{Again, Outcome, clock_offset_by, to_outcome};
 use crate::client::{Client, SendFailure};
 use crate::config::HttpConfig;
 use crate::connect::ConnectError;
@@ -439,7 +439,7 @@ fn outcome(
         Ok(head) => {
             let after = head.headers.get(hyper::header::RETRY_AFTER);
             let after = after.and_then(|value| value.to_str().ok());
-            return of_status(head.status, after, SystemTime::now());
+            return to_outcome(head.status, after, SystemTime::now());
         }
         Err(error) => error,
     };

@@ -53,7 +53,7 @@ impl ToFailure for NatsError {
 const LISTED: usize = 5;
 
 /// Returns the words for a stream that cannot be read.
-pub(crate) fn of_stream(topic: &str, error: &ExchangeError) -> SinkFailure {
+pub(crate) fn stream_failure(topic: &str, error: &ExchangeError) -> SinkFailure {
     let what = format!("the messages of {topic} cannot be read");
     let (class, why) = match error {
         ExchangeError::Connection(NatsError::Protocol { reason, .. }) => {

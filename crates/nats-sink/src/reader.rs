@@ -15,7 +15,7 @@ use crate::client::jetstream::{
 };
 use crate::client::protocol;
 use crate::client::read_back::is_of_subject;
-use crate::failures::{not_the_same, of_stream, several_streams};
+use crate::failures::{not_the_same, several_streams, stream_failure};
 
 /// The number of messages that is read at first: each may be as large as an event.
 const FIRST_COUNT: u64 = 16;
@@ -61,7 +61,7 @@ impl Server {
         parse: impl Fn(Option<u16>, &[u8]) -> Result<T, ProtocolError>,
     ) -> Result<Vec<T>, SinkFailure> {
         let answers = self.0.request_all(subject, bodies);
-        let answers = answers.map_err(|error| of_stream(topic, &error))?;
+        let answers = answers.map_err(|error| stream_failure(topic, &error))?;
         let parsed = answers
             .iter()
             .map(|answer| parse(answer.status, &answer.payload));
@@ -71,7 +71,7 @@ impl Server {
 
     fn failure(&self, topic: &str, error: ProtocolError) -> SinkFailure {
         let error = protocol(&self.0.address(), error);
-        of_stream(topic, &ExchangeError::Connection(error))
+        stream_failure(topic, &ExchangeError::Connection(error))
     }
 
     pub(crate) fn extent(

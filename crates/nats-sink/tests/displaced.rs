@@ -55,7 +55,7 @@ impl Relay {
     }
 
     /// A relay that has the slot, or had it.
-    fn of(server: &Server) -> Self {
+    fn with_slot(server: &Server) -> Self {
         Self::new(server, Some(&start("walrelay", 1)))
     }
 
@@ -141,9 +141,9 @@ fn stored(client: &mut NatsClient) -> Vec<u64> {
 #[test]
 fn what_a_displaced_relay_sends_late_is_stored_once() {
     let (server, mut client) = stream();
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=20);
-    let mut second = Relay::of(&server);
+    let mut second = Relay::with_slot(&server);
     // It does not know what the first one has had acknowledged.
     second.delivers(11..=40);
     displaced.delivers(21..=30);
@@ -155,7 +155,7 @@ fn what_a_displaced_relay_sends_late_is_stored_once() {
     assert!(stored(&mut client).into_iter().eq(1..=50));
     // One that asks for the first time when the other one has gone on.
     second.delivers(51..=600);
-    let mut third = Relay::of(&server);
+    let mut third = Relay::with_slot(&server);
     third.delivers(40..=610);
     assert!(stored(&mut client).into_iter().eq(1..=610));
 }
@@ -164,7 +164,7 @@ fn what_a_displaced_relay_sends_late_is_stored_once() {
 fn a_relay_that_is_started_again_repeats_nothing() {
     let (server, mut client) = stream();
     for first in [1, 1, 300, 900, 1_000] {
-        let mut relay = Relay::of(&server);
+        let mut relay = Relay::with_slot(&server);
         relay.delivers(first..=1_000 + first);
         relay.sink.close(PATIENCE);
     }
@@ -174,7 +174,7 @@ fn a_relay_that_is_started_again_repeats_nothing() {
 #[test]
 fn a_transaction_that_is_sent_again_from_its_begin_is_stored_once() {
     let (server, mut client) = stream();
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::with_slot(&server);
     relay.delivers(1..=4);
     relay.delivers(3..=6);
     relay.send(3..=7);
@@ -206,7 +206,7 @@ fn events_of_another_slot_or_system_are_stored_whatever_their_positions() {
 #[test]
 fn another_publisher_makes_no_event_be_lost_or_overtaken() {
     let (server, mut client) = stream();
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::with_slot(&server);
     for round in 0..20 {
         let first = round * 100 + 1;
         relay.send(first..=first + 99);
@@ -222,9 +222,9 @@ fn another_publisher_makes_no_event_be_lost_or_overtaken() {
 #[test]
 fn a_relay_that_cannot_read_what_another_one_has_written_gives_up() {
     let (server, mut client) = stream();
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=5);
-    Relay::of(&server).delivers(6..=9);
+    Relay::with_slot(&server).delivers(6..=9);
     // A consumer has taken it.
     let deleted = client.api(&format!("STREAM.MSG.DELETE.{STREAM}"), &json!({"seq": 6}));
     assert_eq!(deleted["success"], true, "{deleted}");
@@ -233,7 +233,7 @@ fn a_relay_that_cannot_read_what_another_one_has_written_gives_up() {
     assert_eq!(stored(&mut client), [1, 2, 3, 4, 5, 7, 8, 9]);
     // A relay that has the slot again repeats it, because it may never have been there, and what follows,
     // so that the key does not end on it.
-    Relay::of(&server).delivers(6..=10);
+    Relay::with_slot(&server).delivers(6..=10);
     assert_eq!(
         stored(&mut client),
         [1, 2, 3, 4, 5, 7, 8, 9, 6, 7, 8, 9, 10]
@@ -243,7 +243,7 @@ fn a_relay_that_cannot_read_what_another_one_has_written_gives_up() {
 #[test]
 fn a_stream_that_is_purged_or_made_anew_gets_the_next_events() {
     let (server, mut client) = stream();
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::with_slot(&server);
     relay.delivers(1..=5);
     client.api(&format!("STREAM.PURGE.{STREAM}"), &json!({}));
     relay.delivers(6..=8);
@@ -261,11 +261,11 @@ fn a_stream_that_is_purged_or_made_anew_gets_the_next_events() {
 #[test]
 fn a_stream_that_was_made_anew_and_written_to_by_another_relay_is_read() {
     let (server, mut client) = stream();
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=5);
     client.delete_stream(STREAM);
     client.create_stream(STREAM, &SUBJECTS, &json!({}));
-    Relay::of(&server).delivers(4..=7);
+    Relay::with_slot(&server).delivers(4..=7);
     displaced.delivers(6..=8);
     assert_eq!(stored(&mut client), [4, 5, 6, 7, 8]);
 }
@@ -275,8 +275,8 @@ fn events_behind_a_dead_letter_are_looked_for() {
     let (server, mut client) = stream();
     let _ = client.api(&format!("STREAM.DELETE.{LETTERS}"), &json!({}));
     client.create_stream(LETTERS, &[LETTERS], &json!({}));
-    Relay::of(&server).delivers(4..=600);
-    let mut again = Relay::of(&server);
+    Relay::with_slot(&server).delivers(4..=600);
+    let mut again = Relay::with_slot(&server);
     again.send_dead_letter(3);
     again.send(4..=300);
     again.send_dead_letter(301);
@@ -284,7 +284,7 @@ fn events_behind_a_dead_letter_are_looked_for() {
     // The other relay could route it.
     assert!(stored(&mut client).into_iter().eq(4..=620));
     // A displaced one that has a dead letter amid what another relay has stored.
-    let mut second = Relay::of(&server);
+    let mut second = Relay::with_slot(&server);
     second.delivers(621..=1_900);
     again.send(621..=700);
     again.send_dead_letter(701);
@@ -315,7 +315,7 @@ fn from_a_deleted_event_on_all_are_repeated_in_order() {
     );
     let relay = || Relay {
         has_ids: true,
-        ..Relay::of(&server)
+        ..Relay::with_slot(&server)
     };
     relay().delivers(1..=2_000);
     let deleted = client.api(&format!("STREAM.MSG.DELETE.{STREAM}"), &json!({"seq": 6}));
@@ -329,16 +329,16 @@ fn from_a_deleted_event_on_all_are_repeated_in_order() {
 #[test]
 fn a_relay_that_finds_its_event_under_another_subject_gives_up() {
     let (server, mut client) = stream();
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=2);
-    let mut second = Relay::of(&server);
+    let mut second = Relay::with_slot(&server);
     second.shift = 1;
     second.delivers(3..=6);
     let failure = displaced.gives_up(3..=6);
     assert_eq!(failure.disposition, Disposition::Retryable);
     assert!(stored(&mut client).into_iter().eq(1..=6));
     // The other relay has lost the slot again.
-    Relay::of(&server).delivers(3..=6);
+    Relay::with_slot(&server).delivers(3..=6);
     let expected = (1..=6).chain(3..=6);
     assert!(stored(&mut client).into_iter().eq(expected));
 }
@@ -346,9 +346,9 @@ fn a_relay_that_finds_its_event_under_another_subject_gives_up() {
 #[test]
 fn a_backlog_larger_than_a_batch_is_not_stored_where_one_message_is_deleted() {
     let (server, mut client) = stream();
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=5);
-    Relay::of(&server).delivers(6..=1_800);
+    Relay::with_slot(&server).delivers(6..=1_800);
     let deleted = client.api(
         &format!("STREAM.MSG.DELETE.{STREAM}"),
         &json!({"seq": 1_700}),
@@ -363,9 +363,9 @@ fn a_backlog_larger_than_a_batch_is_not_stored_where_one_message_is_deleted() {
 #[test]
 fn a_backlog_larger_than_a_batch_is_found() {
     let (server, mut client) = stream();
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=5);
-    Relay::of(&server).delivers(6..=3_000);
+    Relay::with_slot(&server).delivers(6..=3_000);
     displaced.delivers(6..=3_010);
     assert!(stored(&mut client).into_iter().eq(1..=3_010));
 }

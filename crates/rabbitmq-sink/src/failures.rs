@@ -71,7 +71,7 @@ pub(crate) enum Change {
 }
 
 /// Returns the words for a stream that cannot be read.
-pub(crate) fn of_stream(stream: &str, error: &StreamError) -> SinkFailure {
+pub(crate) fn stream_failure(stream: &str, error: &StreamError) -> SinkFailure {
     let (id, class, remedy) = match error {
         StreamError::Connection(error) => return error.to_failure(),
         StreamError::NoStream(_) => (
@@ -126,7 +126,7 @@ pub(crate) fn changed(stream: &str, change: Change) -> SinkFailure {
 }
 
 /// Returns the words for rows of which it is not known whether they are in a stream.
-pub(crate) fn of_bindings(stream: &str, sent_to: &SentTo, why: &str) -> SinkFailure {
+pub(crate) fn bindings_failure(stream: &str, sent_to: &SentTo, why: &str) -> SinkFailure {
     let exchange = &sent_to.topic;
     let what = format!(
         "it is not known whether the rows of the exchange {exchange} are in the stream {stream}"

@@ -14,7 +14,7 @@ use crate::RabbitmqError;
 use crate::client::Login;
 use crate::client::read_back::Delivered;
 use crate::client::stream::{Place, StreamConsumer, StreamError};
-use crate::failures::{Change, changed, of_bindings, of_stream};
+use crate::failures::{Change, bindings_failure, changed, stream_failure};
 use crate::management::{Management, Reached, Routes};
 
 /// The bytes of messages that are read at once.
@@ -97,7 +97,7 @@ impl<E: Into<StreamError>> From<E> for Problem {
 impl Problem {
     fn to_failure(&self, stream: &str) -> SinkFailure {
         match self {
-            Self::Stream(error) => of_stream(stream, error),
+            Self::Stream(error) => stream_failure(stream, error),
             Self::Changed(change) => changed(stream, *change),
         }
     }
@@ -274,7 +274,11 @@ impl Streams {
     fn reach(&mut self, stream: &str, sent_to: &SentTo) -> Result<Option<&Reached>, SinkFailure> {
         if !self.reached.contains_key(sent_to) {
             let Some(management) = &self.management else {
-                return Err(of_bindings(stream, sent_to, "management_url is not set"));
+                return Err(bindings_failure(
+                    stream,
+                    sent_to,
+                    "management_url is not set",
+                ));
             };
             let look = || {
                 let interface = management.open()?;
@@ -282,7 +286,7 @@ impl Streams {
             };
             let reached = look().map_err(|error| {
                 let why = format!("the management interface {}", walrelay_sink::Chain(&error));
-                of_bindings(stream, sent_to, &why)
+                bindings_failure(stream, sent_to, &why)
             })?;
             self.reached.insert(sent_to.clone(), reached);
         }
@@ -301,7 +305,7 @@ impl StreamParts for Streams {
         let action = async || follow(login, topic, from_ms, timeout).await;
         let found = self.runtime.run(action);
         let found = found.map_err(|error| RabbitmqError::from(error).to_failure())?;
-        let found = found.map_err(|error| of_stream(topic, &error))?;
+        let found = found.map_err(|error| stream_failure(topic, &error))?;
         Ok(found.map(|(followed, start)| {
             let end = followed.end;
             self.followed.push(followed);
@@ -344,6 +348,6 @@ impl StreamParts for Streams {
             Some(_) => "the exchange routes by something else than its bindings' keys",
             None => "the management interface knows no such exchange",
         };
-        Err(of_bindings(topic, sent_to, unknown))
+        Err(bindings_failure(topic, sent_to, unknown))
     }
 }

@@ -59,7 +59,7 @@ impl ToFailure for RedisError {
 }
 
 /// Returns the words for a stream that cannot be read.
-pub(crate) fn of_stream(stream: &str, error: &RedisError) -> SinkFailure {
+pub(crate) fn stream_failure(stream: &str, error: &RedisError) -> SinkFailure {
     let class = match error {
         RedisError::Denied { code, .. } if code == "NOPERM" => FailureClass::Denied,
         RedisError::NotReady { code, .. } if code == "WRONGTYPE" => FailureClass::Configuration,

@@ -13,7 +13,7 @@ use crate::client::Login;
 use crate::client::blocking::BlockingClient;
 use crate::client::error::{ProtocolError, RedisError};
 use crate::client::resp::Reply;
-use crate::failures::{no_times, of_stream};
+use crate::failures::{no_times, stream_failure};
 use crate::section::Ids;
 use crate::sink::{EntryId, ReadEntry, extent, read_entries};
 
@@ -82,7 +82,7 @@ impl Streams {
         name: &str,
         from_ms: i64,
     ) -> Result<Option<FollowedPartition>, SinkFailure> {
-        let failure = |error: RedisError| of_stream(name, &error);
+        let failure = |error: RedisError| stream_failure(name, &error);
         let info = vec!["XINFO", "STREAM", name];
         let replies = self.client.read(name, &[info]).map_err(failure)?;
         let extent = match replies.first() {
@@ -143,7 +143,7 @@ impl Streams {
 
     /// Checks that the stream still has the entry that was read last, or has had it.
     fn see_same(&mut self, name: &str, last: EntryId) -> Result<(), SinkFailure> {
-        let failure = |error: RedisError| of_stream(name, &error);
+        let failure = |error: RedisError| stream_failure(name, &error);
         let replies = self.client.read(name, &[vec!["XINFO", "STREAM", name]]);
         let newest = match replies.map_err(failure)?.first() {
             Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => None,
@@ -205,7 +205,7 @@ impl StreamParts for Streams {
             return Ok(());
         };
         let (name, last, count) = (stream.name.clone(), stream.last, stream.count);
-        let failure = |error: RedisError| of_stream(&name, &error);
+        let failure = |error: RedisError| stream_failure(&name, &error);
         let entries = self.entries(&name, &format!("({last}"), count);
         if entries.is_err()
             && let Some(stream) = self.followed.get_mut(number)

@@ -35,7 +35,7 @@ impl Relay {
         }
     }
 
-    fn of(server: &Server) -> Self {
+    fn start(server: &Server) -> Self {
         Self::new(&mut server.factory_with(&options()))
     }
 
@@ -72,7 +72,7 @@ fn nothing_passes_an_event_for_which_there_was_no_memory() {
         let server = Server::start(ids);
         let stream = format!("memory-{ids:?}");
         let mut client = server.redis.client();
-        let mut relay = Relay::of(&server);
+        let mut relay = Relay::start(&server);
         relay.send(&stream, 1, 0);
         relay.sink.delivered();
         for round in 0..5 {
@@ -97,7 +97,7 @@ fn a_key_of_another_type_is_an_error_of_the_configuration_and_no_poison() {
         let server = Server::start(ids);
         let mut client = server.redis.client();
         client.done("SET no-stream value");
-        let mut relay = Relay::of(&server);
+        let mut relay = Relay::start(&server);
         for number in 0..20 {
             let stream = ["no-stream", "a-stream"][usize::from(number % 2 == 0)];
             relay.send(stream, 1, number);
@@ -125,12 +125,12 @@ fn a_key_of_another_type_is_an_error_of_the_configuration_and_no_poison() {
 fn what_a_displaced_relay_sends_late_is_not_stored_again() {
     let server = Server::start(Ids::Position);
     let stream = "late";
-    let mut displaced = Relay::of(&server);
+    let mut displaced = Relay::start(&server);
     for number in 0..10 {
         displaced.send(stream, 1, number);
     }
     displaced.sink.delivered();
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 5..20 {
         relay.send(stream, 1, number);
     }
@@ -153,13 +153,13 @@ fn what_a_displaced_relay_sends_late_is_not_stored_again() {
 fn an_event_that_was_deleted_is_appended_with_those_behind_it() {
     let server = Server::start(Ids::Position);
     let stream = "deleted";
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 0..10 {
         relay.send(stream, 1, number);
     }
     relay.sink.delivered();
     server.redis.client().run("XDEL deleted 1-3");
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 2..10 {
         relay.send(stream, 1, number);
     }
@@ -175,19 +175,19 @@ fn an_event_that_was_deleted_is_appended_with_those_behind_it() {
 fn the_next_relay_goes_on_with_a_repeat() {
     let server = Server::start(Ids::Position);
     let stream = "repeated";
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 0..5 {
         relay.send(stream, 1, number);
     }
     relay.sink.delivered();
     server.redis.client().run("XDEL repeated 1-1");
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 1..3 {
         relay.send(stream, 1, number);
     }
     relay.sink.delivered();
     relay.sink.close(PATIENCE);
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 3..5 {
         relay.send(stream, 1, number);
     }
@@ -200,7 +200,7 @@ fn another_event_with_the_same_id_is_not_taken_for_this_one() {
     let server = Server::start(Ids::Position);
     let mut client = server.redis.client();
     client.run("XADD taken 1-1 id 77 key key payload value");
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 0..3 {
         relay.send("taken", 1, number);
     }
@@ -212,7 +212,7 @@ fn another_event_with_the_same_id_is_not_taken_for_this_one() {
 fn a_server_that_becomes_a_replica_is_waited_for() {
     let server = Server::start(Ids::Position);
     let mut client = server.redis.client();
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     relay.send("replica", 1, 0);
     relay.sink.delivered();
     client.done("REPLICAOF 127.0.0.1 1");
@@ -230,7 +230,7 @@ fn a_server_that_becomes_a_replica_is_waited_for() {
 fn a_transaction_that_is_sent_again_while_it_is_queued_is_stored_once() {
     let server = Server::start(Ids::Position);
     let stream = "queued-twice";
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     relay.send(stream, 1, 0);
     relay.sink.delivered();
     server.redis.pause();
@@ -249,7 +249,7 @@ fn a_transaction_that_is_sent_again_while_it_is_queued_is_stored_once() {
 fn entries_that_are_found_on_a_replica_are_not_delivered() {
     let server = Server::start(Ids::Position);
     let stream = "found-on-a-replica";
-    let mut relay = Relay::of(&server);
+    let mut relay = Relay::start(&server);
     for number in 0..10 {
         relay.send(stream, 1, number);
     }

@@ -33,7 +33,7 @@ impl Apart {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        let runtime = runtime.map_err(of_this_process)?;
+        let runtime = runtime.map_err(thread_error)?;
         Ok(Self {
             runtime: Some(runtime),
         })
@@ -49,12 +49,12 @@ impl Apart {
         action: impl FnOnce() -> F + Send,
     ) -> Result<T, ConnectError> {
         let Some(runtime) = &self.runtime else {
-            return Err(of_this_process(io::ErrorKind::NotConnected.into()));
+            return Err(thread_error(io::ErrorKind::NotConnected.into()));
         };
         thread::scope(|scope| {
             let thread = thread::Builder::new();
             let running = thread.spawn_scoped(scope, || runtime.block_on(Box::pin(action())));
-            let running = running.map_err(of_this_process)?;
+            let running = running.map_err(thread_error)?;
             Ok(running
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -71,7 +71,7 @@ impl Drop for Apart {
     }
 }
 
-fn of_this_process(source: io::Error) -> ConnectError {
+fn thread_error(source: io::Error) -> ConnectError {
     ConnectError::Io {
         address: "this process".to_owned(),
         source,

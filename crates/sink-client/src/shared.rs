@@ -92,7 +92,7 @@ impl Failure {
         }
     }
 
-    fn of(&self, topic: &str) -> DeliveryError {
+    fn to_error(&self, topic: &str) -> DeliveryError {
         DeliveryError {
             topic: topic.into(),
             reason: self.reason.clone(),
@@ -168,7 +168,7 @@ impl<Q: Queue, S> Shared<Q, S> {
     pub fn accept(&self, record: &Record<'_>, seq: u64, weight: u64) -> Result<(), SendError> {
         let mut state = self.state();
         if let Some(failure) = &state.broken {
-            return Err(failure.of(record.topic).into());
+            return Err(failure.to_error(record.topic).into());
         }
         if !self.window.try_take(weight) {
             return Err(SendError::Full);
@@ -210,7 +210,7 @@ impl<Q: Queue, S> Shared<Q, S> {
             state.records.take_all()
         };
         for queued in all {
-            let error = queued.record.with(|record| failure.of(record.topic));
+            let error = queued.record.with(|record| failure.to_error(record.topic));
             self.report(&queued, Err((failure.class, error)));
         }
         self.deliveries.capacity();

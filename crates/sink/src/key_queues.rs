@@ -18,7 +18,7 @@ use crate::{HeldRecord, Record};
 /// # Order
 /// Records of one topic and key are sent in the order in which they were pushed. The other parts of an
 /// address, such as a routing key, do not matter: several may lead to one place. Records without a
-/// key have no order, and hold nothing back. After [`of_all_topics`](Self::of_all_topics) the topic does
+/// key have no order, and hold nothing back. After [`across_topics`](Self::across_topics) the topic does
 /// not matter either.
 pub struct KeyQueues {
     max_blocked: usize,
@@ -78,7 +78,7 @@ impl KeyQueues {
     /// Sends records of one key in order, also of different topics. To be called before the first
     /// record.
     #[must_use]
-    pub fn of_all_topics(mut self) -> Self {
+    pub fn across_topics(mut self) -> Self {
         self.by_key_alone = true;
         self
     }
@@ -276,7 +276,7 @@ mod tests {
         for (queues, sent) in [
             (KeyQueues::new(MAX_BLOCKED), vec![0, 1, 2, 3, 4]),
             (
-                KeyQueues::new(MAX_BLOCKED).of_all_topics(),
+                KeyQueues::new(MAX_BLOCKED).across_topics(),
                 vec![0, 2, 3, 4],
             ),
         ] {

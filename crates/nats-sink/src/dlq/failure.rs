@@ -3,7 +3,7 @@ use walrelay_sink::{FailureClass, SinkFailure};
 use crate::failures::is_of_stream;
 
 /// Returns the words for dead letters that cannot be read, for those of a stream.
-pub(super) fn of_dead_letters(failure: SinkFailure) -> SinkFailure {
+pub(super) fn dead_letter_failure(failure: SinkFailure) -> SinkFailure {
     if !is_of_stream(&failure) {
         return failure;
     }

@@ -8,7 +8,7 @@ use walrelay_sink::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSen
 use walrelay_sink::topics::Position;
 use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
 
-use super::failure::{of_dead_letters, transformed};
+use super::failure::{dead_letter_failure, transformed};
 use crate::client::Login;
 use crate::client::jetstream::{Extent, StoredMessage, kept_request};
 use crate::client::read_back::{is_of_subject, read_back};
@@ -42,7 +42,7 @@ impl SubjectLog {
             reader: None,
             sender: RecordSender::new(factory),
         };
-        log.find_stream().map_err(of_dead_letters)?;
+        log.find_stream().map_err(dead_letter_failure)?;
         Ok(log.reader.is_some().then_some(log))
     }
 
@@ -167,14 +167,14 @@ impl DlqLog for SubjectLog {
     }
 
     fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
-        self.read_all(each).map_err(of_dead_letters)
+        self.read_all(each).map_err(dead_letter_failure)
     }
 
     fn fetch(
         &mut self,
         positions: &[Position],
     ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
-        self.fetch_all(positions).map_err(of_dead_letters)
+        self.fetch_all(positions).map_err(dead_letter_failure)
     }
 
     fn send(&mut self, record: &Record<'_>, patience: Duration) -> Answer {

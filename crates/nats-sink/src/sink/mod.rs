@@ -77,7 +77,7 @@ impl SinkFactory for NatsSinkFactory {
             })?;
             return Ok(NatsSink::Chained(thread));
         }
-        let queues = KeyQueues::new(MAX_BLOCKED_KEYS).of_all_topics();
+        let queues = KeyQueues::new(MAX_BLOCKED_KEYS).across_topics();
         let shared = Shared::new(
             queues,
             window,

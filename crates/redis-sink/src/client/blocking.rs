@@ -82,7 +82,7 @@ impl BlockingClient {
                 Some(open) => open,
                 None => Link::connect(login, host).await?,
             };
-            let open = taken.of(stream).await?;
+            let open = taken.connection_for(stream).await?;
             let mut replies = open.call(&out, commands.len() + 1, patience).await?;
             match replies.pop() {
                 Some(Reply::Error(text)) if is_forbidden_id(&text) => {}

@@ -70,7 +70,7 @@ impl Link {
         if login.cluster.is_none() {
             return Ok(Self::one(connect(login, first).await?));
         }
-        Self::of_cluster(login, None, first).await
+        Self::connect_to_cluster(login, None, first).await
     }
 
     /// Makes the link of one server that has all streams.
@@ -84,7 +84,7 @@ impl Link {
         }
     }
 
-    async fn of_cluster(
+    async fn connect_to_cluster(
         login: &Arc<Login>,
         asked: Option<Address>,
         first: usize,
@@ -130,7 +130,7 @@ impl Link {
         };
         let asked = map.masters().get(self.shown);
         let asked = asked.map(|master| master.address.clone());
-        let mut renewed = Self::of_cluster(&Arc::clone(login), asked, 0).await?;
+        let mut renewed = Self::connect_to_cluster(&Arc::clone(login), asked, 0).await?;
         for server in self.servers.drain(..) {
             let mut same = renewed.servers.iter_mut();
             if let Some(same) = same.find(|it| it.name == server.name)
@@ -189,7 +189,10 @@ impl Link {
     }
 
     /// Returns the connection to the server that has a stream.
-    pub(crate) async fn of(&mut self, stream: &str) -> Result<&mut Connection, RedisError> {
+    pub(crate) async fn connection_for(
+        &mut self,
+        stream: &str,
+    ) -> Result<&mut Connection, RedisError> {
         let Place { server, .. } = self.place(stream)?;
         self.open(server).await
     }

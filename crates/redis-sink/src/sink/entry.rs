@@ -48,7 +48,7 @@ impl EntryId {
     }
 
     /// Parses a position, `LSN ROW`.
-    fn of_position(text: &[u8]) -> Option<Self> {
+    fn from_position(text: &[u8]) -> Option<Self> {
         let (lsn, row) = std::str::from_utf8(text).ok()?.split_once(' ')?;
         let (high, low) = lsn.split_once('/')?;
         let high = u32::from_str_radix(high, 16).ok()?;
@@ -312,7 +312,7 @@ pub(crate) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
     let last = member(reply, b"last-entry").and_then(parts);
     let ids = last.and_then(|(id, fields)| {
         let position = value(fields, POSITION)?;
-        Some((EntryId::parse(id)?, EntryId::of_position(position)?))
+        Some((EntryId::parse(id)?, EntryId::from_position(position)?))
     });
     Ok(Newest {
         id,
@@ -504,11 +504,11 @@ mod tests {
         for (lsn, row) in [(0x10, 3), (0x12_3456_789a, 0), (u64::MAX, u64::MAX)] {
             let position = EventPosition { lsn, row };
             let text = position.to_string();
-            let parsed = EntryId::of_position(text.as_bytes());
+            let parsed = EntryId::from_position(text.as_bytes());
             assert_eq!(parsed, Some(position.into()), "{text}");
         }
         for other in [&b""[..], b"0/10", b"10 3", b"0/x 3", b"0/10 -1", &[0xff]] {
-            assert_eq!(EntryId::of_position(other), None);
+            assert_eq!(EntryId::from_position(other), None);
         }
     }
 

@@ -129,7 +129,7 @@ impl RedisGroup {
                 && master.contains("state=online")
                 && replica.contains("master_link_status:up")
                 && flags(&known).as_deref() == Some("master")
-                && of_first(&replicas).is_some_and(|it| flags(it).as_deref() == Some("slave"));
+                && first_member(&replicas).is_some_and(|it| flags(it).as_deref() == Some("slave"));
             settled.then_some(())
         });
     }
@@ -148,7 +148,7 @@ fn flags(reply: &RedisReply) -> Option<String> {
     }
 }
 
-fn of_first(reply: &RedisReply) -> Option<&RedisReply> {
+fn first_member(reply: &RedisReply) -> Option<&RedisReply> {
     match reply {
         RedisReply::Array(members) => members.first(),
         _ => None,

@@ -23,15 +23,15 @@ impl Publisher<'_> {
                 Frame::Header {
                     channel, position, ..
                 } => self.returned(channel, position)?,
-                Frame::Method { channel: 0, method } => self.of_connection(method)?,
-                Frame::Method { channel, method } => self.of_channel(channel, method)?,
+                Frame::Method { channel: 0, method } => self.handle_connection(method)?,
+                Frame::Method { channel, method } => self.handle_channel(channel, method)?,
                 Frame::Heartbeat | Frame::Body { .. } => {}
             }
         }
         Ok(())
     }
 
-    fn of_connection(&mut self, method: Method<'_>) -> Result<(), RabbitmqError> {
+    fn handle_connection(&mut self, method: Method<'_>) -> Result<(), RabbitmqError> {
         match method {
             Method::Close(reason) => return Err(closed(&self.address, &reason)),
             Method::Blocked { reason } => {
@@ -63,7 +63,7 @@ impl Publisher<'_> {
         Ok(())
     }
 
-    fn of_channel(&mut self, number: u16, method: Method<'_>) -> Result<(), RabbitmqError> {
+    fn handle_channel(&mut self, number: u16, method: Method<'_>) -> Result<(), RabbitmqError> {
         // Methods of a channel that is closed mean nothing.
         let Some(channel) = self.channel(number) else {
             return Ok(());
