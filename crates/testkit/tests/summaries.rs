@@ -1,6 +1,6 @@
 //! Holds the rules of CONTRIBUTING.md for the words of the code: the summary of a function begins with a
 //! verb in the third person, that of a type or a constant with a noun; a summary can be read without
-//! that of its neighbour. The code is read as rustfmt writes it.
+//! that of its neighbour; no function is called "of". The code is read as rustfmt writes it.
 
 #![allow(
     clippy::expect_used,
@@ -81,6 +81,17 @@ fn wrong(source: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// Returns true if the line begins a function called `of` or `of_…`. The name of a test may go on with
+/// that of its module: it takes and returns nothing.
+fn is_called_of(line: &str) -> bool {
+    let Some((_, name)) = line.split_once("fn of").filter(|_| begins_function(line)) else {
+        return false;
+    };
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let rest = name.trim_start_matches(word);
+    (name.starts_with('_') || name.len() == rest.len()) && !rest.starts_with("() {")
+}
+
 /// Adds the Rust files of a folder, and of those below it.
 fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -116,6 +127,36 @@ fn summaries_begin_with_a_verb_or_a_noun() {
          neighbour says:\n{}",
         all.join("\n")
     );
+}
+
+#[test]
+fn no_function_is_called_of() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = Vec::new();
+    add_files(&root.join("crates"), &mut files);
+    let mut all = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(&file).expect("UTF-8");
+        let lines = source.lines().map(str::trim).enumerate();
+        let found = lines.filter(|(_, line)| is_called_of(line));
+        all.extend(found.map(|(at, line)| format!("{}:{}: {line}", file.display(), at + 1)));
+    }
+    assert!(
+        all.is_empty(),
+        "a constructor is called from_… or new, another function by its verb or what it returns:\n{}",
+        all.join("\n")
+    );
+    for (line, is_found) in [
+        ("fn of(text: &str) -> Self {", true),
+        ("pub(crate) fn of_slot(", true),
+        ("async fn of<'n>(&'n self) {", true),
+        ("pub fn of_rows() -> Self {", true),
+        ("fn of_a_backlog() {", false),
+        ("fn offset(&self) -> u64 {", false),
+        ("let of = names.of(name);", false),
+    ] {
+        assert_eq!(is_called_of(line), is_found, "{line}");
+    }
 }
 
 #[test]
