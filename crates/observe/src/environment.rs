@@ -7,8 +7,8 @@ use tracing::{debug, info, warn};
 use walrelay_lsn::CommitEnd;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{
-    Class, Counts, Diverted, Failpoint, HolderKind, Observer, PoisonAction, Progress, State,
-    TableName,
+    Class, Counts, Diverted, Failpoint, HolderKind, Observer, PipelineState, PoisonAction,
+    Progress, TableName,
 };
 
 use super::live::remedy;
@@ -20,7 +20,7 @@ use super::{Latencies, Telemetry, wall_clock};
 pub struct RelayEnvironment {
     latencies: Latencies,
     summaries: Summaries,
-    state: State,
+    state: PipelineState,
     /// The pipeline has streamed at least once.
     streamed: bool,
     /// While this relay waits for the slot: the reader of the slot that was logged last.
@@ -54,7 +54,7 @@ impl RelayEnvironment {
         Self {
             latencies: Latencies::default(),
             summaries: Summaries::default(),
-            state: State::Connecting,
+            state: PipelineState::Connecting,
             streamed: false,
             logged_reader: None,
             ready: None,
@@ -125,11 +125,13 @@ impl Observer for RelayEnvironment {
         wall_clock()
     }
 
-    fn state(&mut self, state: State) {
+    fn state(&mut self, state: PipelineState) {
         self.observe(|telemetry| telemetry.state(&state));
         match &state {
             // Logged once for each reader, as the relay tries to start the slot often.
-            State::WaitingForSlot { why, holder } if self.logged_reader.as_ref() != Some(why) => {
+            PipelineState::WaitingForSlot { why, holder }
+                if self.logged_reader.as_ref() != Some(why) =>
+            {
                 if holder.kind == HolderKind::Stranger {
                     warn!(
                         error = why,
@@ -144,7 +146,7 @@ impl Observer for RelayEnvironment {
                 }
                 self.logged_reader = Some(why.clone());
             }
-            State::Streaming => {
+            PipelineState::Streaming => {
                 self.streamed = true;
                 self.logged_reader = None;
                 if let Some(ready) = self.ready.take() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Class, Counts, HolderKind, Progress, SlotHolder, State};
+use walrelay_relay::{Class, Counts, HolderKind, PipelineState, Progress, SlotHolder};
 use walrelay_sink::Poison;
 
 use super::problems::RECONNECTS;
@@ -26,7 +26,7 @@ const STORM: Duration = Duration::from_secs(600);
 /// The changing state of a running relay.
 #[derive(Debug)]
 pub(super) struct Live {
-    pub(super) state: State,
+    pub(super) state: PipelineState,
     pub(super) state_since_ms: u64,
     /// Why the last attempt failed, while the state is the `connecting` that follows it.
     pub(super) last_failure: Option<String>,
@@ -76,7 +76,7 @@ impl Live {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self {
-            state: State::Connecting,
+            state: PipelineState::Connecting,
             state_since_ms: millis_now(),
             last_failure: None,
             streaming_at: now,
@@ -144,7 +144,7 @@ impl Live {
     /// Returns the process that reads the slot, while the pipeline waits for it.
     pub(super) fn holder(&self) -> Option<&SlotHolder> {
         match &self.state {
-            State::WaitingForSlot { holder, .. } => Some(holder),
+            PipelineState::WaitingForSlot { holder, .. } => Some(holder),
             _ => None,
         }
     }
@@ -178,11 +178,11 @@ impl Live {
             _ => Duration::ZERO,
         };
         let silence = match self.state {
-            State::Snapshot
-            | State::Streaming
-            | State::Blocked { .. }
-            | State::WaitingForSchema { .. }
-            | State::Draining => self.progress_at.elapsed(),
+            PipelineState::Snapshot
+            | PipelineState::Streaming
+            | PipelineState::Blocked { .. }
+            | PipelineState::WaitingForSchema { .. }
+            | PipelineState::Draining => self.progress_at.elapsed(),
             _ => self.streaming_at.elapsed(),
         };
         let above = |duration: Duration, usual: Duration| {
@@ -222,11 +222,11 @@ impl Live {
         }
         let silent = self.progress_at.elapsed();
         match &self.state {
-            State::Streaming if silent > SILENT_PIPELINE => Some(format!(
+            PipelineState::Streaming if silent > SILENT_PIPELINE => Some(format!(
                 "the pipeline has not reported for {} s",
                 silent.as_secs()
             )),
-            State::Streaming => None,
+            PipelineState::Streaming => None,
             state => Some(state.to_string()),
         }
     }
@@ -248,33 +248,33 @@ fn classes() -> BTreeMap<String, u64> {
 }
 
 /// Returns the name of a state in [`STATES`](super::report::STATES), and its reason.
-pub(super) fn describe(state: &State) -> (&'static str, Option<&str>) {
+pub(super) fn describe(state: &PipelineState) -> (&'static str, Option<&str>) {
     match state {
-        State::Connecting => ("connecting", None),
-        State::Snapshot => ("snapshot", None),
-        State::Streaming => ("streaming", None),
-        State::Blocked { why, .. } => ("blocked", Some(why)),
-        State::WaitingForSchema { why } => ("waiting-for-schema", Some(why)),
-        State::WaitingForSlot { why, .. } => ("waiting-for-slot", Some(why)),
-        State::Waiting { why, .. } => ("retrying", Some(why)),
-        State::Draining => ("draining", None),
-        State::Halted { why } => ("halted", Some(why)),
+        PipelineState::Connecting => ("connecting", None),
+        PipelineState::Snapshot => ("snapshot", None),
+        PipelineState::Streaming => ("streaming", None),
+        PipelineState::Blocked { why, .. } => ("blocked", Some(why)),
+        PipelineState::WaitingForSchema { why } => ("waiting-for-schema", Some(why)),
+        PipelineState::WaitingForSlot { why, .. } => ("waiting-for-slot", Some(why)),
+        PipelineState::Waiting { why, .. } => ("retrying", Some(why)),
+        PipelineState::Draining => ("draining", None),
+        PipelineState::Halted { why } => ("halted", Some(why)),
     }
 }
 
 /// Returns the remedy for a state; `None` if nothing need be done.
-pub(super) fn remedy(state: &State) -> Option<String> {
+pub(super) fn remedy(state: &PipelineState) -> Option<String> {
     match state {
-        State::Blocked { remedy, .. } => {
+        PipelineState::Blocked { remedy, .. } => {
             let remedy = remedy.unwrap_or("see the items of the sink in walrelay check");
             Some(format!(
                 "{remedy}. Nothing is lost: Postgres keeps the log of what waits"
             ))
         }
-        State::WaitingForSchema { .. } => Some(
+        PipelineState::WaitingForSchema { .. } => Some(
             "see whether the schema registry answers and has the subject: the relay asks again".to_owned(),
         ),
-        State::WaitingForSlot { holder, .. } => match holder.kind {
+        PipelineState::WaitingForSlot { holder, .. } => match holder.kind {
             HolderKind::Relay => None,
             HolderKind::Unknown => Some(
                 "wait until the server has ended the last connection of this relay, within wal_sender_timeout"
@@ -289,10 +289,10 @@ pub(super) fn remedy(state: &State) -> Option<String> {
                 ))
             }
         },
-        State::Waiting { cause, .. } => remedy_of_cause(cause).map(str::to_owned),
-        State::Halted { .. } => Some(
+        PipelineState::Waiting { cause, .. } => remedy_of_cause(cause).map(str::to_owned),
+        PipelineState::Halted { .. } => Some(
             "act on the reason, and start the relay again: the last error of the log has the remedy".to_owned(),
         ),
-        State::Connecting | State::Snapshot | State::Streaming | State::Draining => None,
+        PipelineState::Connecting | PipelineState::Snapshot | PipelineState::Streaming | PipelineState::Draining => None,
     }
 }

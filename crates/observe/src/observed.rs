@@ -11,7 +11,7 @@ use tracing::debug;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
-use walrelay_relay::{Class, Progress, State, TableName};
+use walrelay_relay::{Class, PipelineState, Progress, TableName};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{SinkStats, in_current_span, lock};
 
@@ -63,24 +63,24 @@ impl Telemetry {
     }
 
     /// Notes the pipeline's state.
-    pub fn state(&self, state: &State) {
+    pub fn state(&self, state: &PipelineState) {
         let mut live = lock(&self.live);
-        if matches!(live.state, State::Streaming) || live.standing_by().is_some() {
+        if matches!(live.state, PipelineState::Streaming) || live.standing_by().is_some() {
             live.streaming_at = Instant::now();
         }
         // The events of a slot that another relay reads are that relay's.
         if live.standing_by().is_some() {
             live.event_at = Instant::now();
         }
-        if let State::Waiting { cause, .. } = state {
+        if let PipelineState::Waiting { cause, .. } = state {
             live.attempt_failed(cause);
         }
         if std::mem::discriminant(&live.state) != std::mem::discriminant(state) {
             live.state_since_ms = millis_now();
         }
         live.last_failure = match (&live.state, state) {
-            (State::Waiting { why, .. }, State::Connecting) => Some(why.clone()),
-            (State::Connecting, State::Connecting) => live.last_failure.take(),
+            (PipelineState::Waiting { why, .. }, PipelineState::Connecting) => Some(why.clone()),
+            (PipelineState::Connecting, PipelineState::Connecting) => live.last_failure.take(),
             _ => None,
         };
         live.state = state.clone();

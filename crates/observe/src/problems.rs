@@ -459,7 +459,7 @@ fn counted(counts: &BTreeMap<String, u64>) -> String {
 mod tests {
     use std::time::Duration;
 
-    use walrelay_relay::State;
+    use walrelay_relay::PipelineState;
 
     use super::*;
     use crate::{RecentErrors, Setup, Telemetry};
@@ -507,7 +507,7 @@ mod tests {
             ..Setup::default()
         };
         let telemetry = Telemetry::new(setup, RecentErrors::default());
-        telemetry.state(&State::Streaming);
+        telemetry.state(&PipelineState::Streaming);
         telemetry.clock(Some(-3.0));
         telemetry.skipped(walrelay_relay::Class::Parked);
         telemetry.dead_letter_obstacle(Some("it is missing".to_owned()));
@@ -535,7 +535,7 @@ mod tests {
             of("note", "WalrelayEventsSkipped"),
         ];
         assert_eq!(titles(&telemetry), streaming);
-        telemetry.state(&State::Blocked {
+        telemetry.state(&PipelineState::Blocked {
             why: "no room".to_owned(),
             remedy: None,
         });
@@ -547,14 +547,14 @@ mod tests {
     #[test]
     fn a_new_attempt_names_why_the_last_one_failed() {
         let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
-        let shown = |state: &State| {
+        let shown = |state: &PipelineState| {
             telemetry.state(state);
             let report = telemetry.report();
             let first = report.problems.into_iter().next();
             first.map(|problem| (problem.title, problem.reason))
         };
         let why = "a record was not delivered".to_owned();
-        let failed = shown(&State::Waiting {
+        let failed = shown(&PipelineState::Waiting {
             cause: "delivery",
             why: why.clone(),
         });
@@ -564,11 +564,11 @@ mod tests {
             "{title}"
         );
         assert_eq!(reason, Some(why));
-        let (_, reason) = shown(&State::Connecting).expect("a problem");
+        let (_, reason) = shown(&PipelineState::Connecting).expect("a problem");
         let last = "the last attempt failed: a record was not delivered";
         assert_eq!(reason.as_deref(), Some(last));
-        assert_eq!(shown(&State::Streaming), None);
-        let (_, reason) = shown(&State::Connecting).expect("a problem");
+        assert_eq!(shown(&PipelineState::Streaming), None);
+        let (_, reason) = shown(&PipelineState::Connecting).expect("a problem");
         assert_eq!(reason, None);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
-use walrelay_relay::{HolderKind, State};
+use walrelay_relay::{HolderKind, PipelineState};
 use walrelay_sink::{BatchingMode, MAX_TOPICS, OTHER_TOPICS, lock};
 
 use super::live::{Live, describe, remedy};
@@ -46,7 +46,7 @@ impl Telemetry {
                 }),
                 remedy: remedy(&live.state),
                 cause: match live.state {
-                    State::Waiting { cause, .. } => Some(cause.to_owned()),
+                    PipelineState::Waiting { cause, .. } => Some(cause.to_owned()),
                     _ => None,
                 },
                 holder: live.holder().map(|holder| HolderReport {

@@ -11,7 +11,7 @@
 //!   otherwise names the missing range ([`LogError`]).
 //! - [`Schemas`]: the schema registry, needed if values are encoded by schemas.
 //! - [`Observer`]: gives the pipeline the wall clock and receives its reports
-//!   ([`State`], [`Progress`], samples of latency). [`Counts`] are the figures of a run.
+//!   ([`PipelineState`], [`Progress`], samples of latency). [`Counts`] are the figures of a run.
 //! - [`SentRows`]: the keys of rows whose records were acknowledged, for marking them as sent.
 //! - [`PipelineError`]: why a pipeline stopped.
 //!
@@ -51,7 +51,7 @@ mod table;
 pub use crate::core::{Core, CoreError, Outgoing, Placement, RecordSpace, Step};
 pub use event::SentEvent;
 pub use interface::observer::{
-    Counts, Failpoint, HolderKind, Observer, Progress, SlotHolder, State,
+    Counts, Failpoint, HolderKind, Observer, PipelineState, Progress, SlotHolder,
 };
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{

@@ -37,7 +37,7 @@ pub struct SlotHolder {
 
 /// The activity of a pipeline, for logs and status pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum PipelineState {
     /// Opening the connection to Postgres.
     Connecting,
     /// Reading the snapshot: the rows from before the slot.
@@ -80,21 +80,21 @@ pub enum State {
     },
 }
 
-impl fmt::Display for State {
+impl fmt::Display for PipelineState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            State::Connecting => f.write_str("connecting"),
-            State::Snapshot => f.write_str("reading the snapshot"),
-            State::Streaming => f.write_str("streaming"),
-            State::Blocked { why, .. } => write!(f, "blocked by the sink: {why}"),
-            State::WaitingForSchema { why } => write!(f, "waiting for a schema: {why}"),
-            State::WaitingForSlot { why, holder } if holder.kind == HolderKind::Relay => {
+            PipelineState::Connecting => f.write_str("connecting"),
+            PipelineState::Snapshot => f.write_str("reading the snapshot"),
+            PipelineState::Streaming => f.write_str("streaming"),
+            PipelineState::Blocked { why, .. } => write!(f, "blocked by the sink: {why}"),
+            PipelineState::WaitingForSchema { why } => write!(f, "waiting for a schema: {why}"),
+            PipelineState::WaitingForSlot { why, holder } if holder.kind == HolderKind::Relay => {
                 write!(f, "standing by: {why}")
             }
-            State::WaitingForSlot { why, .. } => write!(f, "waiting for the slot: {why}"),
-            State::Waiting { why, .. } => write!(f, "waiting to retry: {why}"),
-            State::Draining => f.write_str("draining"),
-            State::Halted { why } => write!(f, "halted: {why}"),
+            PipelineState::WaitingForSlot { why, .. } => write!(f, "waiting for the slot: {why}"),
+            PipelineState::Waiting { why, .. } => write!(f, "waiting to retry: {why}"),
+            PipelineState::Draining => f.write_str("draining"),
+            PipelineState::Halted { why } => write!(f, "halted: {why}"),
         }
     }
 }
@@ -144,7 +144,7 @@ pub trait Observer: Send {
     fn wall_clock(&self) -> PgTimestamp;
 
     /// Reports that the pipeline's state has changed.
-    fn state(&mut self, state: State) {
+    fn state(&mut self, state: PipelineState) {
         let _ = state;
     }
 
@@ -209,7 +209,7 @@ impl<W: Observer + ?Sized> Observer for &mut W {
         (**self).wall_clock()
     }
 
-    fn state(&mut self, state: State) {
+    fn state(&mut self, state: PipelineState) {
         (**self).state(state);
     }
 

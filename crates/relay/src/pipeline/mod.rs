@@ -29,7 +29,7 @@ use walrelay_sink::{Disposition, SinkFactory, StreamStart};
 pub use attempts::Backoff;
 pub use settings::{OnUpdate, Outcome, Settings};
 
-use crate::interface::observer::{Counts, Observer, State};
+use crate::interface::observer::{Counts, Observer, PipelineState};
 use crate::interface::source::{Opened, Resume, Source, SourceError, WalStream};
 use crate::poison::{PoisonDecisions, RetryPolicy};
 use crate::table::TableName;
@@ -158,7 +158,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 return Ok(self.stopped_without_connection().await);
             }
             if !retryable {
-                self.observer.state(State::Halted { why });
+                self.observer.state(PipelineState::Halted { why });
                 return Err(error);
             }
             let delay = self.delay(&error);
@@ -231,7 +231,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             let holder = error.slot_holder();
             // The reader alone: the server's refusal says nothing more.
             let why = error.to_string();
-            self.observer.state(State::WaitingForSlot { why, holder });
+            self.observer
+                .state(PipelineState::WaitingForSlot { why, holder });
             return;
         }
         let throttle = &mut self.failed_attempts.throttle;
@@ -244,7 +245,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 "trying again"
             );
         }
-        self.observer.state(State::Waiting {
+        self.observer.state(PipelineState::Waiting {
             cause: error.cause(),
             why,
         });
@@ -256,7 +257,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> Result<Option<Opened<S::Stream>>, S::Error> {
         if !std::mem::take(&mut self.waits_for_slot) {
-            self.observer.state(State::Connecting);
+            self.observer.state(PipelineState::Connecting);
         }
         loop {
             self.discard_if_displaced(false).await;
@@ -346,10 +347,10 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         session.core.note_rows(!snapshot);
         if snapshot {
             info!(system_id, timeline, "streaming the snapshot");
-            self.observer.state(State::Snapshot);
+            self.observer.state(PipelineState::Snapshot);
         } else {
             info!(%confirmed, system_id, timeline, "streaming");
-            self.observer.state(State::Streaming);
+            self.observer.state(PipelineState::Streaming);
         }
         let lease = Lease::new(Instant::now(), server_timeout);
         let result = Streaming::<S, F, W> {

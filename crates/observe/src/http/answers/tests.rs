@@ -166,15 +166,15 @@ fn readiness_has_a_reason() {
         .pipelines
         .only()
         .unwrap()
-        .state(&walrelay_relay::State::Streaming);
+        .state(&walrelay_relay::PipelineState::Streaming);
     let answer = ask(&answers, Method::GET, "/readyz", None);
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(body(answer), r#"{"ready":true,"reason":null}"#);
 }
 
 /// Returns a relay that waits for its slot, behind this kind of reader.
-fn waiting_behind(kind: walrelay_relay::HolderKind) -> walrelay_relay::State {
-    walrelay_relay::State::WaitingForSlot {
+fn waiting_behind(kind: walrelay_relay::HolderKind) -> walrelay_relay::PipelineState {
+    walrelay_relay::PipelineState::WaitingForSlot {
         why: "slot s is being read by server process 7 (psql)".to_owned(),
         holder: walrelay_relay::SlotHolder {
             kind,
@@ -234,7 +234,7 @@ fn a_blocked_relay_names_reason_and_remedy() {
         .pipelines
         .only()
         .unwrap()
-        .state(&walrelay_relay::State::Blocked {
+        .state(&walrelay_relay::PipelineState::Blocked {
             why: "no broker answers: b:9092".to_owned(),
             remedy: Some("start the \"brokers\""),
         });
@@ -272,7 +272,7 @@ async fn events_come_each_second_and_at_once_when_the_state_changes() {
                 .pipelines
                 .only()
                 .unwrap()
-                .state(&walrelay_relay::State::Streaming);
+                .state(&walrelay_relay::PipelineState::Streaming);
         }
     }
     assert!(
@@ -341,7 +341,7 @@ fn several_pipelines_are_ready_when_each_is() {
     let streams = |name: &str| {
         let query = format!("pipeline={name}");
         let pipeline = several.pipelines.named(Some(&query)).unwrap();
-        pipeline.state(&walrelay_relay::State::Streaming);
+        pipeline.state(&walrelay_relay::PipelineState::Streaming);
     };
     let of = |name: &str| format!(r#"{{"pipeline":"{name}",{CONNECTING}}}"#);
     let not_ready = |reason: &str, problems: &str| {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use walrelay_sink::SinkFactory;
 
-use crate::interface::observer::{Observer, State};
+use crate::interface::observer::{Observer, PipelineState};
 use crate::interface::source::{Source, WalStream};
 use crate::pipeline::attempts::FailedAttempts;
 use crate::pipeline::lease::Lease;
@@ -33,10 +33,13 @@ pub(in crate::pipeline) struct Streaming<'a, S: Source, F: SinkFactory, W> {
 
 impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     /// Reports a state. While a snapshot is streamed, `Streaming` is reported as `Snapshot`.
-    pub(super) fn report(&mut self, state: State) {
-        let snapshot = state == State::Streaming && self.stream.is_snapshot();
-        self.observer
-            .state(if snapshot { State::Snapshot } else { state });
+    pub(super) fn report(&mut self, state: PipelineState) {
+        let snapshot = state == PipelineState::Streaming && self.stream.is_snapshot();
+        self.observer.state(if snapshot {
+            PipelineState::Snapshot
+        } else {
+            state
+        });
     }
 
     /// Collects acknowledgements, and reports a sample and dead letters to the observer.

@@ -39,7 +39,7 @@ use super::session::sink_session::BatchResult;
 use super::settings::Outcome;
 use super::shutdown::Shutdown;
 use crate::core::{CoreError, Placement};
-use crate::interface::observer::{Failpoint, Observer, State};
+use crate::interface::observer::{Failpoint, Observer, PipelineState};
 use crate::interface::schemas::SchemaFailure;
 use crate::interface::source::{SlotCheck, SlotOwner, Source, TablePlace, WalStream};
 use crate::pacing::Pace;
@@ -341,7 +341,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     fn start_drain(&mut self, state: &mut LoopState) {
         info!(in_flight = self.session.core.in_flight(), "draining");
-        self.observer.state(State::Draining);
+        self.observer.state(PipelineState::Draining);
         self.observer.failpoint(Failpoint::Draining);
         state.phase = state
             .phase
@@ -423,7 +423,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                     "the schema of the subject is known"
                 );
                 self.session.core.learn(&subject, schema);
-                lasted_s.map(|_| State::Streaming)
+                lasted_s.map(|_| PipelineState::Streaming)
             }
             FetchOutcome::Later(error, warning) => {
                 let why = error.to_string();
@@ -435,7 +435,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                         "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
                     );
                 }
-                Some(State::WaitingForSchema { why })
+                Some(PipelineState::WaitingForSchema { why })
             }
             FetchOutcome::Nothing(subject, source) => {
                 let halts = source.kind == SchemaFailure::Unauthenticated;
@@ -448,7 +448,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                     "gave the schema up: events that need it are treated by the poison policy until \
                      the relay is started anew"
                 );
-                Some(State::Streaming)
+                Some(PipelineState::Streaming)
             }
         };
         if let Some(state) = state.filter(|_| !draining) {

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use walrelay_sink::{Disposition, Obstacle, Sink};
 
-use crate::interface::observer::State;
+use crate::interface::observer::PipelineState;
 use crate::pipeline::log_throttle::LogThrottle;
 use crate::pipeline::session::sink_session::{BatchResult, SinkSession};
 
@@ -34,7 +34,7 @@ pub(super) struct SinkWatch {
     /// The obstacle that the sink waits for, if it was asked and knows.
     obstacle: Option<Obstacle>,
     /// The state that was reported last, while the sink makes no progress.
-    reported: Option<State>,
+    reported: Option<PipelineState>,
     throttle: LogThrottle,
 }
 
@@ -47,7 +47,7 @@ impl SinkWatch {
         batch: &BatchResult,
         draining: bool,
         now: Instant,
-    ) -> Option<State> {
+    ) -> Option<PipelineState> {
         if batch.awaits_answer {
             // The sink is not the cause, and the wait for an answer is logged elsewhere.
             *self = Self::default();
@@ -83,7 +83,7 @@ impl SinkWatch {
         {
             self.reported = None;
             info!(lasted_s = lasted.as_secs(), "the sink takes records again");
-            return Some(State::Streaming);
+            return Some(PipelineState::Streaming);
         }
         None
     }
@@ -106,13 +106,13 @@ impl SinkWatch {
     }
 
     /// Returns the state of the pipeline: the obstacle if the sink knows it, otherwise `what`.
-    fn blocked(&self, what: &str) -> State {
+    fn blocked(&self, what: &str) -> PipelineState {
         match &self.obstacle {
-            Some(obstacle) => State::Blocked {
+            Some(obstacle) => PipelineState::Blocked {
                 why: obstacle.what.clone(),
                 remedy: obstacle.remedy,
             },
-            None => State::Blocked {
+            None => PipelineState::Blocked {
                 why: what.to_owned(),
                 remedy: None,
             },

@@ -521,7 +521,7 @@ mod tests {
             slot: None,
         };
         assert_eq!(exit(&of_relay(&telemetry)), Some(Exit::Temporary));
-        telemetry.state(&walrelay_relay::State::Streaming);
+        telemetry.state(&walrelay_relay::PipelineState::Streaming);
         assert_eq!(exit(&of_relay(&telemetry)), None);
     }
 }

@@ -11,7 +11,7 @@ use walrelay_measure::proc;
 use walrelay_observe::{Latencies, wall_clock};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::CopySource;
-use walrelay_relay::{Observer, State};
+use walrelay_relay::{Observer, PipelineState};
 use walrelay_sink::{AnySinkFactory, any_factory};
 
 use super::meter::Meter;
@@ -50,8 +50,8 @@ impl Observer for BenchEnvironment {
         wall_clock()
     }
 
-    fn state(&mut self, state: State) {
-        if state == State::Streaming {
+    fn state(&mut self, state: PipelineState) {
+        if state == PipelineState::Streaming {
             self.started
                 .get_or_insert_with(|| (Instant::now(), proc::cpu("self")));
             self.streaming.notify_one();
