@@ -17,8 +17,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use walrelay_event_router::{
-    Additional, Converter, Event, Expand, JsonOptions, Lookups, Member, Object, Options, Place,
-    Preset, Route, Router, SubjectNames, Template, Templates, ValueFormat, ValueSchema,
+    Additional, Converter, Event, Expand, JsonOptions, Lookups, Member, Object, Options, Preset,
+    Route, Router, SubjectNames, Template, TemplateTarget, Templates, ValueFormat, ValueSchema,
     ValueTemplate, WireFormat,
 };
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
@@ -185,15 +185,22 @@ fn custom() -> Templates {
     let rows = rows.map(|(from, to)| (from.to_owned(), to.to_owned()));
     let lookups = Lookups::from([("topics".to_owned(), rows.into())]);
     let template = |text: &str, place| Template::parse(text, place, &lookups).expect("a template");
-    let header = |(name, text): (&str, &str)| (name.to_owned(), template(text, Place::Header));
+    let header =
+        |(name, text): (&str, &str)| (name.to_owned(), template(text, TemplateTarget::Header));
     let member = |(name, text): (&str, &str)| {
-        let member = Member::Template(template(text, Place::Member));
+        let member = Member::Template(template(text, TemplateTarget::Member));
         (name.to_owned(), member)
     };
     Templates {
         id: Some("id".to_owned()),
-        topic: template("shop.{event_type | lookup('topics')}", Place::Topic),
-        key: Some(template("{aggregate_id | replace('-', '')}", Place::Key)),
+        topic: template(
+            "shop.{event_type | lookup('topics')}",
+            TemplateTarget::Topic,
+        ),
+        key: Some(template(
+            "{aggregate_id | replace('-', '')}",
+            TemplateTarget::Key,
+        )),
         value: ValueTemplate::Object(Object {
             members: [
                 ("id", "{id}"),
@@ -214,7 +221,7 @@ fn custom() -> Templates {
         .map(header)
         .into(),
         partition: None,
-        timestamp: Some(template("{created_at}", Place::Timestamp)),
+        timestamp: Some(template("{created_at}", TemplateTarget::Timestamp)),
         lookups: lookups.clone(),
     }
 }

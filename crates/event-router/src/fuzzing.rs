@@ -11,8 +11,8 @@ use walrelay_sink::Poison;
 use crate::render::registry::encode;
 use crate::value::{Part, json};
 use crate::{
-    Address, AddressPart, Event, Lookups, Member, Messages, Object, Options, Place, Router,
-    Template, Templates, TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
+    Address, AddressPart, Event, Lookups, Member, Messages, Object, Options, Router, Template,
+    TemplateTarget, Templates, TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
 const EVENT: Event = Event {
@@ -181,20 +181,20 @@ pub fn templates(bytes: &[u8]) {
         return;
     }
     for place in [
-        Place::Topic,
-        Place::Address,
-        Place::Key,
-        Place::Value,
-        Place::Member,
-        Place::Header,
-        Place::Partition,
-        Place::Timestamp,
+        TemplateTarget::Topic,
+        TemplateTarget::Address,
+        TemplateTarget::Key,
+        TemplateTarget::Value,
+        TemplateTarget::Member,
+        TemplateTarget::Header,
+        TemplateTarget::Partition,
+        TemplateTarget::Timestamp,
     ] {
         let (given, mut templates) = (template.clone(), plain.clone());
         let mut address = None;
         match place {
-            Place::Topic => templates.topic = given,
-            Place::Address => {
+            TemplateTarget::Topic => templates.topic = given,
+            TemplateTarget::Address => {
                 let part = AddressPart {
                     key: "address",
                     template: given,
@@ -205,12 +205,12 @@ pub fn templates(bytes: &[u8]) {
                     ..Address::default()
                 });
             }
-            Place::Key => templates.key = Some(given),
-            Place::Value => templates.value = ValueTemplate::Text(given),
-            Place::Header => templates.headers = vec![("h".to_owned(), given)],
-            Place::Partition => templates.partition = Some(given),
-            Place::Timestamp => templates.timestamp = Some(given),
-            Place::Member => {
+            TemplateTarget::Key => templates.key = Some(given),
+            TemplateTarget::Value => templates.value = ValueTemplate::Text(given),
+            TemplateTarget::Header => templates.headers = vec![("h".to_owned(), given)],
+            TemplateTarget::Partition => templates.partition = Some(given),
+            TemplateTarget::Timestamp => templates.timestamp = Some(given),
+            TemplateTarget::Member => {
                 let members = vec![("m".to_owned(), Member::Template(given))];
                 templates.value = ValueTemplate::Object(Object { members });
             }
@@ -229,7 +229,7 @@ pub fn templates(bytes: &[u8]) {
 /// Routes rows of a table whose columns have one type: a row with `value` in all, and one of NULLs.
 fn rows(
     (templates, address): (&Templates, Option<&Address>),
-    place: Place,
+    place: TemplateTarget,
     names: &[&str],
     type_oid: u32,
     value: &str,
@@ -258,7 +258,7 @@ fn rows(
                 assert!(record.partition.is_none_or(|partition| partition >= 0));
                 assert!(record.timestamp_ms.is_none_or(|millis| millis >= 0));
                 let object = record.value.unwrap_or_default();
-                let json = place != Place::Member || json::is_json(object);
+                let json = place != TemplateTarget::Member || json::is_json(object);
                 assert!(json, "{templates:?} of {value:?}");
             }
             Err(error) => assert!(error.poison().is_some(), "{error}"),

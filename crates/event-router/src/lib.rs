@@ -93,8 +93,8 @@ pub use render::debezium::{
 };
 pub use render::registry::{SchemaProblem, SubjectNames, ValueFormat, ValueSchema, WireFormat};
 pub use render::template::{
-    Address, AddressPart, Lookups, Member, Object, Place, Preset, PresetValue, Template,
-    TemplateError, TemplateProblem, Templates, Tokens, ValueTemplate,
+    Address, AddressPart, Lookups, Member, Object, Preset, PresetValue, Template, TemplateError,
+    TemplateProblem, TemplateTarget, Templates, Tokens, ValueTemplate,
 };
 pub use route::Route;
 pub use router::{PartialRow, Routed, Router, Row, Selection, SelectionError, TopicChange};

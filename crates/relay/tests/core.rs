@@ -11,7 +11,7 @@
 mod support;
 
 use walrelay_event_router::{
-    Lookups, Options, Place, Router, SubjectNames, Template, ValueFormat, WireFormat,
+    Lookups, Options, Router, SubjectNames, Template, TemplateTarget, ValueFormat, WireFormat,
 };
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{PgTimestamp, encode};
@@ -170,7 +170,7 @@ fn a_table_that_may_be_an_outbox_is_passed_over_only_by_name() {
 
 #[test]
 fn a_schema_that_was_given_up_is_not_requested_again() {
-    let record = Template::parse("{aggregateid}", Place::Topic, &Lookups::new());
+    let record = Template::parse("{aggregateid}", TemplateTarget::Topic, &Lookups::new());
     let router = Router::new(Options::default()).with_wire_format(Some(WireFormat {
         format: ValueFormat::Json,
         subjects: SubjectNames::Record,

@@ -36,8 +36,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{
-    Lookups, Messages, Options, Place, Router, SubjectNames, Template, ValueFormat, ValueSchema,
-    WireFormat,
+    Lookups, Messages, Options, Router, SubjectNames, Template, TemplateTarget, ValueFormat,
+    ValueSchema, WireFormat,
 };
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{
@@ -76,7 +76,7 @@ struct Process {
     first: Option<EventPosition>,
 }
 
-struct World {
+struct System {
     server: Server,
     /// All records at the broker, in the order in which they were appended.
     durable: Vec<RowId>,
@@ -150,7 +150,7 @@ fn process(
 
 /// Creates a wire format with a subject for each key.
 fn wire_format() -> WireFormat {
-    let record = Template::parse("{aggregateid}", Place::Topic, &Lookups::new());
+    let record = Template::parse("{aggregateid}", TemplateTarget::Topic, &Lookups::new());
     WireFormat {
         format: ValueFormat::Json,
         subjects: SubjectNames::Record,
@@ -218,7 +218,7 @@ fn modes() -> impl Strategy<Value = Mode> {
     ]
 }
 
-impl World {
+impl System {
     fn key(&self, row: RowId) -> u8 {
         self.server.log[row.0].keys[row.1]
     }
@@ -525,35 +525,35 @@ proptest! {
         let server = Server::new(keys, mode, encoded);
         let stored = server.slot;
         let process = process(&server, &BTreeSet::new(), None, None);
-        let mut world =
-            World { server, durable: Vec::new(), durable_set: BTreeSet::new(), stored, answers, process };
+        let mut system =
+            System { server, durable: Vec::new(), durable_set: BTreeSet::new(), stored, answers, process };
         for event in &events {
-            world.step(event);
-            world.check();
-            world.check_order();
+            system.step(event);
+            system.check();
+            system.check_order();
         }
 
         // From here on no fault happens.
-        if !world.process.failed.is_empty() {
-            world.rebuild(true);
+        if !system.process.failed.is_empty() {
+            system.rebuild(true);
         }
-        let last = world.server.log.last().expect("at least one").end;
+        let last = system.server.log.last().expect("at least one").end;
         for _ in 0..10_000 {
-            world.read(100, false);
-            world.learn();
-            while let Some((seq, row)) = world.process.outstanding.pop_first() {
-                world.append(row);
-                world.process.ring.ack(Seq::new(seq));
+            system.read(100, false);
+            system.learn();
+            while let Some((seq, row)) = system.process.outstanding.pop_first() {
+                system.append(row);
+                system.process.ring.ack(Seq::new(seq));
             }
-            world.process.core.advance();
-            world.feedback();
-            world.check();
-            if world.server.slot >= last {
+            system.process.core.advance();
+            system.feedback();
+            system.check();
+            if system.server.slot >= last {
                 break;
             }
         }
-        prop_assert_eq!(world.server.slot, last, "not everything was confirmed");
-        world.check_order();
-        prop_assert_eq!(world.durable_set.len(), world.server.rows_to_send().count(), "lost");
+        prop_assert_eq!(system.server.slot, last, "not everything was confirmed");
+        system.check_order();
+        prop_assert_eq!(system.durable_set.len(), system.server.rows_to_send().count(), "lost");
     }
 }

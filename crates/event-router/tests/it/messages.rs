@@ -1,8 +1,8 @@
 //! Makes and decodes pgoutput messages for tests.
 
 use walrelay_event_router::{
-    CloudEventMode, CloudEvents, Event, Lookups, Place, PlanError, RouteError, Routed, Router,
-    Template,
+    CloudEventMode, CloudEvents, Event, Lookups, PlanError, RouteError, Routed, Router, Template,
+    TemplateTarget,
 };
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{
@@ -170,7 +170,7 @@ fn as_text(bytes: &[u8]) -> String {
 
 /// Creates a template without lookup tables.
 pub(crate) fn template(text: &str) -> Template {
-    Template::parse(text, Place::Header, &Lookups::new()).unwrap()
+    Template::parse(text, TemplateTarget::Header, &Lookups::new()).unwrap()
 }
 
 /// Creates CloudEvents of type `com.example.{type}` without a subject.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use walrelay_event_router::{
-    Address, AddressPart, Lookups, Member, Object, Options, Place, PlanError, Preset, Route,
-    RouteError, Router, Template, Templates, Tokens, ValueTemplate,
+    Address, AddressPart, Lookups, Member, Object, Options, PlanError, Preset, Route, RouteError,
+    Router, Template, TemplateTarget, Templates, Tokens, ValueTemplate,
 };
 use walrelay_pgoutput::Value;
 use walrelay_sink::Poison;
@@ -27,7 +27,7 @@ fn lookups() -> Lookups {
     Lookups::from([("topics".to_owned(), topics)])
 }
 
-fn template(text: &str, place: Place) -> Template {
+fn template(text: &str, place: TemplateTarget) -> Template {
     Template::parse(text, place, &lookups()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
@@ -35,7 +35,7 @@ fn template(text: &str, place: Place) -> Template {
 fn bare(value: ValueTemplate) -> Templates {
     Templates {
         id: None,
-        topic: template("t", Place::Topic),
+        topic: template("t", TemplateTarget::Topic),
         key: None,
         value,
         headers: Vec::new(),
@@ -46,12 +46,12 @@ fn bare(value: ValueTemplate) -> Templates {
 }
 
 fn value_route(text: &str) -> Templates {
-    bare(ValueTemplate::Text(template(text, Place::Value)))
+    bare(ValueTemplate::Text(template(text, TemplateTarget::Value)))
 }
 
 fn members_route(members: &[(&str, &str)]) -> Templates {
     let members = members.iter().map(|(name, text)| {
-        let member = Member::Template(template(text, Place::Member));
+        let member = Member::Template(template(text, TemplateTarget::Member));
         ((*name).to_owned(), member)
     });
     bare(ValueTemplate::Object(Object {
@@ -196,7 +196,7 @@ fn the_place_decides_what_null_means() {
         let mut router = router(templates, &[("a", TEXT), ("n", TEXT)]);
         record_of(&mut router, &[text("x"), Value::Null])
     };
-    let topic = |text| with(&|t| t.topic = template(text, Place::Topic)).unwrap_err();
+    let topic = |text| with(&|t| t.topic = template(text, TemplateTarget::Topic)).unwrap_err();
     let unroutable = topic("{n}");
     assert_eq!(
         unroutable.to_string(),
@@ -205,10 +205,11 @@ fn the_place_decides_what_null_means() {
     assert_eq!(unroutable.poison(), Some(Poison::Unroutable));
     assert_eq!(topic("x.{n}").poison(), Some(Poison::Unroutable));
 
-    let key = with(&|t| t.key = Some(template("{n}", Place::Key)));
+    let key = with(&|t| t.key = Some(template("{n}", TemplateTarget::Key)));
     assert_eq!(key.unwrap().key, None);
 
-    let value = |text| with(&|t| t.value = ValueTemplate::Text(template(text, Place::Value)));
+    let value =
+        |text| with(&|t| t.value = ValueTemplate::Text(template(text, TemplateTarget::Value)));
     assert_eq!(value("{n}").unwrap().value, None);
     let within = value("x{n}").unwrap_err();
     assert_eq!(
@@ -220,19 +221,19 @@ fn the_place_decides_what_null_means() {
     assert_eq!(replaced.value.as_deref(), Some("x?"));
 
     let headers = |text| {
-        let headers = vec![("h".to_owned(), template(text, Place::Header))];
+        let headers = vec![("h".to_owned(), template(text, TemplateTarget::Header))];
         with(&|t| t.headers.clone_from(&headers)).unwrap().headers
     };
     assert_eq!(headers("{n}"), ["h=(null)"]);
     assert!(headers("{n | optional}").is_empty());
     assert_eq!(headers("{a | optional}"), ["h=x"]);
 
-    let partition = |text| with(&|t| t.partition = Some(template(text, Place::Partition)));
+    let partition = |text| with(&|t| t.partition = Some(template(text, TemplateTarget::Partition)));
     let unroutable = partition("{n}").unwrap_err();
     assert_eq!(unroutable.poison(), Some(Poison::Unroutable));
     assert_eq!(partition("{n | optional}").unwrap().partition, None);
 
-    let timestamp = with(&|t| t.timestamp = Some(template("{n}", Place::Timestamp)));
+    let timestamp = with(&|t| t.timestamp = Some(template("{n}", TemplateTarget::Timestamp)));
     assert_eq!(timestamp.unwrap().timestamp_ms, None);
 }
 
@@ -240,8 +241,8 @@ fn the_place_decides_what_null_means() {
 fn partition_and_timestamp_are_numbers_of_their_range() {
     let of = |partition: &str, timestamp: &str| {
         let mut templates = value_route("v");
-        templates.partition = Some(template("{p}", Place::Partition));
-        templates.timestamp = Some(template("{t}", Place::Timestamp));
+        templates.partition = Some(template("{p}", TemplateTarget::Partition));
+        templates.timestamp = Some(template("{t}", TemplateTarget::Timestamp));
         let mut router = router(templates, &[("p", INT4), ("t", TIMESTAMPTZ)]);
         record_of(&mut router, &[text(partition), text(timestamp)])
     };
@@ -259,7 +260,7 @@ fn partition_and_timestamp_are_numbers_of_their_range() {
         assert!(error.to_string().contains(why), "{error}");
     }
     let mut templates = value_route("v");
-    templates.timestamp = Some(template("{b}", Place::Timestamp));
+    templates.timestamp = Some(template("{b}", TemplateTarget::Timestamp));
     let error = announce(&mut Router::new(templates), &relation(&[("b", BOOL)])).unwrap_err();
     assert!(
         error.to_string().ends_with(
@@ -376,7 +377,7 @@ fn members_are_json_by_the_type_of_their_column() {
 
 #[test]
 fn objects_nest_and_leave_out_members() {
-    let member = |text| Member::Template(template(text, Place::Member));
+    let member = |text| Member::Template(template(text, TemplateTarget::Member));
     let object = |members: Vec<(&str, Member)>| {
         let members = members.into_iter();
         let members = members.map(|(name, member)| (name.to_owned(), member));
@@ -419,7 +420,7 @@ fn missing_columns_are_refused() {
          \"event_typ\"?"
     );
     let header = Templates {
-        headers: vec![("x".to_owned(), template("{none}", Place::Header))],
+        headers: vec![("x".to_owned(), template("{none}", TemplateTarget::Header))],
         ..value_route("v")
     };
     let id = Templates {
@@ -474,7 +475,7 @@ fn address(topic: &str, routing_key: &str) -> Address {
     let part = |key, text| {
         Some(AddressPart {
             key,
-            template: template(text, Place::Address),
+            template: template(text, TemplateTarget::Address),
             tokens: None,
         })
     };
@@ -491,7 +492,7 @@ fn each_value_is_one_token_of_a_subject_or_the_row_is_unroutable() {
     let subject = |tokens| {
         let part = AddressPart {
             key: "sink.x.subject",
-            template: template("events.v1.{type | lower}.{region}", Place::Address),
+            template: template("events.v1.{type | lower}.{region}", TemplateTarget::Address),
             tokens: Some(tokens),
         };
         Address {

@@ -256,7 +256,7 @@ fn cut(text: &mut String, field: &str) {
 
 /// A state of a core: an index into [`Automaton`]'s states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct State(u32);
+pub(crate) struct StateId(u32);
 
 struct KnownState {
     /// The values that the core was created with.
@@ -270,11 +270,11 @@ struct KnownState {
 /// All known states and steps of cores, see the [module](self).
 pub(crate) struct Automaton {
     states: Vec<KnownState>,
-    numbers: HashMap<u128, State, FastBuildHasher>,
-    steps: HashMap<(State, Input), (State, Output), FastBuildHasher>,
-    starts: HashMap<Start, State, FastBuildHasher>,
+    numbers: HashMap<u128, StateId, FastBuildHasher>,
+    steps: HashMap<(StateId, Input), (StateId, Output), FastBuildHasher>,
+    starts: HashMap<Start, StateId, FastBuildHasher>,
     /// The steps of the walk that is being recorded, if one is.
-    walk: Option<Vec<(State, Input, State, Output)>>,
+    walk: Option<Vec<(StateId, Input, StateId, Output)>>,
 }
 
 impl Automaton {
@@ -289,7 +289,7 @@ impl Automaton {
     }
 
     /// Returns the state of a new core.
-    pub(crate) fn start(&mut self, start: Start) -> State {
+    pub(crate) fn start(&mut self, start: Start) -> StateId {
         if let Some(state) = self.starts.get(&start) {
             return *state;
         }
@@ -301,10 +301,10 @@ impl Automaton {
     /// Returns the state after `input`, and the core's answer; or the core's error.
     pub(crate) fn step(
         &mut self,
-        state: State,
+        state: StateId,
         input: Input,
         log: &Log,
-    ) -> Result<(State, Output), String> {
+    ) -> Result<(StateId, Output), String> {
         let step = match self.steps.get(&(state, input)) {
             Some(step) => *step,
             None => self.execute(state, input, log)?,
@@ -317,10 +317,10 @@ impl Automaton {
 
     fn execute(
         &mut self,
-        state: State,
+        state: StateId,
         input: Input,
         log: &Log,
-    ) -> Result<(State, Output), String> {
+    ) -> Result<(StateId, Output), String> {
         let from = &self.states[state.0 as usize];
         let mut machine = Machine::fresh(from.start);
         for earlier in &from.inputs {
@@ -337,7 +337,7 @@ impl Automaton {
         Ok((next, output))
     }
 
-    pub(crate) fn view(&self, state: State) -> &View {
+    pub(crate) fn view(&self, state: StateId) -> &View {
         &self.states[state.0 as usize].view
     }
 
@@ -351,12 +351,12 @@ impl Automaton {
         machine: &Machine,
         start: Start,
         inputs: impl FnOnce() -> Vec<Input>,
-    ) -> State {
+    ) -> StateId {
         let snapshot = machine.snapshot();
         if let Some(state) = self.numbers.get(&snapshot) {
             return *state;
         }
-        let state = State(u32::try_from(self.states.len()).expect("memory ends before"));
+        let state = StateId(u32::try_from(self.states.len()).expect("memory ends before"));
         self.numbers.insert(snapshot, state);
         self.states.push(KnownState {
             start,
@@ -376,7 +376,7 @@ impl Automaton {
     /// steps.
     pub(crate) fn audit(&mut self, log: &Log) -> usize {
         let walk = self.walk.take().expect("a walk was recorded");
-        let mut live: Option<(State, Machine)> = None;
+        let mut live: Option<(StateId, Machine)> = None;
         let mut steps = 0;
         for (from, input, to, output) in walk {
             let mut machine = match live.take() {

@@ -3,7 +3,7 @@
 //! slot back, and crashes, up to a number of faults.
 //!
 //! - `core.rs`: the real `Core`, and why the search covers all its states;
-//! - `log.rs`, `world.rs`, `step.rs`: the server, the broker, and the pipeline between them;
+//! - `log.rs`, `system.rs`, `step.rs`: the server, the broker, and the pipeline between them;
 //! - `search.rs`: the search;
 //! - `mistake.rs`: planted mistakes that the search must find, to show that it can find them.
 //!
@@ -37,7 +37,7 @@ mod log;
 mod mistake;
 mod search;
 mod step;
-mod world;
+mod system;
 
 use std::time::Instant;
 
@@ -45,7 +45,7 @@ use crate::core::Automaton;
 use crate::log::{Log, TransactionSpec, foreign, rows};
 use crate::mistake::Mistake;
 use crate::search::{Counterexample, Extent, search};
-use crate::world::{Model, World};
+use crate::system::{Model, System};
 
 fn model(log: &[TransactionSpec], faults: u8, drains: u8, mistake: Option<Mistake>) -> Model {
     Model {
@@ -165,14 +165,14 @@ fn a_separate_core_does_the_same() {
     let mut steps = 0;
     for _ in 0..3_000 {
         model.core.record();
-        let mut world = World::new(&model);
+        let mut system = System::new(&model);
         for _ in 0..80 {
             let mut actions = Vec::new();
-            world.actions(&model, &mut actions);
+            system.actions(&model, &mut actions);
             let Some(action) = random.choice(&actions) else {
                 break;
             };
-            world = world
+            system = system
                 .step(*action, &mut model)
                 .expect("no promise is broken");
         }

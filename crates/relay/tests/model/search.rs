@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 
 use crate::fingerprint::{FastBuildHasher, short_fingerprint};
-use crate::world::{Action, Model, World};
+use crate::system::{Action, Model, System};
 
 /// A path to a broken promise.
 pub(crate) struct Counterexample {
@@ -53,7 +53,7 @@ struct Search {
 
 /// Searches all states from the initial one.
 pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
-    let root = World::new(model);
+    let root = System::new(model);
     let mut search = Search {
         numbers: HashMap::from_iter([(short_fingerprint(&root), 0)]),
         parents: vec![(0, Action::Connect, 0)],
@@ -65,15 +65,15 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
     let mut transitions = 0;
     let mut ends = 0;
     let mut actions = Vec::new();
-    while let Some(world) = frontier.pop_front() {
+    while let Some(system) = frontier.pop_front() {
         let here = search.offsets.len() as u32;
         search.offsets.push(search.progress.len());
         let depth = search.parents[here as usize].2 + 1;
         actions.clear();
-        world.actions(model, &mut actions);
+        system.actions(model, &mut actions);
         let mut stuck = true;
         for &action in &actions {
-            let next = world
+            let next = system
                 .step(action, model)
                 .and_then(|next| next.check(model).map(|()| next));
             let next = match next {
@@ -84,7 +84,7 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
                     return Err(describe(model, &path, what));
                 }
             };
-            if next == world {
+            if next == system {
                 continue;
             }
             transitions += 1;
@@ -105,7 +105,7 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
         search.reaches_end.push(stuck);
         if stuck {
             ends += 1;
-            if let Err(what) = world.check_end(model) {
+            if let Err(what) = system.check_end(model) {
                 return Err(describe(model, &search.path(here), what));
             }
         }
@@ -159,14 +159,14 @@ impl Search {
 
 /// Describes each step of the path.
 fn describe(model: &mut Model, path: &[Action], what: String) -> Counterexample {
-    let mut world = World::new(model);
+    let mut system = System::new(model);
     let mut lines = Vec::new();
     for action in path {
-        let mut line = world.describe(*action, model);
-        match world.step(*action, model) {
+        let mut line = system.describe(*action, model);
+        match system.step(*action, model) {
             Ok(next) => {
                 let _ = write!(line, "  [{}]", next.summary(model));
-                world = next;
+                system = next;
             }
             Err(broken) => debug_assert_eq!(broken, what),
         }

@@ -1,14 +1,14 @@
 //! The effect of each action: the pipeline's part as in `crates/relay/src/pipeline`, the rest as by
 //! servers and brokers.
 
-use crate::core::{Input, Output, Start, State};
+use crate::core::{Input, Output, Start, StateId};
 use crate::log::Piece;
 use crate::mistake::Mistake;
-use crate::world::{Action, Connection, Model, Phase, Process, Queue, SinkSession, World};
+use crate::system::{Action, Connection, Model, Phase, Process, Queue, SinkSession, System};
 
-impl World {
-    /// Returns the world after `action`, or the broken promise.
-    pub(crate) fn step(&self, action: Action, model: &mut Model) -> Result<World, String> {
+impl System {
+    /// Returns the system after `action`, or the broken promise.
+    pub(crate) fn step(&self, action: Action, model: &mut Model) -> Result<System, String> {
         let mut next = self.clone();
         match action {
             Action::Connect => next.connect(model)?,
@@ -434,7 +434,7 @@ impl World {
             first: None,
         };
         let core = self.sink().core;
-        let (renewed, _): (State, _) = model.step(core, Input::NewSink(start))?;
+        let (renewed, _): (StateId, _) = model.step(core, Input::NewSink(start))?;
         if renewed == model.core.start(start) {
             Ok(())
         } else {

@@ -2,11 +2,11 @@
 //!
 //! Lookup tables are read before any template, into [`Reader::shared`].
 
-use walrelay_event_router::{Lookups, Place, Template, TemplateError, TemplateProblem};
+use walrelay_event_router::{Lookups, Template, TemplateError, TemplateProblem, TemplateTarget};
 use walrelay_settings::{AlreadyReported, Entry, Origin, Reader, Type, Value, ValueKind};
 
 /// Reads a template; `false` is not allowed.
-pub(super) fn template(place: Place) -> Type<Template> {
+pub(super) fn template(place: TemplateTarget) -> Type<Template> {
     Type::new(ValueKind::Template, move |reader, path, entry| {
         let template = parse(reader, path, entry, place)?;
         template.ok_or_else(|| reader.wrong_type(path, entry))
@@ -14,7 +14,7 @@ pub(super) fn template(place: Place) -> Type<Template> {
 }
 
 /// Reads a template that must not be the empty text.
-pub(super) fn full_template(place: Place, why: &'static str) -> Type<Template> {
+pub(super) fn full_template(place: TemplateTarget, why: &'static str) -> Type<Template> {
     let template = template(place);
     Type::new(
         ValueKind::Template,
@@ -26,7 +26,7 @@ pub(super) fn full_template(place: Place, why: &'static str) -> Type<Template> {
 }
 
 /// Reads a template, or `false` for none.
-pub(super) fn template_or_false(place: Place) -> Type<Part> {
+pub(super) fn template_or_false(place: TemplateTarget) -> Type<Part> {
     Type::new(ValueKind::Template, move |reader, path, entry| {
         parse(reader, path, entry, place).map(Part)
     })
@@ -50,7 +50,7 @@ pub(super) fn parse(
     reader: &mut Reader<'_>,
     path: &str,
     entry: &Entry,
-    place: Place,
+    place: TemplateTarget,
 ) -> Result<Option<Template>, AlreadyReported> {
     match &entry.value {
         Value::Text(text) => {

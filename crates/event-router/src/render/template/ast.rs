@@ -15,7 +15,7 @@ pub type Lookups = BTreeMap<String, BTreeMap<String, String>>;
 
 /// The part of a record that a template makes. It decides what NULL means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum TemplateTarget {
     /// The topic. NULL: the row is unroutable.
     Topic,
     /// A part of the sink's address. NULL: the row is unroutable.
@@ -123,7 +123,7 @@ impl Filter {
     }
 }
 
-impl Place {
+impl TemplateTarget {
     /// Returns the part in words, if it cannot be left out.
     pub(super) const fn always_present(self) -> Option<&'static str> {
         match self {

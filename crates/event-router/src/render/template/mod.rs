@@ -17,7 +17,7 @@
 //! A template is parsed once ([`Template`]), compiled to indexes of columns once per table
 //! (`compile`), and rendered into the router's scratch buffer for each row.
 //!
-//! The [`Place`] of a template decides what NULL means. Within a longer text NULL is a fault,
+//! The [`TemplateTarget`] of a template decides what NULL means. Within a longer text NULL is a fault,
 //! unless the filter `default` replaces it.
 
 mod address;
@@ -30,7 +30,7 @@ mod preset;
 mod templates;
 
 pub use address::{Address, AddressPart};
-pub use ast::{Lookups, Member, Object, Place, Template, Tokens, ValueTemplate};
+pub use ast::{Lookups, Member, Object, Template, TemplateTarget, Tokens, ValueTemplate};
 pub(crate) use compile::{Compiler, Text};
 pub use error::{TemplateError, TemplateProblem};
 pub(crate) use filter::base64;

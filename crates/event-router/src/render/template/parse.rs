@@ -3,7 +3,8 @@
 use std::str::FromStr;
 
 use super::ast::{
-    Argument, FILTERS, Filter, Lookups, Piece, Place, Template, begins_name, continues_name,
+    Argument, FILTERS, Filter, Lookups, Piece, Template, TemplateTarget, begins_name,
+    continues_name,
 };
 use super::error::{TemplateError, TemplateProblem as P};
 use super::filter::Op;
@@ -14,7 +15,7 @@ type Result<T> = std::result::Result<T, TemplateError>;
 
 impl Template {
     /// Parses a template for a place. All its lookup tables must be in `lookups`.
-    pub fn parse(text: &str, place: Place, lookups: &Lookups) -> Result<Self> {
+    pub fn parse(text: &str, place: TemplateTarget, lookups: &Lookups) -> Result<Self> {
         Parser::read(text, Some((place, lookups)))
     }
 }
@@ -38,13 +39,13 @@ impl P {
 struct Parser<'t> {
     text: Cursor<'t>,
     /// The place of the template and the lookup tables, if known.
-    place: Option<(Place, &'t Lookups)>,
+    place: Option<(TemplateTarget, &'t Lookups)>,
     /// Position of the first filter `optional`.
     optional: Option<usize>,
 }
 
 impl<'t> Parser<'t> {
-    fn read(text: &'t str, place: Option<(Place, &'t Lookups)>) -> Result<Template> {
+    fn read(text: &'t str, place: Option<(TemplateTarget, &'t Lookups)>) -> Result<Template> {
         let mut parser = Self {
             text: Cursor::new(text),
             place,
@@ -54,7 +55,10 @@ impl<'t> Parser<'t> {
         let Some((place, _)) = place else {
             return Ok(template);
         };
-        let needed = matches!(place, Place::Topic | Place::Partition | Place::Timestamp);
+        let needed = matches!(
+            place,
+            TemplateTarget::Topic | TemplateTarget::Partition | TemplateTarget::Timestamp
+        );
         match (parser.optional, place.always_present()) {
             _ if needed && template.constant().as_deref() == Some("") => P::Empty.at(1),
             (Some(position), Some(what)) => P::NothingToLeaveOut(what).at(position),
@@ -354,18 +358,22 @@ mod tests {
     fn places_have_rules() {
         let lookups = Lookups::from([("topics".to_owned(), BTreeMap::new())]);
         let check = |text, place| Template::parse(text, place, &lookups);
-        assert!(check("{a | lookup('topics')}", Place::Topic).is_ok());
-        assert!(check("", Place::Key).is_ok());
-        assert!(check("", Place::Address).is_ok());
-        for place in [Place::Member, Place::Header, Place::Partition] {
+        assert!(check("{a | lookup('topics')}", TemplateTarget::Topic).is_ok());
+        assert!(check("", TemplateTarget::Key).is_ok());
+        assert!(check("", TemplateTarget::Address).is_ok());
+        for place in [
+            TemplateTarget::Member,
+            TemplateTarget::Header,
+            TemplateTarget::Partition,
+        ] {
             assert!(check("{a | optional}", place).is_ok());
         }
         for place in [
-            Place::Topic,
-            Place::Address,
-            Place::Key,
-            Place::Value,
-            Place::Timestamp,
+            TemplateTarget::Topic,
+            TemplateTarget::Address,
+            TemplateTarget::Key,
+            TemplateTarget::Value,
+            TemplateTarget::Timestamp,
         ] {
             let error = check("{a | optional}", place).unwrap_err();
             assert!(error.to_string().contains("cannot be left out"), "{error}");
@@ -374,16 +382,16 @@ mod tests {
             "there is no lookup table \"topic\"; did you mean \"topics\"?; tables are topics";
         let alone = "optional can only stand where the column is all there is";
         for (text, place, position, problem) in [
-            ("{a | lookup('topic')}", Place::Topic, 6, table),
-            ("", Place::Topic, 1, "it is empty"),
-            ("{''}", Place::Topic, 1, "it is empty"),
+            ("{a | lookup('topic')}", TemplateTarget::Topic, 6, table),
+            ("", TemplateTarget::Topic, 1, "it is empty"),
+            ("{''}", TemplateTarget::Topic, 1, "it is empty"),
             (
                 "{a | optional | text}",
-                Place::Header,
+                TemplateTarget::Header,
                 6,
                 "optional must be the last filter",
             ),
-            ("x{a | optional}", Place::Header, 7, alone),
+            ("x{a | optional}", TemplateTarget::Header, 7, alone),
         ] {
             let error = check(text, place).unwrap_err();
             assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! A configuration could contain the same route; [`Preset::routes`] parses the texts.
 
-use super::ast::{Lookups, Member, Object, Place, Template, ValueTemplate};
+use super::ast::{Lookups, Member, Object, Template, TemplateTarget, ValueTemplate};
 use super::error::TemplateError;
 use super::templates::Templates;
 
@@ -89,10 +89,10 @@ impl Preset {
         let none = Lookups::new();
         let template = |text, place| Template::parse(text, place, &none);
         let value = match self.value {
-            PresetValue::Text(text) => ValueTemplate::Text(template(text, Place::Value)?),
+            PresetValue::Text(text) => ValueTemplate::Text(template(text, TemplateTarget::Value)?),
             PresetValue::Object(members) => {
                 let members = members.iter().map(|(name, text)| {
-                    let member = Member::Template(template(text, Place::Member)?);
+                    let member = Member::Template(template(text, TemplateTarget::Member)?);
                     Ok(((*name).to_owned(), member))
                 });
                 ValueTemplate::Object(Object {
@@ -103,11 +103,11 @@ impl Preset {
         let headers = self
             .headers
             .iter()
-            .map(|(name, text)| Ok(((*name).to_owned(), template(text, Place::Header)?)));
+            .map(|(name, text)| Ok(((*name).to_owned(), template(text, TemplateTarget::Header)?)));
         Ok(Templates {
             id: Some(self.id.to_owned()),
-            topic: template(self.topic, Place::Topic)?,
-            key: Some(template(self.key, Place::Key)?),
+            topic: template(self.topic, TemplateTarget::Topic)?,
+            key: Some(template(self.key, TemplateTarget::Key)?),
             value,
             headers: headers.collect::<Result<_, _>>()?,
             partition: None,

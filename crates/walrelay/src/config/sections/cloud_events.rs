@@ -1,7 +1,7 @@
 //! `[router.cloudevents]`, and the checks of a schema registry against it and the route.
 
 use walrelay_event_router::{
-    CloudEventMode, CloudEvents, Converter, Lookups, Place, Template, ValueFormat,
+    CloudEventMode, CloudEvents, Converter, Lookups, Template, TemplateTarget, ValueFormat,
 };
 use walrelay_settings::{AlreadyReported, Key, Reader, Section, choice, section, text};
 
@@ -36,7 +36,7 @@ pub(super) struct Keys at "router.cloudevents" {
 }
 
 fn attribute() -> Key<Option<Template>> {
-    full_template(Place::Header, "an attribute must not be empty").optional()
+    full_template(TemplateTarget::Header, "an attribute must not be empty").optional()
 }
 
 fn has_mode(reader: &Reader<'_>) -> bool {

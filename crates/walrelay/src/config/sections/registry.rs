@@ -1,7 +1,7 @@
 //! `[router.registry]`: values in a schema registry's wire format.
 
 use walrelay_event_router::{
-    Lookups, Place, SubjectNames, Template, ValueFormat, ValueSchema, WireFormat,
+    Lookups, SubjectNames, Template, TemplateTarget, ValueFormat, ValueSchema, WireFormat,
 };
 use walrelay_http_client::one_url;
 use walrelay_schema_registry::{RegistryLogin, RegistrySettings, SchemaFile};
@@ -36,7 +36,7 @@ pub(super) struct Keys at "router.registry" {
     /// The name of a value's subject: `<topic>-value`, `<record>` or `<topic>-<record>`.
     "subject" subjects: SubjectNames = choice(SUBJECTS).or("topic");
     /// The name of the record, for subjects that contain it.
-    "record" record: Option<Template> = full_template(Place::Topic, "a record's name is not empty").optional();
+    "record" record: Option<Template> = full_template(TemplateTarget::Topic, "a record's name is not empty").optional();
     /// Whether the relay registers the schemas of `[router.registry.schemas]`.
     "register" register: bool = boolean().or("false");
     /// The user of HTTP basic authentication.

@@ -1,7 +1,7 @@
 //! `[router.route]` and `[router.lookup]`: templates that replace parts of a preset.
 
 use walrelay_event_router::{
-    Lookups, Member, Object, Place, Preset, Template, Templates, ValueTemplate,
+    Lookups, Member, Object, Preset, Template, TemplateTarget, Templates, ValueTemplate,
 };
 use walrelay_postgres_source::table_name::{owned_identifier as column, quoted};
 use walrelay_settings::{AlreadyReported, Entry, Reader, Section, Value, section, text};
@@ -21,17 +21,17 @@ pub(super) struct Keys at "router.route" {
     /// The column of the event's id.
     "id" id: Option<String> = text(column).optional();
     /// The topic.
-    "topic" topic: Option<Template> = template(Place::Topic).optional();
+    "topic" topic: Option<Template> = template(TemplateTarget::Topic).optional();
     /// The key; `false` is the null key for all.
-    "key" key: Option<Part> = template_or_false(Place::Key).optional();
+    "key" key: Option<Part> = template_or_false(TemplateTarget::Key).optional();
     /// The value; or a section, `[router.route.value]`, with a JSON object's members.
-    "value" value: Option<Template> = template(Place::Value).optional();
+    "value" value: Option<Template> = template(TemplateTarget::Value).optional();
     /// A section, `[router.route.headers]`, with a template for each header; `false` for none.
     "headers" no_headers: Option<()> = only_false().optional();
     /// The partition's number; without it the key decides.
-    "partition" partition: Option<Part> = template_or_false(Place::Partition).optional();
+    "partition" partition: Option<Part> = template_or_false(TemplateTarget::Partition).optional();
     /// A point in time, or milliseconds since 1970. Unset: the time of production.
-    "timestamp" timestamp: Option<Part> = template_or_false(Place::Timestamp).optional();
+    "timestamp" timestamp: Option<Part> = template_or_false(TemplateTarget::Timestamp).optional();
 }
 }
 
@@ -160,7 +160,8 @@ fn member(reader: &mut Reader<'_>, path: &str, entry: &Entry) -> Result<Member, 
         Value::Bool(value) => Member::Boolean(*value),
         Value::Integer(number) => Member::Integer(*number),
         _ => Member::Template(
-            templates::parse(reader, path, entry, Place::Member)?.ok_or(AlreadyReported)?,
+            templates::parse(reader, path, entry, TemplateTarget::Member)?
+                .ok_or(AlreadyReported)?,
         ),
     })
 }
@@ -174,7 +175,7 @@ fn headers(reader: &mut Reader<'_>) -> Option<Vec<(String, Template)>> {
     let mut headers = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let path = format!("{HEADERS}.{name}");
-        match templates::parse(reader, &path, &entry, Place::Header) {
+        match templates::parse(reader, &path, &entry, TemplateTarget::Header) {
             Ok(Some(template)) => headers.push((name, template)),
             Ok(None) => _ = reader.wrong_type(&path, &entry),
             Err(AlreadyReported) => {}

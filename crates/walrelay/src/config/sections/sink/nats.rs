@@ -1,6 +1,6 @@
 //! NATS JetStream. Its section is in `walrelay-nats-sink`, but the template of the subject.
 
-use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template, Tokens};
+use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, choice, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
@@ -15,7 +15,7 @@ section! {
 #[derive(Debug)]
 struct SubjectKeys at "sink.nats" {
     /// The subject, in which the value of each column is one token. Unset: the topic of the route.
-    "subject" subject: Option<Template> = template(Place::Address).optional();
+    "subject" subject: Option<Template> = template(TemplateTarget::Address).optional();
     /// What becomes of a value that is no token (empty, or with `.`, `*`, `>`, blanks or control characters). `poison`: the event is unroutable. `replace`: `_` takes the place of each such character, and two keys may meet in one subject.
     "invalid_tokens" invalid_tokens: Tokens = choice(TOKENS).or("poison");
 }

@@ -1,6 +1,6 @@
 //! RabbitMQ. Its section is in `walrelay-rabbitmq-sink`, but the templates of its address.
 
-use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template};
+use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
@@ -13,9 +13,9 @@ section! {
 #[derive(Debug)]
 struct AddressKeys at "sink.rabbitmq" {
     /// The exchange; `""` is the default exchange. Unset: the topic of the route.
-    "exchange" exchange: Option<Template> = template(Place::Address).optional();
+    "exchange" exchange: Option<Template> = template(TemplateTarget::Address).optional();
     /// The routing key. Unset: the empty one, for exchanges that do not look at it.
-    "routing_key" routing_key: Option<Template> = template(Place::Address).optional();
+    "routing_key" routing_key: Option<Template> = template(TemplateTarget::Address).optional();
 }
 }
 

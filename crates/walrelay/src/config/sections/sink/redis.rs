@@ -1,6 +1,6 @@
 //! Redis. Its section is in `walrelay-redis-sink`, but the template of the stream.
 
-use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template};
+use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget};
 use walrelay_redis_sink::{RedisKind, RedisSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
@@ -13,7 +13,7 @@ section! {
 #[derive(Debug)]
 struct StreamKeys at "sink.redis" {
     /// The key of the stream. Unset: the topic of the route.
-    "stream" stream: Option<Template> = template(Place::Address).optional();
+    "stream" stream: Option<Template> = template(TemplateTarget::Address).optional();
 }
 }
 

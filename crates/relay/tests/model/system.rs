@@ -1,4 +1,4 @@
-//! The world around the core, as a value: the server and its slot, the connection, the broker, the
+//! The system around the core, as a value: the server and its slot, the connection, the broker, the
 //! sink, and the state of the pipeline (`crates/relay/src/pipeline`). An [`Action`] is what can
 //! happen next; `step.rs` has its effect.
 //!
@@ -9,7 +9,7 @@
 //!   most one is under way: a second one would only replace it.
 //! - Acknowledgements set bits in the ring at once; the core collects them later.
 //! - The records in flight of a dropped sink may reach the broker at any later time, as one request
-//!   for each partition ([`World::late`]), or never.
+//!   for each partition ([`System::late`]), or never.
 //! - A restart of the server sets the slot to any position since the last one that is certainly on
 //!   disk.
 //! - Of a broker's log only what the checks need is kept: the number of first deliveries, and the
@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 
 use walrelay_sink::EventPosition;
 
-use crate::core::{Automaton, Input, Output, State, View};
+use crate::core::{Automaton, Input, Output, StateId, View};
 use crate::log::{Log, Piece};
 use crate::mistake::Mistake;
 
@@ -39,7 +39,11 @@ impl Model {
         self.mistake == Some(mistake)
     }
 
-    pub(crate) fn step(&mut self, state: State, input: Input) -> Result<(State, Output), String> {
+    pub(crate) fn step(
+        &mut self,
+        state: StateId,
+        input: Input,
+    ) -> Result<(StateId, Output), String> {
         let step = self.core.step(state, input, &self.log);
         step.map_err(|error| format!("the core stops at a sound stream: {error}"))
     }
@@ -112,7 +116,7 @@ impl Action {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct World {
+pub(crate) struct System {
     /// The slot's `confirmed_flush_lsn`.
     pub(crate) slot: u16,
     /// The slot's position that is certainly on disk.
@@ -197,7 +201,7 @@ impl Connection {
 /// A sink with its core, see `src/pipeline/session/sink_session.rs`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SinkSession {
-    pub(crate) core: State,
+    pub(crate) core: StateId,
     pub(crate) queues: [Queue; 2],
     /// A bit for each transaction whose Commit was received.
     pub(crate) complete: u8,
@@ -225,7 +229,7 @@ impl Queue {
     }
 }
 
-impl World {
+impl System {
     pub(crate) fn new(model: &Model) -> Self {
         Self {
             slot: model.log.start,
