@@ -178,7 +178,7 @@ pub(crate) fn in_turns(ctx: &mut Context, rounds: usize, shared_file: bool) -> O
 }
 
 /// A key in its topic.
-type Place<'a> = (&'a str, Option<&'a [u8]>);
+type TopicKey<'a> = (&'a str, Option<&'a [u8]>);
 
 /// What a displaced relay delivered after the other relay had delivered later events.
 #[derive(Debug, Default)]
@@ -192,12 +192,12 @@ pub(crate) struct Late {
 impl Late {
     pub(crate) fn of(committed: &[Committed], records: &[Delivered]) -> Self {
         let numbers: HashMap<&str, i64> = committed.iter().map(|r| (&*r.id, r.number)).collect();
-        let mut latest: HashMap<Place<'_>, i64> = HashMap::new();
+        let mut latest: HashMap<TopicKey<'_>, i64> = HashMap::new();
         for row in committed {
             let number = latest.entry((&row.topic, row.key.as_deref())).or_default();
             *number = row.number.max(*number);
         }
-        let mut last: HashMap<Place<'_>, (i64, i64)> = HashMap::new();
+        let mut last: HashMap<TopicKey<'_>, (i64, i64)> = HashMap::new();
         for record in records {
             let number = record.id.as_deref().and_then(|id| numbers.get(id));
             let found = (record.offset, number.copied().unwrap_or_default());
@@ -205,7 +205,7 @@ impl Late {
             let known = last.entry(place).or_insert(found);
             *known = found.max(*known);
         }
-        let stale = |(place, number): (&Place<'_>, &i64)| {
+        let stale = |(place, number): (&TopicKey<'_>, &i64)| {
             last.get(place).is_none_or(|(_, last)| last != number)
         };
         Self {

@@ -16,7 +16,7 @@ use walrelay_sink_client::Unroutable;
 use crate::config::HttpConfig;
 use crate::error::HttpError;
 use crate::request::check_headers;
-use crate::worker::{Shared, State, Worker, target};
+use crate::worker::{Shared, SharedState, Worker, target};
 
 /// The memory of a queued record beside its bytes.
 const RECORD_OVERHEAD: usize = 512;
@@ -61,7 +61,7 @@ impl SinkFactory for HttpSinkFactory {
         let max_retrying = self.config.max_retrying_keys as usize;
         let shared = Arc::new(Shared {
             window: Window::new(options.max_in_flight_records, options.max_in_flight_bytes),
-            state: Mutex::new(State {
+            state: Mutex::new(SharedState {
                 queues: KeyQueues::new(max_retrying),
                 open: 0,
                 deadline: None,

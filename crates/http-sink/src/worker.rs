@@ -26,13 +26,13 @@ use crate::request::request;
 /// The state that a sink and its thread share.
 pub(crate) struct Shared {
     pub(crate) window: Window,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<SharedState>,
     /// Notified when a record was queued, or the sink closes.
     pub(crate) wake: Notify,
     pub(crate) stats: Arc<SinkStats>,
 }
 
-pub(crate) struct State {
+pub(crate) struct SharedState {
     pub(crate) queues: KeyQueues,
     /// Records that are accepted and not reported.
     pub(crate) open: usize,
@@ -301,7 +301,7 @@ impl Worker {
     }
 
     /// Makes a record in flight be sent again after a pause, which grows with its refusals.
-    fn send_again(&self, state: &mut State, seq: u64, now: Instant, after: Option<Duration>) {
+    fn send_again(&self, state: &mut SharedState, seq: u64, now: Instant, after: Option<Duration>) {
         let options = &self.config.options;
         let queued = state.queues.in_flight(seq);
         let refusals = queued.map_or(0, |queued| queued.refusals.min(30));
@@ -318,7 +318,7 @@ impl Worker {
 
     fn fail_later(
         &mut self,
-        mut state: std::sync::MutexGuard<'_, State>,
+        mut state: std::sync::MutexGuard<'_, SharedState>,
         seq: u64,
         reason: String,
         disposition: Disposition,

@@ -13,7 +13,7 @@ use walrelay_sink_client::Apart;
 use crate::RabbitmqError;
 use crate::client::Login;
 use crate::client::read_back::Delivered;
-use crate::client::stream::{Place, StreamConsumer, StreamError};
+use crate::client::stream::{StartOffset, StreamConsumer, StreamError};
 use crate::failures::{Change, bindings_failure, changed, stream_failure};
 use crate::management::{Management, Reached, Routes};
 
@@ -111,7 +111,7 @@ async fn follow(
     patience: Duration,
 ) -> Result<Option<(Followed, i64)>, StreamError> {
     let open = async |place| StreamConsumer::open(login, name, place, None, patience).await;
-    let mut first = match open(Place::First).await {
+    let mut first = match open(StartOffset::First).await {
         Err(StreamError::Missing(_)) => return Ok(None),
         opened => opened?,
     };
@@ -122,7 +122,7 @@ async fn follow(
     let Some(first_offset) = start else {
         return Ok(Some((followed(name, first, None, 0, patience), 0)));
     };
-    let mut last = open(Place::LastChunk).await?;
+    let mut last = open(StartOffset::LastChunk).await?;
     // The last chunk may not be committed yet.
     last.wait().await?;
     let mut end = first_offset;
@@ -139,10 +139,10 @@ async fn follow(
     }
     first.close().await;
     if from_ms == i64::MAX {
-        let consumer = open(Place::Offset(end)).await?;
+        let consumer = open(StartOffset::Offset(end)).await?;
         return Ok(Some((followed(name, consumer, None, end, patience), end)));
     }
-    let since = Place::Since(from_ms.unsigned_abs() / 1000);
+    let since = StartOffset::Since(from_ms.unsigned_abs() / 1000);
     let known = Some(end.saturating_sub(1));
     let consumer = StreamConsumer::open(login, name, since, known, patience).await?;
     let found = consumer.first().map(|message| message.record.offset);
@@ -243,7 +243,7 @@ impl Followed {
         anchor: Option<Anchor>,
         next: i64,
     ) -> Result<StreamConsumer, Problem> {
-        let place = Place::Offset(anchor.map_or(next, |anchor| anchor.offset));
+        let place = StartOffset::Offset(anchor.map_or(next, |anchor| anchor.offset));
         let opened = StreamConsumer::open(login, &self.name, place, None, self.patience).await;
         let consumer = opened.map_err(|error| match error {
             StreamError::Missing(_) | StreamError::NoStream(_) => Problem::Changed(Change::Deleted),

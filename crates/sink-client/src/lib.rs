@@ -5,7 +5,7 @@
 //!   [`Stream`]: what a connection is then. [`within`]: bounds a wait.
 //! - [`ConnectError`], [`ClientError`]: why there is no connection. [`certificate_fault`]: what is
 //!   wrong with a certificate.
-//! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`State`]:
+//! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`SinkState`]:
 //!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
 //! - [`Refused`]: the records of a connection that are refused for good. [`Unroutable`]: since when an event has no place to go.
@@ -37,7 +37,7 @@ pub use certificates::certificate_fault;
 pub use connect::{ClientError, ConnectError, Servers, Stream, within};
 pub use reconnects::{Connected, Reconnects, pause};
 pub use refused::Refused;
-pub use shared::{FOREVER, Failure, Queue, Shared, State};
+pub use shared::{FOREVER, Failure, Queue, Shared, SinkState};
 pub use thread::SinkThread;
 pub use tls::client_config;
 pub use unroutable::{RefusedRecord, Unroutable};

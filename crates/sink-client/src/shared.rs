@@ -104,7 +104,7 @@ impl Failure {
 
 /// The state of a sink. Only the thread removes records.
 #[derive(Debug)]
-pub struct State<Q> {
+pub struct SinkState<Q> {
     /// Accepted records.
     pub records: Q,
     /// Why nothing can be sent at the moment.
@@ -119,7 +119,7 @@ pub struct State<Q> {
 
 /// The state that a sink and its thread share. `S`: the settings of the kind of sink.
 pub struct Shared<Q, S> {
-    state: Mutex<State<Q>>,
+    state: Mutex<SinkState<Q>>,
     /// Wakes the thread: a record came, or the sink closes.
     pub wake: Notify,
     /// The bounds of the records in flight.
@@ -141,7 +141,7 @@ impl<Q: Queue, S> Shared<Q, S> {
         deliveries: Arc<dyn Deliveries>,
     ) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(SinkState {
                 records,
                 obstacle: None,
                 refusal: None,
@@ -157,7 +157,7 @@ impl<Q: Queue, S> Shared<Q, S> {
     }
 
     /// Locks the state.
-    pub fn state(&self) -> MutexGuard<'_, State<Q>> {
+    pub fn state(&self) -> MutexGuard<'_, SinkState<Q>> {
         lock(&self.state)
     }
 

@@ -25,7 +25,7 @@ use crate::sync::lock;
 /// when the relay takes the slot over from another one, which may have parked keys meanwhile. Each
 /// [`require_reading`](Self::require_reading) asks for one more reading, which begins later.
 pub struct Parking {
-    state: Mutex<State>,
+    state: Mutex<ParkingState>,
     /// The number of open dead letters. It is usually 0, and then a query costs one load.
     open: AtomicUsize,
     /// The number of readings that were required.
@@ -38,7 +38,7 @@ pub struct Parking {
 }
 
 #[derive(Default)]
-struct State {
+struct ParkingState {
     open: HashMap<EventPosition, ParkedKey>,
     /// Resolved dead letters whose repeat may still be read. A repeat is ignored.
     resolved: HashSet<EventPosition>,

@@ -41,11 +41,11 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct SchemaRegistry {
     server: HttpServer,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RegistryState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     /// Subject, kind and schema. The id is the index plus one; the last entry of a subject is its
     /// latest version.
     schemas: Vec<(String, String, String)>,
@@ -79,7 +79,7 @@ impl SchemaRegistry {
     }
 
     fn listen(address: Option<ReservedAddress>, certificate: Option<&Issued>) -> Self {
-        let state = Arc::<Mutex<State>>::default();
+        let state = Arc::<Mutex<RegistryState>>::default();
         let server = HttpServer::start(address, certificate, {
             let state = Arc::clone(&state);
             move |request| answer(&state, request)
@@ -119,7 +119,7 @@ impl SchemaRegistry {
         self.state().asked.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         lock(&self.state)
     }
 }
@@ -130,7 +130,7 @@ impl Drop for SchemaRegistry {
     }
 }
 
-fn answer(state: &Mutex<State>, request: HttpRequest) -> HttpAnswer {
+fn answer(state: &Mutex<RegistryState>, request: HttpRequest) -> HttpAnswer {
     let asked = Asked {
         authorization: request.header("authorization").map(str::to_owned),
         body: serde_json::from_slice(&request.body).unwrap_or_default(),
@@ -159,7 +159,7 @@ fn answer(state: &Mutex<State>, request: HttpRequest) -> HttpAnswer {
     Some((format!("{status} Answer\r\n{kind}"), body))
 }
 
-impl State {
+impl RegistryState {
     fn register(&mut self, subject: &str, kind: &str, schema: &str) -> u32 {
         let known = self.id(subject, kind, schema);
         known.unwrap_or_else(|| {

@@ -45,7 +45,7 @@ const WAITER: &[u8] = b"w";
 
 /// The place at which reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StartOffset {
     First,
     /// Behind the last message.
     Next,
@@ -126,7 +126,7 @@ impl StreamConsumer {
     pub(crate) async fn open(
         login: &Arc<Login>,
         stream: &str,
-        place: Place,
+        place: StartOffset,
         known: Option<i64>,
         patience: Duration,
     ) -> Result<Self, StreamError> {
@@ -145,7 +145,7 @@ impl StreamConsumer {
         login: &Arc<Login>,
         host: usize,
         stream: &str,
-        (place, known): (Place, Option<i64>),
+        (place, known): (StartOffset, Option<i64>),
         patience: Duration,
     ) -> Result<Self, StreamError> {
         let connection = connect(login, host).await?;
@@ -168,7 +168,7 @@ impl StreamConsumer {
             in_round: 0,
             is_at_end: false,
             prefetch: match place {
-                Place::LastChunk => PREFETCH_AT_END,
+                StartOffset::LastChunk => PREFETCH_AT_END,
                 _ => PREFETCH,
             },
         };
@@ -187,7 +187,7 @@ impl StreamConsumer {
     /// Waits until the first messages are there, or none seems to be.
     async fn settle(&mut self, known: Option<i64>) -> Result<(), StreamError> {
         let mut out = Vec::new();
-        let place = known.map_or(Place::Next, Place::Offset);
+        let place = known.map_or(StartOffset::Next, StartOffset::Offset);
         put_consume(&mut out, &self.stream, WAITER, place);
         self.has_waiter = true;
         self.ask(&out, 1).await?;
@@ -450,7 +450,7 @@ fn put_cancel(out: &mut Vec<u8>) {
 ///
 /// RabbitMQ refuses the argument `x-stream-offset` if the queue is no stream: it closes the channel
 /// before it takes a message.
-fn put_consume(out: &mut Vec<u8>, stream: &str, tag: &[u8], place: Place) {
+fn put_consume(out: &mut Vec<u8>, stream: &str, tag: &[u8], place: StartOffset) {
     put_method(out, CHANNEL, (60, 20), |out| {
         out.extend_from_slice(&[0, 0]);
         put_short(out, stream.as_bytes());
@@ -464,11 +464,11 @@ fn put_consume(out: &mut Vec<u8>, stream: &str, tag: &[u8], place: Place) {
                 out.extend_from_slice(&number);
             };
             match place {
-                Place::First => put_member(out, name, Some(b"first")),
-                Place::Next => put_member(out, name, Some(b"next")),
-                Place::LastChunk => put_member(out, name, Some(b"last")),
-                Place::Since(seconds) => number(b'T', seconds.to_be_bytes()),
-                Place::Offset(offset) => number(b'l', offset.to_be_bytes()),
+                StartOffset::First => put_member(out, name, Some(b"first")),
+                StartOffset::Next => put_member(out, name, Some(b"next")),
+                StartOffset::LastChunk => put_member(out, name, Some(b"last")),
+                StartOffset::Since(seconds) => number(b'T', seconds.to_be_bytes()),
+                StartOffset::Offset(offset) => number(b'l', offset.to_be_bytes()),
             }
         });
     });
@@ -532,7 +532,7 @@ mod tests {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let login = Arc::new(server.login());
         let limit = Duration::from_secs(60);
-        let opened = StreamConsumer::open(&login, "q", Place::First, None, limit);
+        let opened = StreamConsumer::open(&login, "q", StartOffset::First, None, limit);
         let opened = runtime.unwrap().block_on(opened);
         let Err(error @ StreamError::Version(_)) = opened.map(|_| ()) else {
             panic!("it is asked");

@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 4 << 20;
 
 /// The place of a stream: streams of one place can be written by one transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ServerSlot {
     /// The number of the server.
     pub(crate) server: usize,
     /// The hash slot; 0 if there is no cluster.
@@ -176,16 +176,16 @@ impl Link {
     }
 
     /// Finds the place of a stream.
-    pub(crate) fn place(&self, stream: &str) -> Result<Place, RedisError> {
+    pub(crate) fn place(&self, stream: &str) -> Result<ServerSlot, RedisError> {
         let Some(View { map, .. }) = &self.cluster else {
-            return Ok(Place::default());
+            return Ok(ServerSlot::default());
         };
         let slot = slot(stream.as_bytes());
         let server = map.master_of(slot).ok_or_else(|| {
             let why = Refusal::Reconnect("no node of the cluster serves the slot of a stream");
             not_ready(self.address(), b"CLUSTERDOWN", why)
         })?;
-        Ok(Place { server, slot })
+        Ok(ServerSlot { server, slot })
     }
 
     /// Returns the connection to the server that has a stream.
@@ -193,7 +193,7 @@ impl Link {
         &mut self,
         stream: &str,
     ) -> Result<&mut Connection, RedisError> {
-        let Place { server, .. } = self.place(stream)?;
+        let ServerSlot { server, .. } = self.place(stream)?;
         self.open(server).await
     }
 

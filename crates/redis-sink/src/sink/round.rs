@@ -3,7 +3,7 @@
 use super::entry::NewId;
 use super::plan::Head;
 use crate::client::error::ProtocolError;
-use crate::client::link::Place;
+use crate::client::link::ServerSlot;
 use crate::client::resp::Reply;
 
 pub(super) const WRONG: ProtocolError =
@@ -60,13 +60,13 @@ impl Part {
 
 impl Round {
     /// Divides records by their places.
-    pub(super) fn new(heads: Vec<Head>, ids: Vec<Option<NewId>>, places: &[Place]) -> Self {
+    pub(super) fn new(heads: Vec<Head>, ids: Vec<Option<NewId>>, places: &[ServerSlot]) -> Self {
         let mut parts: Vec<Part> = Vec::new();
         // Those of one place stay in the order of the queue.
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|at| places[*at]);
         for records in order.chunk_by(|one, other| places[*one] == places[*other]) {
-            let Some(Place { server, .. }) = records.first().map(|at| places[*at]) else {
+            let Some(ServerSlot { server, .. }) = records.first().map(|at| places[*at]) else {
                 continue;
             };
             if parts.last().is_none_or(|part| part.server != server) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::entry::{EntryId, NewId};
-use crate::client::link::Place;
+use crate::client::link::ServerSlot;
 
 /// The most streams that are remembered.
 const MAX_STREAMS: usize = 10_000;
@@ -13,7 +13,7 @@ const MAX_STREAMS: usize = 10_000;
 pub(super) struct Stream {
     pub(super) name: Box<str>,
     /// Where it is, as of the current round.
-    pub(super) place: Place,
+    pub(super) place: ServerSlot,
     /// The newest id that the stream has ever had; `None`: the server must be asked.
     pub(super) newest: Option<EntryId>,
     /// The newest id of a record that was delivered; `None`: none is known.
@@ -76,7 +76,7 @@ impl Streams {
         self.numbers.insert(name.into(), number);
         self.all.push(Stream {
             name: name.into(),
-            place: Place::default(),
+            place: ServerSlot::default(),
             newest: None,
             delivered: None,
             repeats: false,

@@ -126,7 +126,7 @@ pub(crate) struct StdoutSink {
 struct Shared {
     /// The lines that are queued, or are being written and reported.
     window: Window,
-    state: Mutex<State>,
+    state: Mutex<WriterState>,
     /// Notified when lines are queued, or the sink closes: wakes the writer.
     work: Condvar,
     /// Notified when all records are reported, or the writer has ended: wakes `shut_down`.
@@ -134,7 +134,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct WriterState {
     /// Lines for the next batch.
     lines: Vec<u8>,
     /// The records of `lines`, in order.
@@ -184,7 +184,7 @@ impl StdoutSink {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             window,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(WriterState::default()),
             work: Condvar::new(),
             idle: Condvar::new(),
         });
@@ -286,7 +286,7 @@ impl Drop for StdoutSink {
     }
 }
 
-impl State {
+impl WriterState {
     /// Refuses records after a failed write.
     fn check_usable(&self, topic: &Arc<str>) -> Result<(), SendError> {
         match &self.broken {
@@ -305,7 +305,7 @@ impl State {
 fn write_batches(mut out: impl Write, shared: &Shared, deliveries: &dyn Deliveries) {
     let mut batch = Vec::new();
     loop {
-        let idle = |state: &mut State| state.queued.is_empty() && state.life == Life::Open;
+        let idle = |state: &mut WriterState| state.queued.is_empty() && state.life == Life::Open;
         let woken = shared.work.wait_while(lock(&shared.state), idle);
         let mut state = woken.unwrap_or_else(PoisonError::into_inner);
         if state.life == Life::Ended || state.queued.is_empty() {

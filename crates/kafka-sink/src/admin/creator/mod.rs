@@ -67,12 +67,12 @@ pub(crate) struct TopicCreator {
 /// The topics that the sink requests from the thread.
 #[derive(Default)]
 struct Requests {
-    state: Mutex<State>,
+    state: Mutex<CreatorState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct CreatorState {
     topics: HashMap<Arc<str>, TopicStatus>,
     /// Why the last attempt did not create a pending topic.
     obstacle: Option<Obstacle>,
@@ -180,7 +180,7 @@ impl Requests {
     /// Waits for pending topics; returns an empty list after `wait`, and `None` if the thread must
     /// stop.
     fn next(&self, wait: Duration) -> Option<Vec<Arc<str>>> {
-        let pending = |state: &State| -> Vec<Arc<str>> {
+        let pending = |state: &CreatorState| -> Vec<Arc<str>> {
             let pending = |(name, status): (&Arc<str>, &TopicStatus)| {
                 (*status == TopicStatus::Pending).then(|| Arc::clone(name))
             };

@@ -59,7 +59,7 @@ pub(crate) struct PartitionGate {
     /// The topic's number in the sink.
     topic: usize,
     keyless: Keyless,
-    state: Mutex<State>,
+    state: Mutex<GateState>,
 }
 
 /// Partitioning of records without a key.
@@ -119,7 +119,7 @@ pub(crate) struct Offer {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     in_flight: InFlight,
     /// The sequence number of the unplaced record, and the number of its producer.
     unplaced: Option<(u64, u32)>,
@@ -217,7 +217,7 @@ impl Partition {
     }
 }
 
-impl State {
+impl GateState {
     /// Counts a record as in flight if its producer may send it to the partition now, and else as
     /// queued.
     fn admit(&mut self, partition: i32, offer: Offer) -> Result<(), HoldQueue> {
@@ -315,7 +315,7 @@ impl PartitionGate {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GateState> {
         lock(&self.state)
     }
 
