@@ -6,4 +6,4 @@ mod source;
 
 pub use prune::{Prune, prune};
 pub use retention::{Retention, RetentionKeys, retention};
-pub use source::{SnapshotMode, Source, source};
+pub use source::{SnapshotMode, SourceSection, source};

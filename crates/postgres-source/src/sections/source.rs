@@ -37,7 +37,7 @@ const SNAPSHOTS: &[(&str, SnapshotMode)] = &[
 section! {
 /// `[source]`.
 #[derive(Debug, Clone)]
-pub struct Source at "source" {
+pub struct SourceSection at "source" {
     /// [Where Postgres is](#the-url). This or `url_file`.
     "url" url: SecretString = secret(postgres_url).required("\"postgres://relay:${PGPASSWORD}@localhost:5432/app\"");
     /// A file of the password, for a URL without one.
@@ -82,7 +82,7 @@ pub struct Source at "source" {
 }
 }
 
-impl Source {
+impl SourceSection {
     /// Returns the time without data from the server after which the connection counts as dead.
     pub fn receive_timeout(&self) -> Duration {
         self.receive_timeout.unwrap_or(self.wal_sender_timeout)
@@ -96,8 +96,8 @@ const TABLES_HELP: Option<&str> =
 ///
 /// # Errors
 /// If a problem was reported to `reader`.
-pub fn source(reader: &mut Reader<'_>) -> Result<Source, AlreadyReported> {
-    let source = Source::read(reader)?;
+pub fn source(reader: &mut Reader<'_>) -> Result<SourceSection, AlreadyReported> {
+    let source = SourceSection::read(reader)?;
     if source.password.is_some() && has_password(source.url.expose_secret()) {
         let path = "source.password_file";
         let what = format!("the URL has a password, and `{path}` is set: keep one of them");
@@ -117,7 +117,7 @@ pub fn source(reader: &mut Reader<'_>) -> Result<Source, AlreadyReported> {
 }
 
 /// Checks the keys of snapshots.
-fn snapshot(reader: &mut Reader<'_>, source: &Source) -> Result<(), AlreadyReported> {
+fn snapshot(reader: &mut Reader<'_>, source: &SourceSection) -> Result<(), AlreadyReported> {
     if source.mark_sent.is_some() && source.snapshot != SnapshotMode::Unsent {
         let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: rows from before the slot would be \
                     marked that nobody sent";

@@ -39,7 +39,7 @@ pub use walrelay_settings::{ConfigError, Location, Problem};
 
 pub use sections::{
     BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune,
-    Retention, Router, SinkConfig, SnapshotMode, Source, sink_names,
+    Retention, RouterConfig, SinkConfig, SnapshotMode, SourceSection, sink_names,
 };
 pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]
@@ -65,9 +65,9 @@ pub struct Config {
 #[derive(Debug, Clone)]
 pub struct PipelineConfig {
     /// `[source]`: the Postgres server, slot, publication and tables.
-    pub source: Source,
+    pub source: SourceSection,
     /// `[router]`: how rows become records.
-    pub router: Router,
+    pub router: RouterConfig,
     /// `[router.cloudevents]`: how records become CloudEvents; `None`: they do not.
     pub cloud_events: Option<CloudEvents>,
     /// Name of the header that carries each event's position. Not empty, and no other header has

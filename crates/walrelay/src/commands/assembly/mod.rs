@@ -33,7 +33,7 @@ use crate::failures;
 use sink::{configured_sink, refused};
 
 /// Reads the connection string of `[source] url` with the password and the password file.
-pub(crate) fn conn_info(source: &config::Source, env: Env<'_>) -> Result<ConnInfo, Failure> {
+pub(crate) fn conn_info(source: &config::SourceSection, env: Env<'_>) -> Result<ConnInfo, Failure> {
     let mut info: ConnInfo = source
         .url
         .expose_secret()
@@ -56,10 +56,10 @@ pub(crate) fn with_passfile(mut info: ConnInfo, env: Env<'_>) -> ConnInfo {
     info
 }
 
-pub(crate) fn route(router: &config::Router) -> Route {
+pub(crate) fn route(router: &config::RouterConfig) -> Route {
     match router {
-        config::Router::Debezium(debezium) => Route::from(debezium_options(debezium)),
-        config::Router::Templates(templates) => Route::from((**templates).clone()),
+        config::RouterConfig::Debezium(debezium) => Route::from(debezium_options(debezium)),
+        config::RouterConfig::Templates(templates) => Route::from((**templates).clone()),
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn router(config: &PipelineConfig) -> Result<(Router, Option<Messages
 fn messages(config: &PipelineConfig) -> Option<Messages> {
     let prefix = config.source.messages.as_deref()?;
     let named = match &config.router {
-        config::Router::Debezium(debezium) => {
+        config::RouterConfig::Debezium(debezium) => {
             let options = &debezium.options;
             vec![
                 (&options.event_id, MessageMember::Id),
@@ -130,7 +130,7 @@ fn messages(config: &PipelineConfig) -> Option<Messages> {
             ]
         }
         // The other templates may read any column; messages have the columns that presets read.
-        config::Router::Templates(templates) => {
+        config::RouterConfig::Templates(templates) => {
             let id = templates.id.iter();
             id.map(|id| (id, MessageMember::Id)).collect()
         }
@@ -142,8 +142,8 @@ fn messages(config: &PipelineConfig) -> Option<Messages> {
 /// Describes the database objects that the relay needs.
 pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
     let mut columns = match &config.router {
-        config::Router::Debezium(debezium) => debezium.options.columns(),
-        config::Router::Templates(templates) => {
+        config::RouterConfig::Debezium(debezium) => debezium.options.columns(),
+        config::RouterConfig::Templates(templates) => {
             templates.columns().into_iter().map(str::to_owned).collect()
         }
     };
@@ -169,7 +169,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         pass_over: config.source.pass_over.clone(),
         columns,
         column_names: config.column_names.clone(),
-        by_templates: matches!(config.router, config::Router::Templates(_)),
+        by_templates: matches!(config.router, config::RouterConfig::Templates(_)),
         messages: config.source.messages.clone(),
         create: config.source.create,
         failover: config.source.failover,
@@ -207,16 +207,16 @@ pub(crate) fn carrier(config: &PipelineConfig, others: &[String]) -> Carrier {
 /// Returns the column with the id of events; `None` if the route names none.
 pub(crate) fn id_column(config: &PipelineConfig) -> Option<&String> {
     match &config.router {
-        config::Router::Debezium(debezium) => Some(&debezium.options.event_id),
-        config::Router::Templates(templates) => templates.id.as_ref(),
+        config::RouterConfig::Debezium(debezium) => Some(&debezium.options.event_id),
+        config::RouterConfig::Templates(templates) => templates.id.as_ref(),
     }
 }
 
 /// Describes the rows of the tables that a snapshot reads, and their order.
 pub(crate) fn selection(config: &PipelineConfig) -> Selection {
     let time = match &config.router {
-        config::Router::Debezium(debezium) => debezium.options.event_timestamp.clone(),
-        config::Router::Templates(_) => None,
+        config::RouterConfig::Debezium(debezium) => debezium.options.event_timestamp.clone(),
+        config::RouterConfig::Templates(_) => None,
     };
     Selection {
         unsent: config.source.snapshot == SnapshotMode::Unsent,
@@ -336,8 +336,8 @@ pub(crate) fn settings(
         backoff_max: delivery.backoff.max,
         poison: poison_policy(config, parking),
         on_update: match &config.router {
-            config::Router::Debezium(debezium) => debezium.on_update,
-            config::Router::Templates(_) => OnUpdate::default(),
+            config::RouterConfig::Debezium(debezium) => debezium.on_update,
+            config::RouterConfig::Templates(_) => OnUpdate::default(),
         },
         schemas,
         sent_rows: None,

@@ -16,7 +16,7 @@ use super::consumer;
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
 use crate::commands::{CommandResult, Env, load, print_as};
-use crate::config::{PipelineConfig, Router};
+use crate::config::{PipelineConfig, RouterConfig};
 use crate::failures;
 
 /// The comment above the function `outbox.emit` in scripts.
@@ -97,7 +97,7 @@ impl fmt::Display for Done {
 /// Returns the outbox tables to create. `None`: the route consists of templates, which do not say
 /// what the columns are for; a table for them must exist.
 fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable> {
-    let Router::Debezium(debezium) = &config.router else {
+    let RouterConfig::Debezium(debezium) = &config.router else {
         return None;
     };
     let times = config.cloud_events.iter().flat_map(|of| &of.time);

@@ -7,7 +7,7 @@ use walrelay_settings::{AlreadyReported, Key, Reader, Section, choice, section, 
 
 use crate::config::templates::full_template;
 
-use super::router::Router;
+use super::router::RouterConfig;
 
 const MODE: &str = "router.cloudevents.mode";
 const CONTENT_TYPE: &str = "router.cloudevents.datacontenttype";
@@ -89,7 +89,7 @@ pub(super) fn cloud_events(
 /// Notes settings that cannot be combined with a schema registry.
 pub(super) fn with_registry(
     reader: &mut Reader<'_>,
-    router: Option<&Router>,
+    router: Option<&RouterConfig>,
     events: Option<&CloudEvents>,
 ) {
     if events.is_some_and(|events| events.mode == CloudEventMode::Structured) {
@@ -99,7 +99,7 @@ pub(super) fn with_registry(
         );
         reader.conflict(MODE, what);
     }
-    if let Some(Router::Debezium(debezium)) = router
+    if let Some(RouterConfig::Debezium(debezium)) = router
         && let Converter::Json(json) = &debezium.options.value_converter
         && json.schemas
     {

@@ -16,13 +16,13 @@ use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section
 
 pub use debezium::Debezium;
 pub use delivery::{BackoffLimits, Delivery, Guarantee, Poison};
-pub use router::Router;
+pub use router::RouterConfig;
 pub(crate) use sink::{DEFAULT_KIND, Sample, sample};
 pub use sink::{SinkConfig, sink_names};
 #[cfg(test)]
 pub(crate) use sink::{SinkSection, SinkSettings, StdoutSection, descriptions};
 pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel};
-pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, Source};
+pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, SourceSection};
 
 use super::{Config, PipelineConfig, ProcessConfig};
 
@@ -36,7 +36,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     }
     let mut declared = Vec::new();
     for section in [
-        rows::<Source>,
+        rows::<SourceSection>,
         rows::<router::Keys>,
         rows::<router::PositionHeader>,
         rows::<route::Keys>,
@@ -89,7 +89,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let position_header = router::position_header(reader, router.as_ref().ok(), events);
     let sink = sink::sink(reader);
     let topic = match (&router, &sink) {
-        (Ok(Router::Debezium(debezium)), Ok(sink)) => {
+        (Ok(RouterConfig::Debezium(debezium)), Ok(sink)) => {
             debezium::check_topic(reader, debezium, |topic| sink.topic_problem(topic))
         }
         _ => Ok(()),

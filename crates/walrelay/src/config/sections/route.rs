@@ -233,7 +233,7 @@ fn insert(object: &mut Object, path: &[String], member: Member) -> bool {
 mod tests {
     use super::*;
     use crate::config::tests::cases;
-    use crate::config::{Config, Router};
+    use crate::config::{Config, RouterConfig};
 
     const REST: &str =
         "[source]\nurl = \"postgres://db/app\"\ntables = [\"o\"]\n[sink]\nkind = \"stdout\"\n";
@@ -244,8 +244,8 @@ mod tests {
         let whole = format!("{text}\n{REST}");
         match Config::parse(&whole, "t.toml", &set, &env) {
             Ok(config) => match config.pipeline.router {
-                Router::Templates(templates) => Ok(*templates),
-                Router::Debezium(_) => panic!("Debezium's"),
+                RouterConfig::Templates(templates) => Ok(*templates),
+                RouterConfig::Debezium(_) => panic!("Debezium's"),
             },
             Err(error) => {
                 let problems = error.problems().iter();

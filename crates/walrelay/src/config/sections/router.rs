@@ -14,7 +14,7 @@ use super::route;
 
 /// `[router]`.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Router {
+pub enum RouterConfig {
     /// Preset `debezium`.
     Debezium(Box<Debezium>),
     /// Another preset, or none, with the changes of `[router.route]`.
@@ -22,7 +22,7 @@ pub enum Router {
 }
 
 /// Without templates, which may contain values of environment variables.
-impl fmt::Debug for Router {
+impl fmt::Debug for RouterConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Debezium(debezium) => debezium.fmt(f),
@@ -80,11 +80,11 @@ fn header_name(name: &str) -> Result<String, String> {
     not_empty(name, "the name of a header must not be empty")
 }
 
-pub(super) fn router(reader: &mut Reader<'_>) -> Result<Router, AlreadyReported> {
+pub(super) fn router(reader: &mut Reader<'_>) -> Result<RouterConfig, AlreadyReported> {
     match Keys::read(reader)?.preset {
         PresetKey::Debezium => {
             route::refuse_templates(reader);
-            debezium::debezium(reader).map(|debezium| Router::Debezium(Box::new(debezium)))
+            debezium::debezium(reader).map(|debezium| RouterConfig::Debezium(Box::new(debezium)))
         }
         PresetKey::Templates(preset) => templates(reader, Some(preset)),
         PresetKey::Custom => templates(reader, None),
@@ -102,26 +102,29 @@ pub(super) fn former_columns(reader: &mut Reader<'_>) {
     }
 }
 
-fn templates(reader: &mut Reader<'_>, preset: Option<Preset>) -> Result<Router, AlreadyReported> {
-    route::templates(reader, preset).map(|templates| Router::Templates(Box::new(templates)))
+fn templates(
+    reader: &mut Reader<'_>,
+    preset: Option<Preset>,
+) -> Result<RouterConfig, AlreadyReported> {
+    route::templates(reader, preset).map(|templates| RouterConfig::Templates(Box::new(templates)))
 }
 
 /// Returns the name of the header that carries each event's position. No other header of the
 /// records may have it.
 pub(super) fn position_header(
     reader: &mut Reader<'_>,
-    router: Option<&Router>,
+    router: Option<&RouterConfig>,
     events: Option<&CloudEvents>,
 ) -> Result<Option<String>, AlreadyReported> {
     let Some(name) = PositionHeader::read(reader)?.name else {
         return Ok(None);
     };
     let of_route = match router {
-        Some(Router::Debezium(debezium)) => {
+        Some(RouterConfig::Debezium(debezium)) => {
             debezium.options.has_header(&name)
                 || debezium.context_headers && name.starts_with("__debezium.context.")
         }
-        Some(Router::Templates(templates)) => {
+        Some(RouterConfig::Templates(templates)) => {
             templates.headers.iter().any(|(known, _)| *known == name)
         }
         None => false,

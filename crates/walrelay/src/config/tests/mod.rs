@@ -132,7 +132,7 @@ fn with_section(section: &str, lines: &str) -> String {
 
 /// Returns the options of a configuration whose router is Debezium's.
 fn debezium(config: &Config) -> &Debezium {
-    let Router::Debezium(debezium) = &config.pipeline.router else {
+    let RouterConfig::Debezium(debezium) = &config.pipeline.router else {
         panic!("{:?}", config.pipeline.router)
     };
     debezium

@@ -31,7 +31,7 @@ fn a_minimal_configuration_gets_the_defaults() {
     );
     assert_eq!(
         config.pipeline.router,
-        Router::Debezium(Box::new(Debezium {
+        RouterConfig::Debezium(Box::new(Debezium {
             options: Options::default(),
             context_headers: false,
             on_update: walrelay_relay::OnUpdate::Warn,
@@ -151,7 +151,7 @@ format = "json"
     );
     assert_eq!(
         config.pipeline.router,
-        Router::Debezium(Box::new(Debezium {
+        RouterConfig::Debezium(Box::new(Debezium {
             options: Options {
                 event_id: "event_id".to_owned(),
                 event_key: "agg".to_owned(),

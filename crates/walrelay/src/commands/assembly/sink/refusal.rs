@@ -4,7 +4,7 @@ use walrelay_event_router::Placement;
 use walrelay_sink::{Ability, SinkKind};
 
 use crate::cli::{Exit, Failure};
-use crate::config::{PipelineConfig, Router};
+use crate::config::{PipelineConfig, RouterConfig};
 
 /// Creates the failure that the sink lacks an ability.
 pub(crate) fn refused(id: &'static str, sink: &dyn SinkKind, ability: Ability) -> Failure {
@@ -29,7 +29,7 @@ pub(crate) fn check_abilities(config: &PipelineConfig, sink: &dyn SinkKind) -> R
 /// Returns the abilities that a configuration asks for, each with the key that asks.
 fn asked(config: &PipelineConfig) -> Vec<(Ability, &'static str)> {
     let of_router = match &config.router {
-        Router::Debezium(debezium) => {
+        RouterConfig::Debezium(debezium) => {
             let options = &debezium.options;
             let mut additional = options.additional.iter();
             [
@@ -50,7 +50,7 @@ fn asked(config: &PipelineConfig) -> Vec<(Ability, &'static str)> {
                 ),
             ]
         }
-        Router::Templates(templates) => [
+        RouterConfig::Templates(templates) => [
             (
                 templates.partition.is_some(),
                 Ability::Partitions,

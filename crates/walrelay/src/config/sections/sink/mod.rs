@@ -25,7 +25,7 @@ pub(crate) use stdout::StdoutSection;
 
 /// The kinds of sinks. What a new kind needs besides a line here: "A kind of sink" in
 /// `docs/ARCHITECTURE.md`.
-const KINDS: &[Kind] = &[
+const KINDS: &[KindEntry] = &[
     kind::<walrelay_kafka_sink::KafkaSection>(),
     #[cfg(feature = "http")]
     kind::<walrelay_http_sink::HttpSection>(),
@@ -118,7 +118,7 @@ pub(crate) struct Sample {
 type AnySettings = Arc<dyn SinkSettings>;
 
 /// A kind of sink: a line of the table.
-struct Kind {
+struct KindEntry {
     description: &'static KindDescription,
     open: &'static [(&'static str, ValueKind)],
     sample: Option<Sample>,
@@ -127,14 +127,14 @@ struct Kind {
     topic_problem: fn(&str) -> Option<String>,
 }
 
-const fn kind<T: SinkSection>() -> Kind {
+const fn kind<T: SinkSection>() -> KindEntry {
     fn read<T: SinkSection>(
         reader: &mut Reader<'_>,
         chosen: bool,
     ) -> Result<AnySettings, AlreadyReported> {
         Ok(Arc::new(T::read(reader, chosen)?))
     }
-    Kind {
+    KindEntry {
         description: T::DESCRIPTION,
         open: T::OPEN,
         sample: T::SAMPLE,
@@ -153,7 +153,7 @@ pub struct SinkConfig {
 }
 
 impl SinkConfig {
-    fn new(kind: &Kind, section: AnySettings) -> Self {
+    fn new(kind: &KindEntry, section: AnySettings) -> Self {
         Self {
             description: kind.description,
             topic_problem: kind.topic_problem,
