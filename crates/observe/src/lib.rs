@@ -3,7 +3,7 @@
 //! # Contents
 //! - [`log_to_stderr`]: the log. [`pipeline_span()`]: names the pipeline of its lines. [`printable()`]:
 //!   text of others, safe for a log and a terminal. [`RecentErrors`]: its last warnings and errors.
-//! - [`RelayEnvironment`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
+//! - [`RunObserver`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
 //!   the figures of it that are logged at the end.
 //! - [`Telemetry`]: all figures of a pipeline's run. [`Pipelines`]: those of a process. [`StatusReport`]: one document of them, which the HTTP
 //!   endpoint serves; [`SlotMonitor`] adds the server's view of the slot.
@@ -25,7 +25,6 @@
 mod background;
 mod batches;
 mod dlq;
-mod environment;
 mod history;
 mod http;
 mod latencies;
@@ -41,6 +40,7 @@ mod printable;
 mod problems;
 mod recent;
 mod report;
+mod run_observer;
 pub mod sections;
 mod setup;
 mod status;
@@ -52,7 +52,6 @@ use walrelay_pgoutput::PgTimestamp;
 
 pub use background::Background;
 pub use dlq::DlqAccess;
-pub use environment::RelayEnvironment;
 pub use http::{EndpointError, start_endpoint};
 pub use latencies::Latencies;
 pub use log::{log_to_stderr, subscriber};
@@ -68,6 +67,7 @@ pub use report::{
     BookmarkReport, EndpointReport, ProblemReport, SinkReport, SlotReport, SnapshotReport,
     StatusReport,
 };
+pub use run_observer::RunObserver;
 pub use setup::{Setup, SinkSetup};
 pub use walrelay_sink::micros_now;
 

@@ -27,7 +27,7 @@ use crate::sinks::Count;
 /// code of these pipelines once for each source: some 100 kB.
 pub(crate) type CommandPipeline<'o, S> = Pipeline<S, AnySinkFactory, &'o mut dyn Observer>;
 
-/// The environment of a pipeline: calls a function with the progress at each status update.
+/// The observer of a pipeline: calls a function with the progress at each status update.
 pub(crate) struct OnProgress<F>(pub(crate) F);
 
 impl<F: FnMut(&Progress) + Send> Observer for OnProgress<F> {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_observe::{
-    Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RelayEnvironment,
-    Setup, SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
+    Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver, Setup,
+    SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::{
     CopySource, Marking, Poller, PostgresError, PostgresSource, ROLLING, SnapshotProgress,
@@ -58,13 +58,13 @@ impl<'a> RelayRun<'a> {
     /// `stop` is called on the pipeline's runtime. Returns the latencies.
     pub(crate) fn run_until<F: Future<Output = ()>>(
         self,
-        environment: RelayEnvironment,
+        observer: RunObserver,
         stop: impl FnOnce() -> Result<F, Failure>,
     ) -> Result<CommitToAck, Failure> {
         let process = self.process;
         let relay = self.prepare()?;
         let _views = start_views(process, &[&relay])?;
-        relay.run_until(environment, stop)
+        relay.run_until(observer, stop)
     }
 
     /// Makes the sink and the telemetry. Starts nothing.
@@ -159,20 +159,20 @@ impl Relay<'_> {
     /// Relays on this thread until the future that `stop` returns resolves. Returns the latencies.
     pub(super) fn run_until<F: Future<Output = ()>>(
         self,
-        environment: RelayEnvironment,
+        observer: RunObserver,
         stop: impl FnOnce() -> Result<F, Failure>,
     ) -> Result<CommitToAck, Failure> {
         let span = self.span.clone();
-        span.in_scope(|| self.relay_until(environment, stop))
+        span.in_scope(|| self.relay_until(observer, stop))
     }
 
     fn relay_until<F: Future<Output = ()>>(
         self,
-        environment: RelayEnvironment,
+        observer: RunObserver,
         stop: impl FnOnce() -> Result<F, Failure>,
     ) -> Result<CommitToAck, Failure> {
         let (config, sink) = (self.config, &*self.sink);
-        let diverted = environment.count_of_diverted();
+        let diverted = observer.count_of_diverted();
         for warning in sink.warnings() {
             warn!("{}", warning.finding);
         }
@@ -191,7 +191,7 @@ impl Relay<'_> {
         let (factory, stats) = sink.factory(stats);
         if !config.sink.confirms() {
             let source = self.copy_source()?;
-            let relayed = self.relay(source, factory, environment, stop, COPY_DRAINED);
+            let relayed = self.relay(source, factory, observer, stop, COPY_DRAINED);
             return relayed.map_err(copy_failure);
         }
         let mut source = self.slot_source().with_progress(Arc::clone(&self.snapshot));
@@ -206,7 +206,7 @@ impl Relay<'_> {
             DeadLetterWatch::start(sink, topic, self.telemetry.clone()).map_err(no_thread)
         });
         let _dead_letters = watched.transpose()?;
-        self.relay(source, factory, environment, stop, DRAINED)
+        self.relay(source, factory, observer, stop, DRAINED)
     }
 
     /// Makes the source that reads the configured slot and confirms positions in it.
@@ -315,7 +315,7 @@ impl Relay<'_> {
         &self,
         source: S,
         factory: K,
-        environment: RelayEnvironment,
+        observer: RunObserver,
         stop: impl FnOnce() -> Result<F, Failure>,
         drained: &'static str,
     ) -> Result<CommitToAck, Failure>
@@ -348,7 +348,7 @@ impl Relay<'_> {
             source,
             router,
             factory,
-            environment.with_telemetry(telemetry.cloned()),
+            observer.with_telemetry(telemetry.cloned()),
             Settings {
                 sent_rows: self.sent_rows.clone(),
                 ..settings(config, messages, self.parking.clone(), schemas)

@@ -118,10 +118,10 @@ fn send(
     let begun = Instant::now();
     let mut line = ProgressLine::new();
     let shown = Arc::clone(progress);
-    let mut environment =
+    let mut observer =
         OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.rows_in_attempt(), count)));
     print_notice(&format!("resend {id}: {}", rows(count)));
-    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);
     let result = run_until(&mut pipeline, progress.acknowledged())?;
     let elapsed = begun.elapsed().as_secs_f64();
     let records = pipeline.counts().records;

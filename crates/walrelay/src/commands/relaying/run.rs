@@ -1,6 +1,6 @@
 //! `walrelay run`: the relays of a configuration, until a signal asks them to stop.
 
-use walrelay_observe::{RecentErrors, RelayEnvironment, log_to_stderr};
+use walrelay_observe::{RecentErrors, RunObserver, log_to_stderr};
 
 use super::relay::{RelayRun, start_views};
 use super::together::run_together;
@@ -49,7 +49,7 @@ fn relay(config: &Config, accept_gap: bool, errors: RecentErrors, env: Env<'_>) 
     };
     let relay = relay.prepare()?;
     let _views = start_views(&config.process, &[&relay])?;
-    let relays = vec![(relay, RelayEnvironment::new(env))];
+    let relays = vec![(relay, RunObserver::new(env))];
     let relayed = run_together(relays, stop_signal).into_iter();
     let failures: Vec<_> = relayed.filter_map(Result::err).collect();
     if failures.is_empty() {

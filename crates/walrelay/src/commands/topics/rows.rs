@@ -60,8 +60,8 @@ pub(crate) fn route_rows<C: Count>(
         Ok::<_, Failure>(source)
     }))??;
     let factory = any_factory(Counting::new(NullSinkFactory, Arc::clone(count)));
-    let mut environment = OnProgress(|_: &Progress| {});
-    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
+    let mut observer = OnProgress(|_: &Progress| {});
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);
     match run_until(&mut pipeline, progress.acknowledged())?? {
         Outcome::Drained { .. } | Outcome::Unused if progress.is_acknowledged() => Ok(()),
         _ => {

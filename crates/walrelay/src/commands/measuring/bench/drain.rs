@@ -24,9 +24,9 @@ use crate::sinks::Counting;
 /// The measurement ends if no record is acknowledged for twice this time.
 const STALL: Duration = Duration::from_secs(30);
 
-/// The environment of a benchmark's pipeline.
+/// The observer of a benchmark's pipeline.
 #[derive(Debug)]
-pub(super) struct BenchEnvironment {
+pub(super) struct BenchObserver {
     /// When the stream started, and the CPU seconds that this process had used by then.
     started: Option<(Instant, Option<f64>)>,
     /// Notified when the stream starts.
@@ -35,7 +35,7 @@ pub(super) struct BenchEnvironment {
     pub(super) latencies: Latencies,
 }
 
-impl BenchEnvironment {
+impl BenchObserver {
     pub(super) fn new() -> Self {
         Self {
             started: None,
@@ -45,7 +45,7 @@ impl BenchEnvironment {
     }
 }
 
-impl Observer for BenchEnvironment {
+impl Observer for BenchObserver {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
@@ -69,15 +69,9 @@ impl BenchPipeline {
     pub(super) fn with(
         self,
         factory: AnySinkFactory,
-        environment: &mut BenchEnvironment,
+        observer: &mut BenchObserver,
     ) -> CommandPipeline<'_, CopySource> {
-        CommandPipeline::new(
-            self.source,
-            self.router,
-            factory,
-            environment,
-            self.settings,
-        )
+        CommandPipeline::new(self.source, self.router, factory, observer, self.settings)
     }
 }
 
@@ -111,8 +105,8 @@ pub(super) async fn drain(
     let meter = Arc::new(Meter::new(rows));
     let walsender = pipeline.source.walsender();
     let factory = any_factory(Counting::new(factory, Arc::clone(&meter)));
-    let mut environment = BenchEnvironment::new();
-    let mut pipeline = pipeline.with(factory, &mut environment);
+    let mut observer = BenchObserver::new();
+    let mut pipeline = pipeline.with(factory, &mut observer);
     let mut used = (None, None);
     proc::forget_peak();
     let finished = async {
@@ -125,7 +119,7 @@ pub(super) async fn drain(
     let peak = proc::memory("self", "VmHWM");
     ended.map_err(failures::pipeline)?;
     drop(pipeline);
-    let (Some((begun, own)), Some((half, whole))) = (environment.started, meter.times()) else {
+    let (Some((begun, own)), Some((half, whole))) = (observer.started, meter.times()) else {
         return Err(incomplete(meter.count(), rows));
     };
     let seconds = whole.duration_since(begun).as_secs_f64();

@@ -15,7 +15,7 @@ use walrelay_measure::figures::Spread;
 use walrelay_observe::{Latencies, micros_now};
 use walrelay_sink::SinkKind;
 
-use super::drain::{BenchEnvironment, incomplete};
+use super::drain::{BenchObserver, incomplete};
 use super::load::{Schedule, clock_offset};
 use super::needs_topics;
 use super::objects::BenchPipeline;
@@ -55,9 +55,9 @@ pub(super) async fn measure(
 ) -> Result<LatencyResult, Failure> {
     let (rate, rows) = (schedule.rate, schedule.rows());
     let offset = clock_offset(&schedule.info).await?;
-    let mut environment = BenchEnvironment::new();
-    let streaming = Arc::clone(&environment.streaming);
-    let mut pipeline = pipeline.with(sink.factory(None).0, &mut environment);
+    let mut observer = BenchObserver::new();
+    let streaming = Arc::clone(&observer.streaming);
+    let mut pipeline = pipeline.with(sink.factory(None).0, &mut observer);
     let mut loaded = None;
     let load = async {
         streaming.notified().await;
@@ -70,7 +70,7 @@ pub(super) async fn measure(
     Ok(LatencyResult {
         rate,
         rows,
-        acknowledged: spread(&environment.latencies),
+        acknowledged: spread(&observer.latencies),
         consumed: spread(&consumed),
         late_ms: late.as_secs_f64() * 1e3,
     })

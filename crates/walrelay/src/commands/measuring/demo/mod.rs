@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::Level;
-use walrelay_observe::{RecentErrors, RelayEnvironment, colours, log_to_stderr};
+use walrelay_observe::{RecentErrors, RunObserver, colours, log_to_stderr};
 use walrelay_postgres_source::OutboxTable;
 use walrelay_relay::TableName;
 use walrelay_sink::lock;
@@ -272,7 +272,7 @@ fn relay(
         switches: false,
         errors,
     };
-    relay.run_until(RelayEnvironment::notifying(ready), || {
+    relay.run_until(RunObserver::notifying(ready), || {
         Ok(async {
             // The sender is dropped by a demonstration that ends early: stop in both cases.
             let _ = stop.await;

@@ -73,8 +73,8 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
         failed: AtomicBool::new(false),
     };
     let factory = any_factory(Counting::new(sink.factory(None).0, sent));
-    let mut environment = OnProgress(|_: &Progress| {});
-    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
+    let mut observer = OnProgress(|_: &Progress| {});
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);
     let (result, compared) = thread::scope(|scope| {
         let comparer = scope.spawn(|| {
             let compared = compare(args, server, topics, &shared);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::sleep;
 use tracing::debug;
-use walrelay_observe::{RelayEnvironment, log_to_stderr};
+use walrelay_observe::{RunObserver, log_to_stderr};
 use walrelay_postgres_source::ConfirmedError;
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
@@ -75,7 +75,7 @@ pub(super) fn switch(
         switches: true,
         errors,
     };
-    relay.run_until(RelayEnvironment::new(env), || {
+    relay.run_until(RunObserver::new(env), || {
         stop_signal_or(wait_until_confirming(server))
     })?;
     let slot = block_on(Box::pin(async {

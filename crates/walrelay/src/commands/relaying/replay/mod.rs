@@ -196,10 +196,10 @@ fn replay_into(
             note.id, note.from, note.end, note.slot
         ));
     }
-    let mut environment =
+    let mut observer =
         ReplayObserver::new(note, file, Arc::clone(&reading), Arc::clone(&sent), line);
     let factory = any_factory(Counting::new(factory, Arc::clone(&sent)));
-    let mut pipeline = CommandPipeline::new(source, router, factory, &mut environment, settings);
+    let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);
     let begun = Instant::now();
     let result = run_until(&mut pipeline, reading.ended())?;
     let totals = Totals {
@@ -214,7 +214,7 @@ fn replay_into(
     } else {
         "would be sent"
     };
-    finish(result, &reading, environment, &totals, word)
+    finish(result, &reading, observer, &totals, word)
 }
 
 /// Prints the totals, and removes or keeps the note file. `word` says what became of the records of
@@ -222,13 +222,13 @@ fn replay_into(
 fn finish(
     result: Result<Outcome, Failure>,
     reading: &Reading,
-    environment: ReplayObserver,
+    observer: ReplayObserver,
     totals: &Totals<'_>,
     word: &str,
 ) -> Result<(), Failure> {
     match result {
         Ok(Outcome::Drained { .. } | Outcome::Unused) if reading.has_ended() => {
-            environment.finished()?;
+            observer.finished()?;
             totals.print(word);
             Ok(())
         }
@@ -238,12 +238,12 @@ fn finish(
                 Outcome::Incomplete { confirmed, .. } => confirmed,
                 Outcome::Unused => None,
             };
-            let resumable = environment.interrupted(acknowledged);
+            let resumable = observer.interrupted(acknowledged);
             totals.print("acknowledged, and the replay was interrupted,");
             Err(interrupted(totals.id, resumable))
         }
         Err(failure) => {
-            if environment.interrupted(None) {
+            if observer.interrupted(None) {
                 totals.print("acknowledged before it failed,");
                 print_notice(&format!(
                     "resume it: walrelay replay --resume {}",

@@ -16,7 +16,7 @@ use crate::commands::assembly::pipelines::RecordCounts;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::percent_bar;
 
-/// The environment of a replay's pipeline.
+/// The observer of a replay's pipeline.
 #[derive(Debug)]
 pub(super) struct ReplayObserver {
     file: Option<NoteFile>,

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use tokio::sync::watch;
-use walrelay_observe::RelayEnvironment;
+use walrelay_observe::RunObserver;
 
 use super::relay::{CommitToAck, Relay};
 use crate::cli::{Exit, Failure};
@@ -18,7 +18,7 @@ type Relayed = Result<CommitToAck, Failure>;
 /// to stop when the future that `stop` returns resolves; `stop` is called once. Returns the results
 /// in the order of the relays.
 pub(super) fn run_together<F: Future<Output = ()>>(
-    mut relays: Vec<(Relay<'_>, RelayEnvironment)>,
+    mut relays: Vec<(Relay<'_>, RunObserver)>,
     stop: impl FnOnce() -> Result<F, Failure>,
 ) -> Vec<Relayed> {
     let only = if relays.len() == 1 {
@@ -26,16 +26,16 @@ pub(super) fn run_together<F: Future<Output = ()>>(
     } else {
         None
     };
-    if let Some((relay, environment)) = only {
-        return vec![relay.run_until(environment, stop)];
+    if let Some((relay, observer)) = only {
+        return vec![relay.run_until(observer, stop)];
     }
     thread::scope(|scope| {
         let (request, _) = watch::channel(false);
-        let threads = relays.into_iter().map(|(relay, environment)| {
+        let threads = relays.into_iter().map(|(relay, observer)| {
             let mut requested = request.subscribe();
             let running = requested.clone();
             let body = move || {
-                let relayed = relay.run_until(environment, || {
+                let relayed = relay.run_until(observer, || {
                     Ok(async move {
                         // Fails if the sender is gone: this process panics.
                         let _ = requested.wait_for(|requested| *requested).await;

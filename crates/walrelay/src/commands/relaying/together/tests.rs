@@ -156,8 +156,8 @@ fn two_relays_of_a_process_are_told_apart_and_stop_together() {
         assert_eq!(status("orders").errors, []);
         assert_eq!(status("orders").dead_letters.skipped["unroutable"], 0);
     };
-    let environment = || RelayEnvironment::new(&|_| None);
-    let relays = relays.into_iter().map(|relay| (relay, environment()));
+    let observer = || RunObserver::new(&|_| None);
+    let relays = relays.into_iter().map(|relay| (relay, observer()));
     // The future that stops both is polled on this thread, where it may block.
     let relayed = run_together(relays.collect(), || Ok(async { look() }));
     assert_eq!(relayed.len(), 2);

@@ -17,7 +17,7 @@ use super::{Latencies, Telemetry, wall_clock};
 
 /// The pipeline's [`Observer`] in `walrelay run`: clock, log, telemetry, failpoints.
 #[derive(Debug)]
-pub struct RelayEnvironment {
+pub struct RunObserver {
     latencies: Latencies,
     summaries: Summaries,
     state: PipelineState,
@@ -48,8 +48,8 @@ fn die_at(env: &dyn Fn(&str) -> Option<String>) -> Option<(Failpoint, u64)> {
     point.zip(count.parse().ok())
 }
 
-impl RelayEnvironment {
-    /// Creates an environment without telemetry. `env` looks up variables of tests.
+impl RunObserver {
+    /// Creates an observer without telemetry. `env` looks up variables of tests.
     pub fn new(env: &dyn Fn(&str) -> Option<String>) -> Self {
         Self {
             latencies: Latencies::default(),
@@ -120,7 +120,7 @@ impl RelayEnvironment {
     }
 }
 
-impl Observer for RelayEnvironment {
+impl Observer for RunObserver {
     fn wall_clock(&self) -> PgTimestamp {
         wall_clock()
     }
