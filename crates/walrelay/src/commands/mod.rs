@@ -39,9 +39,9 @@ use crate::config::{Config, Log};
 /// The result of a command: success, or the failures to print.
 pub(crate) type CommandResult = Result<(), Vec<Failure>>;
 /// Looks up an environment variable by its name.
-pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type EnvVars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Config, Vec<Failure>> {
+fn load(args: &ConfigArgs, env: EnvVars<'_>) -> Result<Config, Vec<Failure>> {
     Config::load(&args.config, &args.set, env).map_err(Failure::from_config)
 }
 
@@ -57,7 +57,7 @@ fn test_config() -> PipelineConfig {
 
 /// Logs at the configured level, but warnings in place of `info`: the command prints its own
 /// progress.
-fn log_warnings(log: Log, slot: Option<&str>, env: Env<'_>) {
+fn log_warnings(log: Log, slot: Option<&str>, env: EnvVars<'_>) {
     let level = match log.level {
         Level::INFO => Level::WARN,
         level => level,

@@ -27,13 +27,16 @@ use walrelay_sink::{Ability, Parking};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
 
 use crate::cli::{Exit, Failure};
-use crate::commands::Env;
+use crate::commands::EnvVars;
 use crate::config::{self, PipelineConfig, SnapshotMode};
 use crate::failures;
 use sink::{configured_sink, refused};
 
 /// Reads the connection string of `[source] url` with the password and the password file.
-pub(crate) fn conn_info(source: &config::SourceSection, env: Env<'_>) -> Result<ConnInfo, Failure> {
+pub(crate) fn conn_info(
+    source: &config::SourceSection,
+    env: EnvVars<'_>,
+) -> Result<ConnInfo, Failure> {
     let mut info: ConnInfo = source
         .url
         .expose_secret()
@@ -46,7 +49,7 @@ pub(crate) fn conn_info(source: &config::SourceSection, env: Env<'_>) -> Result<
 }
 
 /// Adds the password file that libpq would read: PGPASSFILE, or ~/.pgpass, if it exists.
-pub(crate) fn with_passfile(mut info: ConnInfo, env: Env<'_>) -> ConnInfo {
+pub(crate) fn with_passfile(mut info: ConnInfo, env: EnvVars<'_>) -> ConnInfo {
     if info.passfile.is_none() {
         info.passfile = env("PGPASSFILE")
             .map(PathBuf::from)

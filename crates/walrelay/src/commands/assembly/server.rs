@@ -9,7 +9,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind, SystemIdentity};
 
 use crate::cli::{ConfigArgs, Failure};
 use crate::commands::assembly::{conn_info, sql_session};
-use crate::commands::{Env, load};
+use crate::commands::{EnvVars, load};
 use crate::config::{Config, PipelineConfig, ProcessConfig};
 use crate::failures;
 
@@ -21,7 +21,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn load(args: &ConfigArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
+    pub(crate) fn load(args: &ConfigArgs, env: EnvVars<'_>) -> Result<Self, Vec<Failure>> {
         let Config { pipeline, process } = load(args, env)?;
         let info = conn_info(&pipeline.source, env)?;
         Ok(Self {

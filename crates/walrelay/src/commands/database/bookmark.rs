@@ -15,10 +15,10 @@ use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::database::slots::{advance_slot, drop_slot};
 use crate::commands::terminal::units::{Column, bytes, list_text};
-use crate::commands::{CommandResult, Env, print_line, print_text};
+use crate::commands::{CommandResult, EnvVars, print_line, print_text};
 
 /// Runs `walrelay bookmark`.
-pub(crate) fn bookmark(command: &BookmarkCommand, env: Env<'_>) -> CommandResult {
+pub(crate) fn bookmark(command: &BookmarkCommand, env: EnvVars<'_>) -> CommandResult {
     let config = match command {
         BookmarkCommand::List(args) => &args.list.config,
         BookmarkCommand::Create(args) => &args.change.config,

@@ -15,7 +15,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 use super::consumer;
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
-use crate::commands::{CommandResult, Env, load, print_as};
+use crate::commands::{CommandResult, EnvVars, load, print_as};
 use crate::config::{PipelineConfig, RouterConfig};
 use crate::failures;
 
@@ -24,7 +24,7 @@ const EMIT: &str = "An outbox without a table: services call outbox.emit in the 
                     -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
 
 /// Runs `walrelay init`.
-pub(crate) fn init(args: &InitArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn init(args: &InitArgs, env: EnvVars<'_>) -> CommandResult {
     if args.consumer {
         let sql = consumer::script();
         return Ok(print_as(args.output, &sql, &json!({ "sql": sql }))?);

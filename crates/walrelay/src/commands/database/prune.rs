@@ -11,11 +11,11 @@ use crate::cli::{Exit, Failure, PruneArgs};
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, carrier, dead_letters, not_carried};
 use crate::commands::terminal::confirm::ask_to_continue;
-use crate::commands::{CommandResult, Env, print_as, print_notice};
+use crate::commands::{CommandResult, EnvVars, print_as, print_notice};
 use crate::config::PipelineConfig;
 
 /// Runs `walrelay prune`.
-pub(crate) fn prune(args: &PruneArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
     let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);

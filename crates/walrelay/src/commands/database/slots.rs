@@ -20,10 +20,10 @@ use crate::commands::assembly::server::{Server, failure};
 use crate::commands::assembly::{block_on, changes_rows};
 use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
-use crate::commands::{CommandResult, Env, print_line, print_notice, print_text};
+use crate::commands::{CommandResult, EnvVars, print_line, print_notice, print_text};
 
 /// Runs `walrelay slots`.
-pub(crate) fn slots(command: &SlotsCommand, env: Env<'_>) -> CommandResult {
+pub(crate) fn slots(command: &SlotsCommand, env: EnvVars<'_>) -> CommandResult {
     let config = match command {
         SlotsCommand::List(args) => &args.config,
         SlotsCommand::Create(args) => &args.change.config,

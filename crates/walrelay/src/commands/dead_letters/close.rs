@@ -11,7 +11,8 @@ use walrelay_sink::dead_letters::{
 
 use super::render::{Columns, Destination, DlqTable, Fields, json_line, json_line_to};
 use super::{
-    CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
+    CommandResult, DlqTopic, EnvVars, print_bytes, print_foreign, print_notice, print_part,
+    show_each,
 };
 use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
 use crate::commands::print_line;
@@ -31,7 +32,7 @@ struct CloseRun<'a> {
 }
 
 /// Runs `walrelay dlq redrive`.
-pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
+pub(super) fn redrive(args: &RedriveArgs, env: EnvVars<'_>) -> CommandResult {
     let action = Action::Redrive {
         topic: args.topic_override.clone(),
         follow: !args.without_parked,
@@ -47,7 +48,7 @@ pub(super) fn redrive(args: &RedriveArgs, env: Env<'_>) -> CommandResult {
 }
 
 /// Runs `walrelay dlq drop`.
-pub(super) fn drop(args: &DropArgs, env: Env<'_>) -> CommandResult {
+pub(super) fn drop(args: &DropArgs, env: EnvVars<'_>) -> CommandResult {
     // A dropped dead letter is not sent, so it overtakes none.
     CloseRun::new(&args.close, Action::Drop, Outcome::Dropped)?.run(env, |_| Ok(()))
 }
@@ -75,7 +76,7 @@ impl<'a> CloseRun<'a> {
 
     fn run(
         &self,
-        env: Env<'_>,
+        env: EnvVars<'_>,
         check: impl FnOnce(&dyn DeadLetters) -> Result<(), Failure>,
     ) -> CommandResult {
         let topic = DlqTopic::new(&self.args.dlq, env)?;

@@ -14,7 +14,7 @@ use walrelay_sink::{Ability, SinkKind};
 use crate::cli::{DlqCommand, DlqTopicArgs, Failure, FilterArgs};
 use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::{
-    CommandResult, Env, load, log_warnings, print_bytes, print_notice, print_part,
+    CommandResult, EnvVars, load, log_warnings, print_bytes, print_notice, print_part,
 };
 use filter::Filter;
 
@@ -22,7 +22,7 @@ use filter::Filter;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs `walrelay dlq`.
-pub(crate) fn dlq(command: &DlqCommand, env: Env<'_>) -> CommandResult {
+pub(crate) fn dlq(command: &DlqCommand, env: EnvVars<'_>) -> CommandResult {
     match command {
         DlqCommand::List(args) => read::list(args, env),
         DlqCommand::Show(args) => read::show(args, env),
@@ -40,7 +40,7 @@ struct DlqTopic {
 }
 
 impl DlqTopic {
-    fn new(args: &DlqTopicArgs, env: Env<'_>) -> Result<Self, Vec<Failure>> {
+    fn new(args: &DlqTopicArgs, env: EnvVars<'_>) -> Result<Self, Vec<Failure>> {
         let config = load(&args.config, env)?;
         log_warnings(config.process.log, None, env);
         let config = config.pipeline;

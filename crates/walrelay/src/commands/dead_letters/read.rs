@@ -6,12 +6,13 @@ use walrelay_sink::dead_letters::{DlqRecord, Listed};
 
 use super::render::{Columns, DlqTable, Fields, describe, json_line, status};
 use super::{
-    CommandResult, DlqTopic, Env, print_bytes, print_foreign, print_notice, print_part, show_each,
+    CommandResult, DlqTopic, EnvVars, print_bytes, print_foreign, print_notice, print_part,
+    show_each,
 };
 use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
 
 /// Runs `walrelay dlq list`.
-pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
+pub(super) fn list(args: &ListArgs, env: EnvVars<'_>) -> CommandResult {
     let topic = DlqTopic::new(&args.dlq, env)?;
     let filter = topic.filter(&args.filter);
     let mut table = DlqTable::new(Columns {
@@ -58,7 +59,7 @@ pub(super) fn list(args: &ListArgs, env: Env<'_>) -> CommandResult {
 }
 
 /// Runs `walrelay dlq show`.
-pub(super) fn show(args: &ShowArgs, env: Env<'_>) -> CommandResult {
+pub(super) fn show(args: &ShowArgs, env: EnvVars<'_>) -> CommandResult {
     let Some(id) = args.position() else {
         let failure = Failure::new("dlq-letter", Exit::Usage, "this names no dead letter").remedy(
             "a dead letter is named as LSN and row, as `walrelay dlq list` shows it: 0/16B3748 0",

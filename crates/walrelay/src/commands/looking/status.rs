@@ -20,7 +20,7 @@ use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
 use crate::commands::terminal::units::{bytes, rows_bar};
-use crate::commands::{CommandResult, Env, load, print_text, write_failed};
+use crate::commands::{CommandResult, EnvVars, load, print_text, write_failed};
 use crate::config::{Config, Http, PipelineConfig};
 
 /// Timeout of a request to the endpoint, and of an answer of Postgres.
@@ -51,7 +51,7 @@ struct Status {
 }
 
 /// Runs `walrelay status`.
-pub(crate) fn status(args: &StatusArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn status(args: &StatusArgs, env: EnvVars<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     loop {
         let status = query_status(&config, env)?;
@@ -116,7 +116,7 @@ fn slot_problem(slot: &SlotReport) -> Option<(String, &'static str)> {
     }
 }
 
-fn query_status(config: &Config, env: Env<'_>) -> Result<Status, Failure> {
+fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
     let relay = match &config.process.http {
         Some(http) => fetch_status(http),
         None => Err("[http] listen is not configured".to_owned()),
@@ -181,7 +181,7 @@ pub(crate) fn fetch(http: &Http, path: &str) -> Result<String, String> {
 }
 
 /// Reads the state of the slot from Postgres.
-fn query_slot(config: &PipelineConfig, env: Env<'_>) -> Result<Option<SlotReport>, Failure> {
+fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Option<SlotReport>, Failure> {
     let info = conn_info(&config.source, env)?;
     let standing = block_on(async {
         let mut session = sql_session(&info).await?;

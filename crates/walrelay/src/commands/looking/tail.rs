@@ -11,7 +11,7 @@ use walrelay_sink::{Ability, FailureClass, Header, Record, SinkFailure};
 
 use crate::cli::{Exit, Failure, TailArgs, TailFrom};
 use crate::commands::assembly::sink::{any_sink, refused};
-use crate::commands::{CommandResult, Env, load, log_warnings, print_notice, print_part};
+use crate::commands::{CommandResult, EnvVars, load, log_warnings, print_notice, print_part};
 use crate::sinks::record_line;
 
 /// Timeout of one request to a server of the sink.
@@ -23,7 +23,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const IDLE_END: Duration = Duration::from_secs(5);
 
 /// Runs `walrelay tail`. Ends at Ctrl-C as any process does: nothing is to be confirmed.
-pub(crate) fn tail(args: &TailArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn tail(args: &TailArgs, env: EnvVars<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     log_warnings(config.process.log, None, env);
     let sink = any_sink(&config.pipeline)?;

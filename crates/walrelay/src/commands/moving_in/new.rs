@@ -14,7 +14,7 @@ use walrelay_walsender::{ConnInfo, Session, SessionKind};
 use crate::cli::{Exit, Failure, NewArgs};
 use crate::commands::assembly::{block_on, with_passfile};
 use crate::commands::terminal::confirm;
-use crate::commands::{CommandResult, Env, print_text};
+use crate::commands::{CommandResult, EnvVars, print_text};
 use crate::config::{DEFAULT_KIND, Sample, sample};
 use crate::failures;
 
@@ -24,7 +24,7 @@ const DEFAULT: &str = "debezium";
 const MAX_OTHERS: usize = 10;
 
 /// Runs `walrelay new`.
-pub(crate) fn new(args: &NewArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
     let ask = |question, option| ask(question, option).map(SecretString::from);
     let url = args.database.clone().map_or_else(
         || ask("URL by which you reach the database: ", "--database"),

@@ -20,7 +20,7 @@ use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
 use walrelay_walsender::ConnInfo;
 
 use crate::cli::{Exit, Failure};
-use crate::commands::Env;
+use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
     block_on, conn_info, dead_letters, dlq_address, marking, router, schemas, settings, wanted,
@@ -45,7 +45,7 @@ pub(crate) type CommitToAck = Option<(f64, f64)>;
 pub(crate) struct RelayRun<'a> {
     pub(crate) config: &'a PipelineConfig,
     pub(crate) process: &'a ProcessConfig,
-    pub(crate) env: Env<'a>,
+    pub(crate) env: EnvVars<'a>,
     pub(crate) accept_gap: bool,
     /// `cutover switch` has stopped the polling relay.
     pub(crate) switches: bool,
@@ -131,7 +131,7 @@ fn no_thread(error: io::Error) -> Failure {
 }
 
 /// Returns how many bytes of keys are noted. Debug builds read it from a variable of tests.
-fn limit_of_keys(env: Env<'_>) -> usize {
+fn limit_of_keys(env: EnvVars<'_>) -> usize {
     let wanted = env("WALRELAY_SENT_KEYS").filter(|_| cfg!(debug_assertions));
     wanted
         .and_then(|bytes| bytes.parse().ok())

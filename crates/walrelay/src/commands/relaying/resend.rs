@@ -22,11 +22,11 @@ use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::rows_bar;
 use crate::commands::topics::place::RESEND_HEADER;
-use crate::commands::{CommandResult, Env, log_warnings, print_line, print_notice};
+use crate::commands::{CommandResult, EnvVars, log_warnings, print_line, print_notice};
 use crate::config::PipelineConfig;
 
 /// Runs `walrelay resend`.
-pub(crate) fn resend(args: &ResendArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
     log_warnings(server.process.log, Some(server.slot()), env);

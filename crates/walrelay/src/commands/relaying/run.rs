@@ -6,12 +6,12 @@ use super::relay::{RelayRun, start_views};
 use super::together::run_together;
 use crate::cli::{self, Exit, Failure, RunArgs};
 use crate::commands::assembly::stop_signal;
-use crate::commands::{CommandResult, Env, load};
+use crate::commands::{CommandResult, EnvVars, load};
 use crate::config::{Config, LogFormat};
 
 /// Runs `walrelay run`. Where the log has JSON lines, failures are lines of it; otherwise they are
 /// returned.
-pub(crate) fn run(args: &RunArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
+pub(crate) fn run(args: &RunArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Failure>> {
     let mut config = match load(&args.config, env) {
         Ok(config) => config,
         Err(failures) => {
@@ -38,7 +38,12 @@ fn failed(format: LogFormat, failures: Vec<Failure>) -> Result<Exit, Vec<Failure
     }
 }
 
-fn relay(config: &Config, accept_gap: bool, errors: RecentErrors, env: Env<'_>) -> CommandResult {
+fn relay(
+    config: &Config,
+    accept_gap: bool,
+    errors: RecentErrors,
+    env: EnvVars<'_>,
+) -> CommandResult {
     let relay = RelayRun {
         config: &config.pipeline,
         process: &config.process,

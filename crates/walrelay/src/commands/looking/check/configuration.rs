@@ -9,7 +9,7 @@ use walrelay_walsender::ConnInfo;
 
 use super::item::{Check, Checks, Item};
 use crate::cli::Failure;
-use crate::commands::Env;
+use crate::commands::EnvVars;
 use crate::commands::assembly::sink::check_abilities;
 use crate::commands::assembly::{conn_info, registry, router};
 use crate::config::{PipelineConfig, SnapshotMode};
@@ -26,7 +26,7 @@ pub(super) struct Usable {
 }
 
 /// Checks a file that was loaded, and makes the parts that the other checks use.
-pub(super) fn check(config: &PipelineConfig, env: Env<'_>, checks: &mut Checks) -> Usable {
+pub(super) fn check(config: &PipelineConfig, env: EnvVars<'_>, checks: &mut Checks) -> Usable {
     let finding = "every key is known, every value possible";
     checks.push((Item::File, Check::pass(finding)));
     let info = add_check(checks, Item::Url, conn_info(&config.source, env), |info| {

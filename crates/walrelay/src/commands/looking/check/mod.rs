@@ -21,7 +21,7 @@ use std::io::{self, IsTerminal};
 
 use crate::commands::assembly::{block_on, route};
 use crate::commands::terminal::waiting::waiting_for;
-use crate::commands::{Env, load, print_bytes, write_failed};
+use crate::commands::{EnvVars, load, print_bytes, write_failed};
 use crate::config::Config;
 use walrelay_observe::colours;
 use walrelay_sink::check::CheckInput;
@@ -30,7 +30,7 @@ use crate::cli::{CheckArgs, Exit, Failure, Output};
 use item::{Check, Checks, Item};
 
 /// Runs `walrelay check`. The exit code is that of the first failure.
-pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
+pub(crate) fn check(args: &CheckArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Failure>> {
     let checks = run_checks(args, env)?;
     let mut out = Vec::new();
     let written = match args.output {
@@ -45,7 +45,7 @@ pub(crate) fn check(args: &CheckArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>
     Ok(item::exit(&checks))
 }
 
-fn run_checks(args: &CheckArgs, env: Env<'_>) -> Result<Checks, Failure> {
+fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
     let config = match load(&args.config, env) {
         Ok(config) => config,
         Err(failures) => {

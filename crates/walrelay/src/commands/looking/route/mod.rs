@@ -15,7 +15,7 @@ use walrelay_sink::Poison;
 
 use crate::cli::{Exit, Failure, Form, RouteArgs};
 use crate::commands::assembly::{poison_policy, router};
-use crate::commands::{CommandResult, Env, load, print_bytes};
+use crate::commands::{CommandResult, EnvVars, load, print_bytes};
 use crate::config::PipelineConfig;
 use crate::failures;
 use crate::json;
@@ -23,7 +23,7 @@ use crate::sinks::record_line;
 use row::FileRow;
 
 /// Runs `walrelay route`.
-pub(crate) fn route(args: &RouteArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn route(args: &RouteArgs, env: EnvVars<'_>) -> CommandResult {
     let config = load(&args.config, env)?.pipeline;
     let row = read_row(&args.row, &args.types)?;
     // With `[source.messages]`, the configuration may name no table.

@@ -27,7 +27,7 @@ use crate::commands::topics::place::{
 };
 use crate::commands::topics::reading::TopicReader;
 use crate::commands::topics::rows::{Rows, copy_of, route_rows};
-use crate::commands::{Env, log_warnings, print_as};
+use crate::commands::{EnvVars, log_warnings, print_as};
 use crate::sinks::Count;
 use analysis::{Analysis, At, Delivery, Findings, Latency, Order};
 use report::Report;
@@ -37,7 +37,7 @@ use report::Report;
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// Runs `walrelay verify-topic`. The exit code says whether something is wrong.
-pub(crate) fn verify_topic(args: &VerifyTopicArgs, env: Env<'_>) -> Result<Exit, Vec<Failure>> {
+pub(crate) fn verify_topic(args: &VerifyTopicArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Failure>> {
     let server = Server::load(&args.config, env)?;
     log_warnings(server.process.log, None, env);
     let report = verify(args, &server)?;

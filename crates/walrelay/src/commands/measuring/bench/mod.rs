@@ -37,7 +37,7 @@ use crate::commands::assembly::StopSignals;
 use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::assembly::{self, block_on, conn_info, sql_session};
 use crate::commands::terminal::confirm::ask_to_continue;
-use crate::commands::{CommandResult, Env, load, print_notice};
+use crate::commands::{CommandResult, EnvVars, load, print_notice};
 use crate::config::{Log, PipelineConfig};
 use crate::sinks::NullSinkFactory;
 use drain::drain;
@@ -47,7 +47,7 @@ use report::{Report, SinkServers};
 const TO_NOTHING: &str = "walrelay, to nothing";
 
 /// Runs `walrelay bench`.
-pub(crate) fn bench(args: &BenchArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn bench(args: &BenchArgs, env: EnvVars<'_>) -> CommandResult {
     let config = load(&args.config, env)?;
     log_to_stderr(
         Log {

@@ -36,7 +36,7 @@ use walrelay_walsender::ConnInfo;
 use crate::cli::{DemoArgs, DemoSink, Exit, Failure};
 use crate::commands::assembly::{block_on, sql_session};
 use crate::commands::relaying::relay::{CommitToAck, RelayRun};
-use crate::commands::{CommandResult, Env};
+use crate::commands::{CommandResult, EnvVars};
 use crate::config::{Config, Log, LogFormat};
 use crate::failures;
 use destination::Destination;
@@ -59,7 +59,7 @@ fn outbox() -> TableName {
 }
 
 /// Runs `walrelay demo`.
-pub(crate) fn demo(args: &DemoArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn demo(args: &DemoArgs, env: EnvVars<'_>) -> CommandResult {
     let log = Log {
         level: Level::WARN,
         format: LogFormat::Text,
@@ -89,7 +89,11 @@ type Finish = Arc<Mutex<Option<oneshot::Sender<()>>>>;
 
 /// Runs the demonstration; returns whether each committed event arrived, in order, and no other
 /// did.
-fn demonstrate(args: &DemoArgs, env: Env<'_>, errors: RecentErrors) -> Result<bool, Vec<Failure>> {
+fn demonstrate(
+    args: &DemoArgs,
+    env: EnvVars<'_>,
+    errors: RecentErrors,
+) -> Result<bool, Vec<Failure>> {
     if args.drill && args.sink != DemoSink::Kafka {
         let what = "the drill stops the broker of Kafka that is inside this process";
         let failure = Failure::new("demo-drill", Exit::Usage, what);

@@ -32,7 +32,7 @@ use crate::commands::assembly::marking;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::refused;
 use crate::commands::terminal::confirm::confirm;
-use crate::commands::{CommandResult, Env, log_warnings, print_notice};
+use crate::commands::{CommandResult, EnvVars, log_warnings, print_notice};
 use crate::config::{PipelineConfig, SnapshotMode};
 
 /// The header with the id of the shadow run that sent a record.
@@ -41,7 +41,7 @@ const HEADER: &str = "walrelay-cutover";
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs `walrelay cutover`.
-pub(crate) fn cutover(command: &CutoverCommand, env: Env<'_>) -> CommandResult {
+pub(crate) fn cutover(command: &CutoverCommand, env: EnvVars<'_>) -> CommandResult {
     let config = match command {
         CutoverCommand::Plan(args) => &args.config,
         CutoverCommand::Shadow(args) => &args.change.config,

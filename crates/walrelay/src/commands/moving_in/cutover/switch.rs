@@ -13,7 +13,7 @@ use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 use super::plan::{lockers_sql, slot_exists_already};
 use super::{INTERVAL, check_snapshot_mode, marking, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, SwitchCutoverArgs};
-use crate::commands::Env;
+use crate::commands::EnvVars;
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::stop_signal_or;
@@ -23,7 +23,7 @@ use crate::commands::{print_as, print_notice};
 pub(super) fn switch(
     args: &SwitchCutoverArgs,
     server: &Server,
-    env: Env<'_>,
+    env: EnvVars<'_>,
 ) -> Result<(), Failure> {
     let config = &server.config;
     check_snapshot_mode(config)?;

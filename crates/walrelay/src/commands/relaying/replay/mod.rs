@@ -34,7 +34,7 @@ use crate::commands::assembly::{block_on, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::topics::place::REPLAY_HEADER;
-use crate::commands::{CommandResult, Env, log_warnings, print_notice};
+use crate::commands::{CommandResult, EnvVars, log_warnings, print_notice};
 use crate::config::PipelineConfig;
 use crate::sinks::{Counting, NullSinkFactory, StdoutKind};
 use note::{Note, NoteFile};
@@ -48,7 +48,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const STDOUT: &str = StdoutKind::DESCRIPTION.name;
 
 /// Runs `walrelay replay`.
-pub(crate) fn replay(args: &ReplayArgs, env: Env<'_>) -> CommandResult {
+pub(crate) fn replay(args: &ReplayArgs, env: EnvVars<'_>) -> CommandResult {
     let server = Server::load(&args.config, env)?;
     let config = &server.config;
     log_warnings(server.process.log, Some(&config.source.slot), env);
