@@ -68,7 +68,7 @@ impl Watch {
 
     fn scrape(&mut self) {
         let at = INTERVAL * self.scrapes.len() as u32;
-        let scrape = Scrape::of(at, self.metrics().as_deref(), "walrelay");
+        let scrape = Scrape::parse(at, self.metrics().as_deref(), "walrelay");
         self.scrapes.push(scrape);
     }
 
@@ -141,7 +141,7 @@ fn of_kafka_and_the_slot_come_and_go() {
     let configured = config(&rig, &rig.postgres.url(), more);
     let relay = rig.streaming(&configured);
     let mut watch = Watch::new(Some(&relay));
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     let of_kafka = [
         "WalrelaySinkDown",
         "WalrelayNothingConfirmed",
@@ -211,7 +211,7 @@ fn of_the_process_and_dead_letters_come_and_go() {
     db.batch("INSERT INTO outbox VALUES (gen_random_uuid(), 'no topic!', 'key', 'T', '{}')");
     watch.wait(&["WalrelayDeadLetters"], true, &[]);
     let redrive = "then walrelay dlq redrive";
-    Views::of(&config, &relay).show_problem(&["unroutable 1"], redrive, "WalrelayDeadLetters");
+    Views::new(&config, &relay).show_problem(&["unroutable 1"], redrive, "WalrelayDeadLetters");
     // The dead letter is in Kafka when its event is confirmed.
     rig.caught_up();
     done(&output_with("dlq drop --all --yes", &config, &[]));
@@ -288,7 +288,7 @@ fn of_a_lost_slot_come_and_go() {
     watch.wait_beside(write, &lost, true, &[]);
     let words = ["The slot is lost", "wal_status = lost"];
     let remedy = "read the runbook before anything is restarted";
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     views.show_problem(&words, remedy, "WalrelaySlotLost");
     relay.kill();
     watch.address = None;
@@ -331,7 +331,7 @@ fn of_skipped_events_silence_and_clocks_come_and_go() {
     let shown = status(address(&relay));
     let silence = shown["delivery"]["last_event_seconds"].as_f64();
     assert!(silence > Some(2.0), "{shown:#}");
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     let remedy = "see whether the application writes events";
     views.show_problem(
         &["an event is expected every 2 s"],
@@ -368,9 +368,9 @@ fn of_a_locked_table_come_and_go() {
     let migration = rig.db();
     migration.batch("BEGIN; LOCK TABLE outbox IN SHARE MODE");
     watch.wait(&locked, true, &[]);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     let text = watch.metrics().unwrap_or_default();
-    let reason = "locks public.outbox exclusively\",remedy=\"wait until";
+    let reason = "locks public.outbox in SHARE mode\",remedy=\"wait until";
     assert_has(
         &text,
         &["walrelay_table_lock_reason{reason=\"server process", reason],
@@ -403,7 +403,7 @@ fn of_reconnects_come_and_go() {
     watch.wait_beside(terminate, &storm, true, &[]);
     watch.wait(&storm, false, &[]);
     let words = ["more than 10 in ten minutes", "connection "];
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     views.show_problem(&words, "see the recent errors", "WalrelayReconnects");
     relay.ends_well();
 }
@@ -508,7 +508,7 @@ fn of_rows_that_stay_come_and_go() {
         assert_eq!(metric(address(&relay), &line), Some(1.0));
         let words = [&*format!("Sent rows are not {done}")];
         let alert = "WalrelayRowsStay, after 15m";
-        Views::of(&configured, &relay).show_problem(&words, "see walrelay check", alert);
+        Views::new(&configured, &relay).show_problem(&words, "see walrelay check", alert);
         db.batch("DROP TRIGGER refuse ON outbox");
         watch.wait(&stay, false, &[]);
         relay.ends_well();
@@ -529,7 +529,7 @@ fn of_a_missing_topic_of_dead_letters_come_and_go() {
     relay.says("no dead letter can be written");
     let words = [&*topic, "does not exist"];
     let alert = "WalrelayDeadLetterTopic, after 5m";
-    Views::of(&configured, &relay).show_problem(&words, "create the topic", alert);
+    Views::new(&configured, &relay).show_problem(&words, "create the topic", alert);
     strict_kafka().create_topic(&topic, 1, &[]);
     watch.wait(&missing, false, &[]);
     relay.ends_well();

@@ -55,7 +55,7 @@ pub(crate) struct Checked {
 impl Checked {
     /// Runs `check` with this configuration.
     #[track_caller]
-    pub(crate) fn of(config: &Path, more: &[&str]) -> Self {
+    pub(crate) fn run(config: &Path, more: &[&str]) -> Self {
         let arguments = [&["--output", "json"], more].concat();
         let output = output_with("check", config, &arguments);
         let document: Value = serde_json::from_slice(&output.stdout)
@@ -146,7 +146,7 @@ impl Checked {
 fn checked(config: &Path, arguments: &[&str], set: &str) -> Checked {
     let set = set.split_whitespace().flat_map(|set| ["--set", set]);
     let more: Vec<&str> = arguments.iter().copied().chain(set).collect();
-    Checked::of(config, &more)
+    Checked::run(config, &more)
 }
 
 /// A database in which a check fails nowhere.
@@ -158,7 +158,7 @@ struct Case {
 
 impl Case {
     /// Creates the outbox, its publication and its slot.
-    fn of(rig: Rig) -> Self {
+    fn new(rig: Rig) -> Self {
         let rig = rig.outbox();
         rig.create_slot();
         let (db, config) = (rig.db(), rig.config());

@@ -43,7 +43,7 @@ fn a_newcomer_needs() {
     db.batch("ALTER ROLE relay PASSWORD 'hunter2'");
     let url = rig.url_as("relay", "hunter2", "postgres");
     let config = rig.config_with(&url, "");
-    let checked = Checked::of(&config, &[]);
+    let checked = Checked::run(&config, &[]);
     checked.ends(0);
     for group in ["configuration", "postgres", "kafka"] {
         checked.nothing_fails(group);
@@ -162,7 +162,7 @@ fn the_script_of_a_dry_run_makes_the_role_of_the_url() {
     db.batch("ALTER ROLE \"o'relay\" PASSWORD 'hunter2'");
     let slots: i64 = db.value("SELECT count(*) FROM pg_replication_slots");
     assert_eq!(slots, 1);
-    Checked::of(&config, &[]).nothing_fails("postgres");
+    Checked::run(&config, &[]).nothing_fails("postgres");
     let named = stdout_with("init", &config, &["--dry-run", "--role", "other"]);
     assert_has(&named, &["CREATE ROLE \"other\""]);
 }
@@ -187,7 +187,7 @@ fn the_script_of_a_dry_run_has_the_configured_columns() {
     psql(&db, &script);
     let again = stdout_with("init", &config, &set);
     assert_eq!(again, "everything is there already\n");
-    let checked = || Checked::of(&config, &[&crate::check::WITHOUT_KAFKA[..], &set].concat());
+    let checked = || Checked::run(&config, &[&crate::check::WITHOUT_KAFKA[..], &set].concat());
     checked().passes("postgres/table", &[]);
     checked().passes("postgres/route", &[]);
     checked().ends(0);

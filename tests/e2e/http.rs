@@ -249,7 +249,7 @@ fn a_certificate_that_has_expired_is_named_and_waited_for() {
     let config = config(&rig, &server, &more);
     let relay = rig.streaming(&config);
     insert_of(&rig.db(), "order", "a", 1);
-    let views = Views::of(&config, &relay);
+    let views = Views::new(&config, &relay);
     let named = format!("the certificate of localhost:{} has expired", server.port());
     let remedy = "give the server a new certificate";
     views.show("blocked", &[&named], remedy, SINK_DOWN);

@@ -231,7 +231,7 @@ fn a_relay_and_its_commands_use_the_names_as_they_are() {
     let role = format!("--role={}", names.role);
     done(&output_with("init", &config, &[&role]));
     names.assert_there(&db);
-    let checked = Checked::of(&config, &[]);
+    let checked = Checked::run(&config, &[]);
     checked.nothing_fails("postgres");
 
     let relay = rig.start_with(&config, &["--set=prune.before_slot=true"]);

@@ -382,13 +382,13 @@ fn over_tls_the_server_is_verified_and_a_certificate_may_be_the_user() {
     let item = "rabbitmq/rabbitmq-login";
     // The certificate is for another name than this.
     let other_name = with("127.0.0.1", plain);
-    Checked::of(&other_name, &[]).fails(item, &["[rabbitmq-tls]"]);
+    Checked::run(&other_name, &[]).fails(item, &["[rabbitmq-tls]"]);
     fs::write(&ca, Authority::new("another").pem()).expect("a file");
-    Checked::of(&with("localhost", plain), &[]).fails(item, &["[rabbitmq-tls]"]);
+    Checked::run(&with("localhost", plain), &[]).fails(item, &["[rabbitmq-tls]"]);
     fs::write(&ca, authority.pem()).expect("a file");
     let stranger = identity(&rig, &authority.client("stranger"));
     let stranger = with("localhost", &format!("auth = \"external\"\n{stranger}"));
-    Checked::of(&stranger, &[]).fails(item, &["[rabbitmq-access]"]);
+    Checked::run(&stranger, &[]).fails(item, &["[rabbitmq-access]"]);
 }
 
 #[test]

@@ -431,7 +431,7 @@ fn check_and_route_know_of_it() {
     let section = section(&registry.url(), "avro", &named);
     let config = rig.config_and(&section);
 
-    let check = |more: &[&str]| Checked::of(&config, more);
+    let check = |more: &[&str]| Checked::run(&config, more);
     let checked = check(&[]);
     checked.passes("registry/server", &[]);
     checked.passes("postgres/route", &[]);

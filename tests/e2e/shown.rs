@@ -44,7 +44,7 @@ pub(crate) struct Views<'a> {
 }
 
 impl<'a> Views<'a> {
-    pub(crate) fn of(config: &'a Path, relay: &Relay) -> Self {
+    pub(crate) fn new(config: &'a Path, relay: &Relay) -> Self {
         let at = address(relay);
         Self { config, at }
     }
@@ -131,7 +131,7 @@ impl<'a> Views<'a> {
             ((state.is_none() || not_ready) && has(&text), text)
         });
         wait("check", &|| {
-            let checked = Checked::of(self.config, &[&set]);
+            let checked = Checked::run(self.config, &[&set]);
             let (item, id) = match state {
                 Some(_) => ("relay/state", Some("not-ready")),
                 None => ("relay/problems", None),
@@ -167,7 +167,7 @@ fn brokers_that_are_down() {
     let rig = Rig::with_kafka(18, &kafka);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     insert(&rig.db(), 1);
     rig.caught_up();
     kafka.kill();
@@ -193,7 +193,7 @@ fn brokers_that_answer_nothing() {
     let rig = Rig::with_kafka(18, &kafka);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     insert(&rig.db(), 1);
     rig.caught_up();
     kafka.pause();
@@ -249,7 +249,7 @@ outage!(HttpReceiver, Nats, RabbitMq, Redis);
 fn is_outage_shown(rig: &Rig, server: &dyn Outage, port: u16, sink: &str) {
     let configured = config(rig, &rig.postgres.url(), &format!("[sink]\n{sink}"));
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     let (db, address) = (rig.db(), format!("127.0.0.1:{port}: "));
     insert(&db, 1);
     rig.caught_up();
@@ -338,7 +338,7 @@ fn a_topic_that_is_missing() {
     let rig = Rig::with_kafka(18, kafka);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     insert(&rig.db(), 1);
     let topic = format!("{}order", rig.prefix);
     views.show(
@@ -347,7 +347,7 @@ fn a_topic_that_is_missing() {
         "create the topic",
         NOT_READY,
     );
-    let checked = Checked::of(&configured, &[]);
+    let checked = Checked::run(&configured, &[]);
     checked.fails("kafka/topics", &[&topic, "[kafka-topic]"]);
     kafka.create_topic(&topic, 1, &[]);
     views.heal(&rig, relay);
@@ -360,7 +360,7 @@ fn a_port_that_is_no_brokers() {
     let rig = Rig::with(servers::postgres(18), kafka.controller_address()).outbox();
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     insert(&rig.db(), 1);
     views.show("retrying", &[], "port of a controller (KRaft)", NOT_READY);
     relay.kill();
@@ -373,7 +373,7 @@ fn a_database_that_is_down() {
     let more = "[delivery]\nbackoff_initial = \"8s\"\n";
     let configured = config(&rig, &rig.postgres.url(), more);
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     rig.postgres.stop(Shutdown::Immediate).expect("it stops");
     views.show("retrying", &[], "see that Postgres runs", NOT_READY);
     rig.postgres.start_again().expect("it starts again");
@@ -390,7 +390,7 @@ fn a_slot_that_was_taken() {
     thief.signal(Signal::Stop);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.start(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     let taken = "WalrelaySlotTaken, after 30s";
     views.show(
         "waiting-for-slot",
@@ -414,7 +414,7 @@ fn a_schema_registry_that_is_away() {
     );
     let configured = config(&rig, &rig.postgres.url(), &more);
     let relay = rig.streaming(&configured);
-    let views = Views::of(&configured, &relay);
+    let views = Views::new(&configured, &relay);
     insert(&rig.db(), 1);
     let remedy = "see whether the schema registry answers";
     views.show(
@@ -443,14 +443,14 @@ fn relays_that_have_ended() {
         let output = output_with("status", &usual, &["--exit-code"]);
         assert_eq!(output.status.code(), Some(69), "{fault}: {output:?}");
         assert_has(&said(&output), on_status);
-        Checked::of(&usual, &[]).fails(item, on_check);
+        Checked::run(&usual, &[]).fails(item, on_check);
     };
 
     let url = rig.url_as("relay", "wrong", "postgres");
     let wrong = format!("--set=source.url={url}");
     let output = output_with("status", &usual, &[&wrong]);
     refused(&output, 77, &["[password]"]);
-    Checked::of(&usual, &[&wrong]).fails("postgres/connection", &["[password]"]);
+    Checked::run(&usual, &[&wrong]).fails("postgres/connection", &["[password]"]);
 
     db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
     insert(&db, 2);

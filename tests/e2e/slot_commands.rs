@@ -25,7 +25,7 @@ fn confirmed(slot: &Value) -> String {
     lsn.expect("an LSN").to_owned()
 }
 
-fn of(major: u32) {
+fn test_commands(major: u32) {
     // The commands need no Kafka: nothing listens at this address.
     let rig = Rig::without_broker(major).outbox();
     let db = rig.db();
@@ -97,8 +97,8 @@ fn of(major: u32) {
 }
 
 tests! {
-    fn on_15() { of(15) }
-    fn on_18() { of(18) }
+    fn on_15() { test_commands(15) }
+    fn on_18() { test_commands(18) }
 }
 
 /// A slot of another database cannot be moved from this one.

@@ -392,7 +392,7 @@ fn of_unsent_rows_leaves_the_others_out() {
          CASE WHEN n <= 3 THEN now() END FROM generate_series(1, 5) n",
     );
     let config = config(&rig, "snapshot = \"unsent\"\nsnapshot_unordered = true");
-    let checked = Checked::of(&config, &[]);
+    let checked = Checked::run(&config, &[]);
     checked.passes("postgres/snapshot", &["row(s) are read first"]);
     checked.passes("postgres/slot", &["reads the rows that are there first"]);
     // `init` leaves the creation of the slot to the snapshot.
@@ -427,7 +427,7 @@ fn that_cannot_be_read_stops_the_relay() {
         ),
     ] {
         let config = config(&rig, lines);
-        let checked = Checked::of(&config, &[]);
+        let checked = Checked::run(&config, &[]);
         checked.fails("postgres/snapshot", &[words, id]);
         let log = ends(&mut rig.start(&config), 78, id);
         assert_has(&log, &[words]);

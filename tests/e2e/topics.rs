@@ -217,7 +217,7 @@ fn that_are_deleted_and_made_anew_are_written_to() {
     let alert = "WalrelayLeaderless, after 1m";
     let remedy = "start the servers that have them";
     let words = ["Events wait for partitions without a leader", &single];
-    Views::of(&configured, &relay).show_problem(&words, remedy, alert);
+    Views::new(&configured, &relay).show_problem(&words, remedy, alert);
     cluster.start_again(1);
     cluster.wait_in_sync();
     let mut replicas = KafkaCluster::BROKERS;

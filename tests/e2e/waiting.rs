@@ -253,7 +253,7 @@ fn ddl_that_locks_the_outbox_is_named_with_its_session() {
     ];
     let remedy = "SELECT pg_terminate_backend(";
     let alert = "WalrelayTableLocked, after 1m";
-    Views::of(&configured, &relay).show_problem(&words, remedy, alert);
+    Views::new(&configured, &relay).show_problem(&words, remedy, alert);
     locker.batch("ROLLBACK");
     let at = address(&relay);
     eventually(PATIENCE, || {
@@ -278,7 +278,7 @@ fn a_warning_about_retained_wal_names_the_oldest_transaction() {
     relay.says(" (batch), open for ");
     let words = ["server process ", " (batch), open for "];
     let alert = "WalrelaySlotRetainsWal, after 5m";
-    Views::of(&configured, &relay).show_problem(&words, "open for long keeps the log", alert);
+    Views::new(&configured, &relay).show_problem(&words, "open for long keeps the log", alert);
     writer.batch("ROLLBACK");
     relay.ends_well();
 }

@@ -432,7 +432,8 @@ impl Context {
             .destination
             .stamps()
             .then(|| confirmed_early(commits, &self.sightings(), records));
-        let mut outcome = Outcome::of(&verdict, early.as_deref(), ragged == Ragged::Allowed);
+        let mut outcome =
+            Outcome::from_verdict(&verdict, early.as_deref(), ragged == Ragged::Allowed);
         if self.destination.refuses_repeats() {
             outcome = outcome.nothing_repeated();
         }

@@ -65,7 +65,7 @@ pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     let first_look = looks.times()[0] - delay.as_millis() as i64;
     let (before, during): (Rows, Rows) =
         rows.into_iter().partition(|row| row.committed < first_look);
-    let [before, during] = [before, during].map(|rows| Latency::of(&rows, &appended));
+    let [before, during] = [before, during].map(|rows| Latency::new(&rows, &appended));
 
     println!(
         "{delay:?} each way, commit to Kafka: without looks {before}; with looks {during}; \
@@ -198,7 +198,7 @@ struct Latency {
 }
 
 impl Latency {
-    fn of(rows: &[Row], appended: &HashMap<String, i64>) -> Self {
+    fn new(rows: &[Row], appended: &HashMap<String, i64>) -> Self {
         let late = |row: &Row| {
             let appended = appended.get(&row.id).expect("the record of each row");
             Duration::from_millis((appended - row.committed).max(0) as u64)

@@ -222,7 +222,7 @@ pub(crate) fn promoted_under_the_stream(ctx: &mut Context) -> Outcome {
     second.ends_well();
     let committed = ctx.committed("outbox");
     let verdict = check(&committed, &ctx.records(committed.len()));
-    Outcome::of(&verdict, None, false).nothing_repeated()
+    Outcome::from_verdict(&verdict, None, false).nothing_repeated()
 }
 
 /// Creates a slot on a standby. That needs a snapshot of running transactions in the WAL, which the

@@ -190,7 +190,7 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    pub(crate) fn of(committed: &[Committed], records: &[Delivered]) -> Self {
+    pub(crate) fn find(committed: &[Committed], records: &[Delivered]) -> Self {
         let numbers: HashMap<&str, i64> = committed.iter().map(|r| (&*r.id, r.number)).collect();
         let mut latest: HashMap<TopicKey<'_>, i64> = HashMap::new();
         for row in committed {
@@ -288,7 +288,7 @@ pub(crate) fn displaced(ctx: &mut Context, how: Displaced) -> Outcome {
     let committed = ctx.committed("outbox");
     let records = ctx.records(committed.len());
     second.relay.ends_well();
-    let Late { stale_keys, ragged } = Late::of(&committed, &records);
+    let Late { stale_keys, ragged } = Late::find(&committed, &records);
     let purged = purged(&first_log);
     println!(
         "  {how:?}: {stale_keys} keys end on an old event, {ragged} repeats leave events out, {purged} were in flight"

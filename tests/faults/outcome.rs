@@ -35,7 +35,11 @@ impl Outcome {
 
     /// `ragged`: whether repeats may leave rows out, because the broker may still process requests
     /// of a relay that was killed.
-    pub(crate) fn of(verdict: &Verdict, early: Option<&[TooEarly]>, ragged: bool) -> Self {
+    pub(crate) fn from_verdict(
+        verdict: &Verdict,
+        early: Option<&[TooEarly]>,
+        ragged: bool,
+    ) -> Self {
         let mut wrong = Vec::new();
         let clean = if ragged {
             verdict.is_clean_but_for_ragged()
@@ -99,10 +103,10 @@ impl fmt::Display for Outcome {
                 .map_or_else(|| "unwatched".to_owned(), |early| early.to_string()),
             self.duplicates
         )?;
-        if let Some(figures) = MedianMax::of(&self.first) {
+        if let Some(figures) = MedianMax::from_durations(&self.first) {
             write!(f, ", first {figures}")?;
         }
-        if let Some(figures) = MedianMax::of(&self.caught_up) {
+        if let Some(figures) = MedianMax::from_durations(&self.caught_up) {
             write!(f, ", caught up {figures}")?;
         }
         Ok(())
@@ -117,7 +121,7 @@ pub(crate) struct MedianMax {
 }
 
 impl MedianMax {
-    pub(crate) fn of(durations: &[Duration]) -> Option<Self> {
+    pub(crate) fn from_durations(durations: &[Duration]) -> Option<Self> {
         let mut sorted = durations.to_vec();
         sorted.sort();
         Some(Self {

@@ -152,7 +152,7 @@ impl Replay {
 /// Replays of a position or a time that a relay's slot or bookmark is about to leave behind, beside
 /// that relay. Both are killed at random moments and started again: a replay has every row of its
 /// range, or sends nothing and ends with `replay-gone`.
-pub(crate) fn of_moving_slots(ctx: &mut Context, times: usize) -> Outcome {
+pub(crate) fn replay_moving_slots(ctx: &mut Context, times: usize) -> Outcome {
     ctx.outbox();
     let db = ctx.db();
     // The rolling bookmark moves, too.

@@ -163,7 +163,8 @@ fn row(scenario: &Scenario, sink: Kind, done: &[Done]) -> Option<String> {
             .iter()
             .flat_map(|outcome| figure(outcome).iter().copied())
             .collect();
-        let figures = MedianMax::of(&all).map_or_else(String::new, |figures| figures.to_string());
+        let figures =
+            MedianMax::from_durations(&all).map_or_else(String::new, |figures| figures.to_string());
         figures.trim_end_matches(" s").to_owned()
     };
     let _ = writeln!(

@@ -279,7 +279,7 @@ struct Servers {
 }
 
 impl Servers {
-    fn of(&mut self, major: u32, sink: Kind) -> (Arc<Postgres>, destination::Servers) {
+    fn start(&mut self, major: u32, sink: Kind) -> (Arc<Postgres>, destination::Servers) {
         let of_sink = self.of_sink.get_or_insert_with(|| sink.start());
         if self.postgres.as_ref().is_none_or(|(has, _)| *has != major) {
             self.postgres = None;
@@ -344,7 +344,7 @@ fn attempt(
 ) -> Result<Outcome, String> {
     let dir = evidence(root, scenario, major);
     catch_unwind(AssertUnwindSafe(|| {
-        let (postgres, of_sink) = servers.of(major, sink);
+        let (postgres, of_sink) = servers.start(major, sink);
         let mut ctx = Context::new(major, seed, scenario.name, dir, postgres, of_sink);
         let outcome = catch_unwind(AssertUnwindSafe(|| (scenario.run)(&mut ctx)));
         let clean = outcome.as_ref().is_ok_and(Outcome::is_clean);

@@ -78,7 +78,7 @@ pub(crate) fn rewritten(ctx: &mut Context, rows: u64, times: u32) -> Outcome {
         "  {done} migrations outdated {anew} snapshots; {within} of {times} SIGKILLs within a snapshot"
     );
     let committed = ctx.committed("outbox");
-    let stale = Late::of(&committed, &ctx.records(committed.len())).stale_keys;
+    let stale = Late::find(&committed, &ctx.records(committed.len())).stale_keys;
     relay.ends_well();
     outcome.expect(stale == 0, || format!("{stale} keys end on an old event"))
 }

@@ -251,7 +251,7 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "data: two outbox tables in one publication";
     "unpublished" [subset] => rows::unpublished,
         "data: rows are marked and deleted, and the publication loses the table for a while, between SIGKILL at random moments";
-    "replay-killed" [subset] => |ctx| replays::of_moving_slots(ctx, 6),
+    "replay-killed" [subset] => |ctx| replays::replay_moving_slots(ctx, 6),
         "replays of what a slot or a bookmark is about to leave behind: SIGKILL of relay and replay at random moments, 6 ranges";
     "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 2),
         "`cutover rollback` with unsent events, some without a row: SIGKILL of relay and rollback at random moments, twice";

@@ -450,7 +450,7 @@ fn outcome(
         }
         // As of a request that goes through a proxy without a tunnel.
         SendFailure::Connect(ConnectError::ProxyRefuses) => {
-            return of_status(
+            return to_outcome(
                 StatusCode::PROXY_AUTHENTICATION_REQUIRED,
                 None,
                 SystemTime::now(),

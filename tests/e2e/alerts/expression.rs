@@ -22,7 +22,7 @@ pub(super) struct Scrape {
 impl Scrape {
     /// Parses the text of a scrape at this time, or `None` for a failed one. Adds the series `up`,
     /// as Prometheus does.
-    pub(super) fn of(at: Duration, text: Option<&str>, job: &str) -> Self {
+    pub(super) fn parse(at: Duration, text: Option<&str>, job: &str) -> Self {
         let up = f64::from(u8::from(text.is_some()));
         let labels = Labels::from([("job".to_owned(), job.to_owned())]);
         let mut series = vec![("up".to_owned(), labels, up)];
@@ -229,7 +229,7 @@ impl Tokens<'_> {
 #[test]
 fn expressions_are_evaluated_as_prometheus_does() {
     let scrape = |counter: u64, gauge: &str| {
-        Scrape::of(
+        Scrape::parse(
             Duration::ZERO,
             Some(&format!(
                 "# HELP x\nc_total{{class=\"a\"}} {counter}\ng {gauge}\nl 10\n"

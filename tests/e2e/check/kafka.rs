@@ -114,18 +114,18 @@ fn of_topics() {
 #[test]
 fn of_rows() {
     let rig = Rig::with_outbox(18);
-    let checked = Checked::of(&rig.config(), &[]);
+    let checked = Checked::run(&rig.config(), &[]);
     checked.passes("kafka/topics", &["none is known"]);
     let db = rig.db();
     db.batch(
         "INSERT INTO outbox SELECT gen_random_uuid(), k, 'key', 'T', '{\"a\": 1}' \
          FROM unnest(ARRAY['order', 'payment', 'order']) k",
     );
-    let checked = Checked::of(&rig.config(), &[]);
+    let checked = Checked::run(&rig.config(), &[]);
     checked.passes("kafka/topics", &["2 known"]);
     // A running relay is no obstacle.
     let relay = rig.relay();
-    let checked = Checked::of(&rig.config(), &[]);
+    let checked = Checked::run(&rig.config(), &[]);
     checked.passes("postgres/slot", &["is being read by"]);
     checked.ends(0);
     relay.ends_well();
@@ -134,11 +134,11 @@ fn of_rows() {
     db.batch("CREATE ROLE least LOGIN REPLICATION PASSWORD 'hunter2'");
     let url = rig.url_as("least", "hunter2", "postgres");
     let config = rig.config_with(&url, "");
-    let checked = Checked::of(&config, &[]);
+    let checked = Checked::run(&config, &[]);
     checked.warns("kafka/message-size", &["may not read", "GRANT SELECT ON"]);
     checked.ends(0);
     db.batch("GRANT SELECT ON public.outbox TO least");
-    Checked::of(&config, &[]).passes("kafka/message-size", &["the largest row"]);
+    Checked::run(&config, &[]).passes("kafka/message-size", &["the largest row"]);
 }
 
 /// If the brokers refuse something, the finding names the missing permission.
@@ -157,7 +157,7 @@ fn of_rights() {
     };
     let topic = format!("{}all", rig.prefix);
     let config = |user: &str, password: &str| constant(&rig, &topic, &lines(user, password));
-    let check = |config: &Path| Checked::of(config, &[]);
+    let check = |config: &Path| Checked::run(config, &[]);
 
     let wrong = check(&config(SecureKafka::LIMITED, "wrong-password"));
     wrong.fails("kafka/brokers", &["[kafka-access]", "sasl.password"]);

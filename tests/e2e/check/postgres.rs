@@ -10,11 +10,11 @@ use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has, create_slot, output_with, s
 /// The role: its name, whether it may replicate, what it may see.
 #[test]
 fn of_the_role() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     case.db.batch("CREATE ROLE relay LOGIN PASSWORD 'hunter2'");
     let check = |password: &str| {
         let url = case.rig.url_as("relay", password, "postgres");
-        Checked::of(&case.rig.config_with(&url, ""), &WITHOUT_KAFKA)
+        Checked::run(&case.rig.config_with(&url, ""), &WITHOUT_KAFKA)
     };
     let checked = check("wrong-password");
     checked.fails("postgres/connection", &["[password]", "password_file"]);
@@ -44,7 +44,7 @@ fn of_the_role() {
 #[test]
 fn of_a_locked_table() {
     for major in [14, 18] {
-        let case = Case::of(Rig::without_broker(major));
+        let case = Case::new(Rig::without_broker(major));
         let item = "postgres/table-lock";
         case.check().passes(item, &["no session keeps"]);
         let locker = case.rig.db();
@@ -93,7 +93,7 @@ fn of_generated_columns() {
         (18, "STORED", "publication walrelay does not carry it"),
         (18, "VIRTUAL", "Postgres publishes no virtual column"),
     ] {
-        let case = Case::of(Rig::without_broker(major));
+        let case = Case::new(Rig::without_broker(major));
         let generated = format!(
             "ALTER TABLE outbox DROP COLUMN payload; \
              ALTER TABLE outbox ADD COLUMN body jsonb; \
@@ -119,7 +119,7 @@ fn of_generated_columns() {
 /// Tables and routes.
 #[test]
 fn of_the_tables() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     case.check().nothing_fails("postgres");
     let missing = ["[column-missing]", "payload"];
     case.db.batch("ALTER TABLE outbox RENAME payload TO body");
@@ -151,10 +151,10 @@ fn of_the_tables() {
          [router.route.value]\nn = \"{{n | default('none')}}\"\n[sink]\nkind = \"stdout\"\n"
     );
     fs::write(&config, text).expect("written");
-    let checked = Checked::of(&config, &[]);
+    let checked = Checked::run(&config, &[]);
     checked.fails("postgres/route", &["[column-missing]", "\"n\""]);
     let mended = ["--set", "router.route.value={n}"];
-    Checked::of(&config, &mended).passes("postgres/route", &[]);
+    Checked::run(&config, &mended).passes("postgres/route", &[]);
 
     // Without a primary key DELETE is refused if it is published.
     let item = "postgres/replica-identity";
@@ -169,7 +169,7 @@ fn of_the_tables() {
 #[test]
 fn of_limits() {
     let limits = [("max_wal_senders", "1"), ("max_replication_slots", "2")];
-    let case = Case::of(Rig::with(servers::postgres_with(18, &limits), NOWHERE));
+    let case = Case::new(Rig::with(servers::postgres_with(18, &limits), NOWHERE));
     let checked = case.check();
     checked.passes("postgres/walsenders", &["1 of max_wal_senders = 1"]);
     checked.passes("postgres/slot-limit", &["1 of max_replication_slots = 2"]);
@@ -200,7 +200,7 @@ fn of_limits() {
 /// Settings of the server that are about WAL and slots.
 #[test]
 fn of_settings() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     let set = |setting: &str, item: &str, words: &str| {
         let sql = format!("ALTER SYSTEM SET {setting}; SELECT pg_reload_conf()");
         case.breaks(&sql, item, "warn", &[words]);
@@ -250,7 +250,7 @@ fn of_a_server_that_cannot() {
     rig.postgres.stop(Shutdown::Fast).expect("it stops");
     rig.postgres.start_again().expect("it starts");
     eventually(PATIENCE, || Db::try_connect(&rig.postgres.url()).is_ok());
-    let checked = Checked::of(&config, &WITHOUT_KAFKA);
+    let checked = Checked::run(&config, &WITHOUT_KAFKA);
     checked.passes("postgres/wal-level", &[]);
     checked.passes("postgres/version", &["no failover slots"]);
 }

@@ -4,7 +4,7 @@ use crate::rig::Rig;
 /// Each way in which a publication lacks events of the outbox.
 #[test]
 fn of_the_publication() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     let broken = |change: &str, item: &str, verdict: &str, words: &str| {
         let sql = format!("ALTER PUBLICATION walrelay {change}");
         case.breaks(&sql, item, verdict, &[words]);
@@ -56,7 +56,7 @@ fn of_the_publication() {
 /// The publication sends the names of partitions, which the relay does not expect.
 #[test]
 fn of_partitions() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     case.db.batch(
         "CREATE TABLE parted (id uuid, aggregatetype text, aggregateid text, type text, payload jsonb) \
          PARTITION BY LIST (aggregatetype); \

@@ -17,7 +17,7 @@ fn of_a_relay_that_runs() {
     let configured = config(&rig, &rig.url_as("least", "hunter2", "postgres"), "");
     let relay = rig.streaming(&configured);
     let set = format!("--set=http.listen={}", address(&relay));
-    let check = |set: &str| Checked::of(&configured, &[set]);
+    let check = |set: &str| Checked::run(&configured, &[set]);
     let found = check("--set=http.listen=127.0.0.1:9");
     found.passes("relay/state", &["none was asked", "127.0.0.1:9"]);
     db.batch(
@@ -40,7 +40,7 @@ fn of_a_relay_that_runs() {
     });
     found.passes("kafka/topics", &["1 known, all exist"]);
     found.passes("relay/servers", &["1 of 1 brokers up"]);
-    let other = Checked::of(&configured, &[&set, "--set=source.slot=another"]);
+    let other = Checked::run(&configured, &[&set, "--set=source.slot=another"]);
     other.warns("relay/state", &["reads slot walrelay", "slot another"]);
 
     kafka.kill();

@@ -13,7 +13,7 @@ const ADVANCE: &str = "SELECT pg_replication_slot_advance('walrelay', pg_current
 #[test]
 fn of_the_slot() {
     let postgres = servers::postgres_with(18, &[("max_prepared_transactions", "2")]);
-    let case = Case::of(Rig::with(postgres, NOWHERE));
+    let case = Case::new(Rig::with(postgres, NOWHERE));
     case.check().passes("postgres/slot", &["nobody reads it"]);
     let much = "source.retained_wal_warning=1MB";
     let broken = |sql: &str, item: &str, words: &[&str]| {
@@ -61,7 +61,7 @@ fn of_the_slot() {
 /// Rows that a relay passes over, and rows that it would stop at; whether or not one runs.
 #[test]
 fn of_what_waits_in_the_slot() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     let item = "postgres/waiting-rows";
     case.check().passes(item, &["the log that waits"]);
     let slots = "SELECT count(*) FROM pg_replication_slots";
@@ -123,7 +123,7 @@ fn of_what_waits_in_the_slot() {
 /// A rolling bookmark that no relay moves retains more than configured.
 #[test]
 fn of_the_rolling_bookmark() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     let item = "postgres/rolling-bookmark";
     assert!(case.check().all(item).is_empty(), "none is configured");
     let kept = "retention.keep=\"1h\" retention.max_wal=\"16MiB\"";
@@ -148,7 +148,7 @@ fn of_the_rolling_bookmark() {
 /// Nobody knows which rows were there before a slot that walrelay has not made.
 #[test]
 fn of_what_is_carried() {
-    let case = Case::of(Rig::without_broker(18));
+    let case = Case::new(Rig::without_broker(18));
     let item = "postgres/carried";
     assert!(case.check().all(item).is_empty(), "no row is changed");
     let checked = case.check_with("prune.before_slot=true");
@@ -215,7 +215,7 @@ fn of_a_lost_slot_and_of_none() {
     let rig = Rig::without_broker(18).outbox();
     let db = rig.db();
     let config = rig.config();
-    let check = || Checked::of(&config, &WITHOUT_KAFKA);
+    let check = || Checked::run(&config, &WITHOUT_KAFKA);
     let checked = check();
     checked.passes("postgres/publication", &["run creates it"]);
     checked.passes("postgres/slot", &["run creates it"]);

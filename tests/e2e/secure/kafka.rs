@@ -40,7 +40,7 @@ fn events_arrive_by_each_login() {
     let mut number = 0;
     for (listener, lines) in &logins {
         let config = secured.config(&secured.broker.kafka.listener(listener), lines);
-        let checked = Checked::of(&config, &[]);
+        let checked = Checked::run(&config, &[]);
         checked.passes("kafka/brokers", &[]);
         checked.passes("configuration/kafka-properties", &[]);
         let relay = rig.streaming(&config);
@@ -117,7 +117,7 @@ fn verification_that_is_off_is_warned_about() {
     ] {
         let address = secured.broker.kafka.listener(listener);
         let config = secured.config(&address, &format!("{good}{property}\n"));
-        let checked = Checked::of(&config, &[]);
+        let checked = Checked::run(&config, &[]);
         checked.passes("kafka/brokers", &[]);
         checked.warns("configuration/kafka-properties", &[words]);
         let relay = secured.rig.streaming(&config);
@@ -158,7 +158,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
     secured.insert(1);
     let event_ends = slot.wal_end();
     relay.says("has expired");
-    let views = Views::of(&config, &relay);
+    let views = Views::new(&config, &relay);
     views.show(
         "blocked",
         &["the certificate of localhost", "has expired"],
@@ -204,7 +204,7 @@ fn access_that_is_granted_late() {
     relay.says("allow the principal WRITE");
     let words = ["opic authorization failed", "allow the principal WRITE"];
     let remedy = "see the items of the sink in walrelay check";
-    Views::of(&config, &relay).show("retrying", &words, remedy, NOT_READY);
+    Views::new(&config, &relay).show("retrying", &words, remedy, NOT_READY);
     secured.broker.allow(&closed, &["WRITE", "DESCRIBE"]);
     let verdict = rig.finish(relay);
     verdict.assert_clean();

@@ -5,7 +5,7 @@ use crate::rig::{Rig, assert_lacks, done, insert, output_with};
 
 /// Creates a role with `walrelay init --role` on this version, and tests what it can do and what
 /// not.
-fn of(major: u32) {
+fn test_role(major: u32) {
     let rig = Rig::new(major);
     let db = rig.db();
     done(&output_with("init --role least", &rig.config(), &[]));
@@ -79,6 +79,6 @@ fn of(major: u32) {
 }
 
 tests! {
-    fn of_init_is_enough_and_reads_nothing_on_15() { of(15) }
-    fn of_init_is_enough_and_reads_nothing_on_18() { of(18) }
+    fn of_init_is_enough_and_reads_nothing_on_15() { test_role(15) }
+    fn of_init_is_enough_and_reads_nothing_on_18() { test_role(18) }
 }

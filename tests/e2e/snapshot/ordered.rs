@@ -15,7 +15,7 @@ fn is_needed_unless_the_configuration_renounces_it() {
         "public.outbox has no column that orders its rows",
         "snapshot-order",
     ];
-    Checked::of(&path, &[]).fails("postgres/snapshot", &words);
+    Checked::run(&path, &[]).fails("postgres/snapshot", &words);
     let log = ends(&mut rig.start(&path), 78, "snapshot-order");
     assert_has(
         &log,
@@ -27,7 +27,7 @@ fn is_needed_unless_the_configuration_renounces_it() {
         "snapshot = \"initial\"",
         "snapshot = \"initial\"\nsnapshot_unordered = true",
     );
-    Checked::of(&path, &[]).passes("postgres/snapshot", &["row(s) are read first"]);
+    Checked::run(&path, &[]).passes("postgres/snapshot", &["row(s) are read first"]);
     let relay = rig.streaming(&path);
     assert_eq!(rig.records(rows).len(), rows);
     relay.ends_well();
