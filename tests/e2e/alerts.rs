@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{Db, eventually, servers};
+use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually, servers};
 use walrelay_throwaway::Signal;
 
 use crate::carried::MARK;
@@ -532,6 +532,64 @@ fn of_a_missing_topic_of_dead_letters_come_and_go() {
     Views::new(&configured, &relay).show_problem(&words, "create the topic", alert);
     strict_kafka().create_topic(&topic, 1, &[]);
     watch.wait(&missing, false, &[]);
+    relay.ends_well();
+}
+
+/// A key of another type takes no dead letter.
+#[test]
+fn of_a_stream_of_dead_letters_that_is_none_come_and_go() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let (rig, server) = (Rig::without_broker(18).outbox(), Redis::shared());
+    let (events, dead) = (
+        format!("{}events", rig.prefix),
+        format!("{}dead", rig.prefix),
+    );
+    let mut client = server.client();
+    client.done(&format!("SET {dead} text"));
+    let more = format!(
+        "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{events}\"\n\
+         [poison]\noversize = \"dead-letter\"\ntopic = \"{dead}\"\n",
+        server.port()
+    );
+    let configured = config(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let missing = ["WalrelayDeadLetterTopic"];
+    watch.wait(&missing, true, &[]);
+    let words = [&*dead, "whose key is no stream"];
+    let alert = "WalrelayDeadLetterTopic, after 5m";
+    Views::new(&configured, &relay).show_problem(&words, "allow the relay to write", alert);
+    client.run(&format!("DEL {dead}"));
+    watch.wait(&missing, false, &[]);
+    relay.ends_well();
+}
+
+/// A receiver tells its time by the header `Date`.
+#[test]
+fn of_the_clock_of_a_receiver_is_shown() {
+    let rig = Rig::without_broker(18).outbox();
+    let server = HttpReceiver::start(false, None, |_, _| {
+        let date = "Sat, 01 Jan 2000 00:00:00 GMT".to_owned();
+        Reaction::Answer(200, vec![("date", date)])
+    });
+    let more = format!(
+        "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"http://{}/hooks\"\n",
+        server.address()
+    );
+    let configured = config(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let apart = ["WalrelayClocksApart"];
+    watch.wait(&apart, false, &[]);
+    insert(&rig.db(), 1);
+    watch.wait(&apart, true, &[]);
+    let line = "walrelay_clock_difference_seconds{of=\"sink\"}";
+    assert!(metric(address(&relay), line) > Some(1.0));
+    let words = ["The clocks of HTTP", "behind this machine"];
+    let alert = "WalrelayClocksApart, after 5m";
+    Views::new(&configured, &relay).show_problem(&words, "timedatectl", alert);
     relay.ends_well();
 }
 

@@ -15,7 +15,7 @@ use walrelay_testkit::{
 use walrelay_throwaway::{Shutdown, Signal};
 
 use crate::check::Checked;
-use crate::endpoint::{address, config, get, status};
+use crate::endpoint::{address, config, get, metric, status};
 use crate::page::first_glance;
 use crate::rig::{
     PATIENCE, Relay, Rig, assert_has, ends, insert, kafka_in_turn, output_with, refused, said,
@@ -258,10 +258,13 @@ fn is_outage_shown(rig: &Rig, server: &dyn Outage, port: u16, sink: &str) {
     eventually(PATIENCE, || {
         status(views.at)["sink"]["endpoints"][0]["state"] == EndpointStats::NO_ANSWER
     });
+    let all_down = || metric(views.at, "walrelay_sink_all_endpoints_down");
+    assert_eq!(all_down(), Some(1.0));
     let silent = [&*address, "nothing was answered for 5 s"];
     views.show("blocked", &silent, "see that the server runs", SINK_DOWN);
     server.resume();
     views.are_well(rig);
+    assert_eq!(all_down(), Some(0.0));
     server.kill();
     insert(&db, 3);
     views.show("blocked", &[&address], "that the server runs", SINK_DOWN);
