@@ -1,6 +1,7 @@
 //! RabbitMQ as a [`SinkKind`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::topics::ReadableTopics;
@@ -19,6 +20,9 @@ use crate::management::Management;
 use crate::section::{Auth, RabbitmqSection};
 use crate::sink::{RabbitmqSinkFactory, Settings};
 use crate::topics::RabbitmqTopics;
+
+/// The age of a channel from which on it is replaced when a queue refuses a message.
+const RENEW: Duration = Duration::from_secs(30);
 
 /// The parts of the address that are the same for all events.
 #[derive(Debug, Clone, Default)]
@@ -93,6 +97,7 @@ impl RabbitmqKind {
         let declare = declare.map(|queue| Declare {
             exchange: address.exchange.unwrap_or_default(),
             queue,
+            routing_key: address.routing_key.clone(),
         });
         let management = section.management_url.clone().map(|url| Management {
             url,
@@ -119,6 +124,7 @@ impl RabbitmqKind {
                 channels: section.channels,
                 max_message: section.max_message_size,
                 confirm: section.confirm_timeout,
+                renew: RENEW,
                 pauses: (options.backoff_initial, options.backoff_max),
                 retry_for: options.retry_for,
                 unroutable: Unroutable::new(options.max_in_flight_records),
@@ -189,6 +195,7 @@ impl SinkKind for RabbitmqKind {
         let mut checks = check::check(&self.login, &self.settings, routing_key, &input);
         checks.extend(bindings::check(
             self.topics.management.as_ref(),
+            self.login.external,
             &self.settings,
             &input,
         ));

@@ -129,8 +129,11 @@ impl RabbitmqSection {
             Auth::Plain => {}
         }
         if !section.tls {
+            // `management_url` may be encrypted by itself.
+            let management = section.management_url.as_deref();
+            let is_encrypted = management.is_some_and(|url| url.starts_with("https:"));
             for key in ["ca_file", "certificate_file"] {
-                if reader.has(&at(key)) {
+                if reader.has(&at(key)) && !(key == "ca_file" && is_encrypted) {
                     return Err(reader.no_effect(&at(key), "while `tls` is false"));
                 }
             }

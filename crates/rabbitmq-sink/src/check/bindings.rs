@@ -13,15 +13,23 @@ use crate::sink::Settings;
 /// Queues that are looked at, at most.
 const MAX_QUEUES: usize = 100;
 
-/// Looks for addresses without a queue, and at the queues of the others.
+/// Looks for addresses without a queue, and at the queues of the others. `is_external`: the user has no
+/// password, which the interface asks for.
 pub(crate) fn check(
     management: Option<&Management>,
+    is_external: bool,
     settings: &Settings,
     input: &CheckInput<'_>,
 ) -> SinkChecks {
     let Some(management) = management else {
-        let what = "not looked at: AMQP shows no bindings, and management_url is not set";
-        return vec![(BINDINGS, SinkCheck::pass(what))];
+        let what = "not looked at: AMQP shows neither bindings nor queues that drop messages, and \
+                    management_url is not set";
+        let check = if is_external {
+            SinkCheck::pass("not looked at: the management interface asks for a password")
+        } else {
+            SinkCheck::warn(what, "set management_url in [sink.rabbitmq]")
+        };
+        return vec![(BINDINGS, check)];
     };
     let looked = management.open().and_then(|interface| {
         let mut bindings = Bindings::default();
@@ -85,8 +93,11 @@ impl Bindings {
                 && declared.exchange == *exchange
                 && match &**exchange {
                     "" => declared.queue == key,
-                    // The relay makes a topic of it, and binds it for all routing keys.
-                    _ => routes.takes_all(exchange)? != Some(false),
+                    // The relay makes a topic of it, and binds it for all routing keys, and for the one
+                    // that is constant.
+                    _ => {
+                        declared.routing_key.is_some() || routes.takes_all(exchange)? != Some(false)
+                    }
                 }
             {
                 self.add(declared.queue.clone(), exchange, true);

@@ -104,6 +104,7 @@ impl QueueReader {
             let wanted = Declare {
                 exchange: address.exchange.to_owned(),
                 queue: address.queue.to_owned(),
+                routing_key: None,
             };
             declare(&mut connection, &wanted, LIMIT).await?;
             connection.consume(address.queue).await

@@ -13,6 +13,16 @@ pub(crate) struct Declare {
     /// Empty: the default exchange, which has every queue by its name.
     pub(crate) exchange: String,
     pub(crate) queue: String,
+    /// The routing key, if it is the same for all events.
+    pub(crate) routing_key: Option<String>,
+}
+
+impl Declare {
+    /// Returns the keys by which the queue is bound: all, for an exchange of the type topic, and the one
+    /// that events have, for one of another type that exists already.
+    fn binding_keys(&self) -> impl Iterator<Item = &str> {
+        ["#"].into_iter().chain(self.routing_key.as_deref())
+    }
 }
 
 /// The server has closed the channel instead of an answer.
@@ -33,7 +43,9 @@ pub(crate) async fn declare(
     wanted: &Declare,
     limit: Duration,
 ) -> Result<(), RabbitmqError> {
-    let Declare { exchange, queue } = wanted;
+    let Declare {
+        exchange, queue, ..
+    } = wanted;
     let has_exchange =
         exchange.is_empty() || connection.has_exchange(exchange, limit).await?.is_ok();
     if !has_exchange {
@@ -61,23 +73,27 @@ pub(crate) async fn declare(
     if exchange.is_empty() {
         return Ok(());
     }
-    let bound = connection.ask(
-        limit,
-        |method| matches!(method, Method::QueueBindOk),
-        |out, channel| {
-            put_method(out, channel, (50, 20), |out| {
-                out.extend_from_slice(&[0, 0]);
-                put_short(out, queue.as_bytes());
-                put_short(out, exchange.as_bytes());
-                // Every routing key, for an exchange of the type topic.
-                put_short(out, b"#");
-                out.push(0);
-                put_sized(out, |_| ());
-            });
-        },
-    );
-    let bound = bound.await?;
-    bound.map_err(|refused| connection.not_declared("the binding of the queue", queue, refused))
+    for key in wanted.binding_keys() {
+        let bound = connection.ask(
+            limit,
+            |method| matches!(method, Method::QueueBindOk),
+            |out, channel| {
+                put_method(out, channel, (50, 20), |out| {
+                    out.extend_from_slice(&[0, 0]);
+                    put_short(out, queue.as_bytes());
+                    put_short(out, exchange.as_bytes());
+                    put_short(out, key.as_bytes());
+                    out.push(0);
+                    put_sized(out, |_| ());
+                });
+            },
+        );
+        let bound = bound.await?;
+        bound.map_err(|refused| {
+            connection.not_declared("the binding of the queue", queue, refused)
+        })?;
+    }
+    Ok(())
 }
 
 pub(super) const PASSIVE: u8 = 1;
@@ -111,7 +127,7 @@ pub(super) fn put_queue_declare(
 }
 
 /// Appends `channel.close`.
-fn put_channel_close(out: &mut Vec<u8>, channel: u16) {
+pub(crate) fn put_channel_close(out: &mut Vec<u8>, channel: u16) {
     put_method(out, channel, (20, 40), |out| {
         out.extend_from_slice(&200_u16.to_be_bytes());
         put_short(out, b"");

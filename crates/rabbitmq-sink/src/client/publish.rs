@@ -21,6 +21,10 @@ const CONTENT_TYPE: u16 = 1 << 15;
 /// The name of the header that becomes the property `content-type`.
 const CONTENT_TYPE_HEADER: &str = "content-type";
 
+/// Headers that are lists of further routing keys (`header_routes` of `rabbit_basic.erl`): the server
+/// closes the channel if they are texts, as all headers of a record are.
+const ROUTES: [&str; 2] = ["CC", "BCC"];
+
 /// The address of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address<'a> {
@@ -64,17 +68,21 @@ pub(crate) fn check(
         let why = format!("the value has {size} bytes, max_message_size is {max_message}");
         return Err((Poison::Oversize, why));
     }
-    let id = record.event_id.unwrap_or_default();
-    let names = record.headers.iter().map(|header| header.name.len());
+    // What a dead letter cannot have is left out: what cannot be written stops the relay.
+    let is_event = record.kind != RecordKind::DeadLetter;
+    let id = record.event_id.filter(|_| is_event).unwrap_or_default();
+    let names = record.headers.iter().map(|header| header.name);
+    let names = names.filter(|_| is_event);
+    if names.clone().any(|name| ROUTES.contains(&name)) {
+        let why = "the header CC or BCC, which is a list in AMQP, is a text";
+        return Err((Poison::Rejected, why.to_owned()));
+    }
+    let longest = names.map(str::len).max();
     for (what, length, poison) in [
         ("exchange", exchange.len(), Poison::Unroutable),
         ("routing key", routing_key.len(), Poison::Unroutable),
         ("event id", id.len(), Poison::Rejected),
-        (
-            "name of a header",
-            names.max().unwrap_or(0),
-            Poison::Rejected,
-        ),
+        ("name of a header", longest.unwrap_or(0), Poison::Rejected),
     ] {
         if length > MAX_SHORT {
             let why = format!("the {what} has {length} bytes, AMQP takes {MAX_SHORT}");
@@ -136,7 +144,8 @@ fn put_properties(out: &mut Vec<u8>, record: &Record<'_>, body: u64) {
     if content_type.is_some() {
         flags |= CONTENT_TYPE;
     }
-    if record.event_id.is_some() {
+    let id = record.event_id.filter(|id| id.len() <= MAX_SHORT);
+    if id.is_some() {
         flags |= MESSAGE_ID;
     }
     if seconds.is_some() {
@@ -150,8 +159,10 @@ fn put_properties(out: &mut Vec<u8>, record: &Record<'_>, body: u64) {
         // A name stands once in a table: the last header of the name counts.
         for (at, header) in record.headers.iter().enumerate() {
             let later = record.headers.get(at + 1..).unwrap_or_default();
-            let is_own = [POSITION_HEADER, KEY_HEADER].contains(&header.name);
-            if !is_own && later.iter().all(|later| later.name != header.name) {
+            let is_left_out = [POSITION_HEADER, KEY_HEADER].contains(&header.name)
+                || ROUTES.contains(&header.name)
+                || header.name.len() > MAX_SHORT;
+            if !is_left_out && later.iter().all(|later| later.name != header.name) {
                 put_member(out, header.name, header.value);
             }
         }
@@ -162,7 +173,7 @@ fn put_properties(out: &mut Vec<u8>, record: &Record<'_>, body: u64) {
         put_member(out, POSITION_HEADER, Some(position.as_bytes()));
     });
     out.push(PERSISTENT);
-    if let Some(id) = record.event_id {
+    if let Some(id) = id {
         put_short(out, id);
     }
     if let Some(seconds) = seconds {

@@ -8,7 +8,7 @@ mod routes;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -22,6 +22,9 @@ pub(crate) use routes::{Reached, Routes};
 
 /// Bytes of an answer, at most.
 const MAX_BODY: u64 = 16 << 20;
+
+/// The time after which no further request is sent.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// All characters except the unreserved ones of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
@@ -158,6 +161,7 @@ impl Management {
         Ok(Interface {
             of: self,
             agent: agent(self.timeout, roots),
+            until: Instant::now() + LIMIT,
             authorization: basic(self.username.as_bytes(), password).into(),
         })
     }
@@ -167,6 +171,8 @@ impl Management {
 pub(crate) struct Interface<'m> {
     of: &'m Management,
     agent: Agent,
+    /// When no further request is sent.
+    until: Instant,
     authorization: SecretString,
 }
 
@@ -191,6 +197,11 @@ impl Interface<'_> {
             url: url.clone(),
             reason,
         };
+        if Instant::now() >= self.until {
+            return Err(unreachable(format!(
+                "the answers took longer than {LIMIT:?}"
+            )));
+        }
         let request = self.agent.get(&address);
         let request = request.header("Authorization", self.authorization.expose_secret());
         let mut answer = request.call().map_err(|it| unreachable(it.to_string()))?;
@@ -244,7 +255,25 @@ impl routes::Server for Interface<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Queue;
+    use std::time::{Duration, Instant};
+
+    use super::{Management, Queue};
+
+    #[test]
+    fn no_request_is_sent_after_the_limit_of_all() {
+        let management = Management {
+            url: "http://127.0.0.1:1".to_owned(),
+            username: "u".to_owned(),
+            password: "p".into(),
+            vhost: "/".to_owned(),
+            ca_file: None,
+            timeout: Duration::from_secs(60),
+        };
+        let mut interface = management.open().unwrap();
+        interface.until = Instant::now();
+        let error = interface.version().unwrap_err().to_string();
+        assert!(error.contains("took longer than"), "{error}");
+    }
 
     #[test]
     fn a_queue_that_drops_messages_is_told_from_one_that_refuses_them() {

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) max_message: u64,
     /// The longest wait for a confirm.
     pub(crate) confirm: Duration,
+    /// The age of a channel from which on it is replaced when a queue refuses a message.
+    pub(crate) renew: Duration,
     /// The first and the longest pause before a connection is tried again, and before a message is
     /// sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub(super) fn settings() -> Settings {
         channels: 1,
         max_message: 1 << 20,
         confirm: HOUR,
+        renew: HOUR,
         pauses: (Duration::from_millis(5), Duration::from_millis(50)),
         retry_for: Duration::ZERO,
         unroutable: Unroutable::default(),
@@ -277,6 +278,11 @@ fn a_message_that_closes_the_channel_is_found_by_sending_one_at_a_time() {
             Poison::Oversize,
         ),
         (
+            406,
+            "PRECONDITION_FAILED - invalid message: secret-route",
+            Poison::Rejected,
+        ),
+        (
             403,
             "ACCESS_REFUSED - access to topic 'secret-route' in exchange 'e' in vhost '/' refused",
             Poison::Rejected,
@@ -293,6 +299,98 @@ fn a_message_that_closes_the_channel_is_found_by_sending_one_at_a_time() {
         assert_eq!(error.disposition, Disposition::Fatal);
         assert!(!error.to_string().contains("secret-route"), "{error}");
         assert_eq!(failures.len(), 1, "the others are sent again: {failures:?}");
+    }
+}
+
+#[test]
+fn a_channel_whose_messages_are_refused_is_replaced_when_nothing_is_in_flight_on_it() {
+    let server = Scripted::start(|message, out| {
+        // A queue that was full refuses the messages of the channels that saw it so.
+        message.confirm(out, message.channel > 1 || message.body != b"full-1", false);
+    });
+    let settings = Settings {
+        renew: Duration::ZERO,
+        ..settings()
+    };
+    let mut under = Under::with(server.login(), settings);
+    for (key, number) in [("full", 1), ("full", 2), ("other", 1)] {
+        under.send("e", key, number).unwrap();
+    }
+    assert!(under.settled().is_empty());
+    let bodies = server.bodies();
+    let of_key: Vec<&String> = bodies.iter().filter(|it| it.starts_with("full")).collect();
+    assert_eq!(of_key, ["full-1", "full-1", "full-2"]);
+    // The server allows three channels at a time, and all that were replaced are closed.
+    let server = Scripted::start({
+        let mut refused = 0;
+        move |message, out| {
+            refused += 1;
+            message.confirm(out, refused > 20, false);
+        }
+    });
+    let settings = Settings {
+        renew: Duration::ZERO,
+        ..self::settings()
+    };
+    let mut under = Under::with(server.login(), settings);
+    under.send("e", "full", 1).unwrap();
+    assert!(under.settled().is_empty());
+    let published = lock(&server.published);
+    let channels: BTreeSet<u16> = published.iter().map(|it| it.channel).collect();
+    assert!(channels.len() > 1, "{channels:?}");
+    assert_eq!(lock(&server.logins).len(), 1);
+}
+
+#[test]
+fn a_host_that_does_not_answer_is_followed_by_the_next() {
+    let server = Scripted::start(ack);
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = dead.local_addr().unwrap().port();
+    drop(dead);
+    let mut login = server.login();
+    login
+        .servers
+        .hosts
+        .insert(0, ("127.0.0.1".to_owned(), port));
+    let mut under = Under::with(login, settings());
+    under.send("e", "a", 1).unwrap();
+    assert!(under.settled().is_empty());
+    assert_eq!(server.bodies(), ["a-1"]);
+}
+
+#[test]
+fn a_header_that_would_close_the_channel_is_refused_and_left_out_of_a_dead_letter() {
+    let server = Scripted::start(ack);
+    let mut under = Under::new(&server);
+    let long = "n".repeat(256);
+    let id = [b'i'; 256];
+    for name in ["CC", "BCC", &long] {
+        let headers = [Header {
+            name,
+            value: Some(b"secret-route"),
+        }];
+        let event = Record {
+            topic: "e",
+            headers: &headers,
+            ..Record::default()
+        };
+        let Err(SendError::Refused(error)) = under.sink.try_send(&event, 9) else {
+            panic!("{name} is taken");
+        };
+        assert_eq!(error.poison, Some(Poison::Rejected));
+        assert!(!error.to_string().contains("secret-route"), "{error}");
+        let dead_letter = Record {
+            kind: RecordKind::DeadLetter,
+            event_id: Some(&id),
+            ..event
+        };
+        under.sink.try_send(&dead_letter, under.accepted).unwrap();
+        under.accepted += 1;
+    }
+    assert!(under.settled().is_empty());
+    for message in &*lock(&server.published) {
+        let is_there = message.header.windows(6).any(|part| part == b"secret");
+        assert!(!is_there, "{:?}", message.header);
     }
 }
 
@@ -446,6 +544,7 @@ fn what_is_declared_leaves_all_channels_to_the_messages() {
         declare: Some(Declare {
             exchange: "e".to_owned(),
             queue: "queue".to_owned(),
+            routing_key: Some("key".to_owned()),
         }),
         ..settings()
     };

@@ -424,6 +424,8 @@ fn the_example_of_rabbitmq_is_read_and_no_login_is_assumed() {
     assert_eq!(columns(&address.routing_key), "event_type");
     let shown = format!("{:?}", config.sink);
     assert!(!shown.contains("secret-word"), "{shown}");
+    let of_management = "ca_file = \"c\"\nmanagement_url = \"https://h:15671\"\n";
+    read("tls = true\n", of_management).expect("of an interface with TLS");
     let exchange = "exchange = \"{aggregate_type | map(Order: 'orders.events', default: \
                     'default.events')}\"\n";
     for (old, new, words) in [

@@ -74,10 +74,13 @@ impl Publisher<'_> {
             Method::Ack { tag, multiple } => {
                 let messages = channel.in_flight.answered(tag, multiple, true);
                 self.answered(messages)?;
+                self.close_replaced();
             }
             Method::Nack { tag, multiple } => {
                 let messages = channel.in_flight.answered(tag, multiple, false);
                 self.answered(messages)?;
+                self.replace(number);
+                self.close_replaced();
             }
             Method::ChannelFlow { active } => {
                 self.blocked = !active;
@@ -222,6 +225,8 @@ impl Publisher<'_> {
         let text = String::from_utf8_lossy(reason.text);
         // A right to single routing keys says which key, and not which message.
         let of_routing_key = code == 403 && text.contains("access to topic '");
+        // 406 is also said of what the server finds wrong in the properties.
+        let is_oversize = code == 311 || text.contains("message size");
         let named = |exchange: &str| text.contains(&format!("exchange '{exchange}'"));
         let guilty = match code {
             403 | 404 if !of_routing_key => in_flight.take_first(named),
@@ -233,7 +238,8 @@ impl Publisher<'_> {
         };
         if let Some(message) = guilty {
             let (poison, disposition) = match code {
-                406 | 311 => (Poison::Oversize, Disposition::Fatal),
+                406 | 311 if is_oversize => (Poison::Oversize, Disposition::Fatal),
+                406 | 311 => (Poison::Rejected, Disposition::Fatal),
                 403 if of_routing_key => (Poison::Rejected, Disposition::Fatal),
                 _ => (Poison::Rejected, Disposition::Retryable),
             };
@@ -241,7 +247,7 @@ impl Publisher<'_> {
                 // Each would close a channel again. They are given up with the first one.
                 in_flight.drop_all_to(&message.exchange);
             }
-            self.refuse(message.seq, poison, disposition, refusal(code));
+            self.refuse(message.seq, poison, disposition, refusal(code, is_oversize));
         } else if in_flight.is_empty() {
             return Err(closed());
         } else {
@@ -259,11 +265,12 @@ impl Publisher<'_> {
 }
 
 /// Returns the reason of a refusal by the close of a channel.
-fn refusal(code: u16) -> String {
+fn refusal(code: u16, is_oversize: bool) -> String {
     let why = match code {
         404 => "there is no such exchange",
         403 => "the user may not write to the exchange, or not with the event's routing key",
-        406 | 311 => "the message is larger than the server's max_message_size",
+        406 | 311 if is_oversize => "the message is larger than the server's max_message_size",
+        406 => "the server does not take the message's headers or properties",
         _ => "the server does not take the message",
     };
     format!("{why} ({code} {})", reply_name(code))

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
+use tracing::info;
 use walrelay_sink::{Disposition, Endpoints, OpenRequest, Poison};
 use walrelay_sink_client::{ConnectError, FOREVER, Failure, Refused};
 
 use super::Shared;
 use super::in_flight::{Counting, InFlight, Unconfirmed};
+use crate::client::declare::put_channel_close;
 use crate::client::error::RabbitmqError;
 use crate::client::publish::{self, put_publish};
 use crate::client::wire::put_frame;
@@ -31,6 +33,8 @@ struct Channel {
     /// The server has answered `confirm.select`.
     is_open: bool,
     in_flight: InFlight,
+    /// Another channel has taken its place: it is closed when it has nothing in flight.
+    is_replaced: bool,
     /// The code of a `basic.return` whose content header is still to come.
     returning: Option<u16>,
 }
@@ -111,7 +115,36 @@ impl<'s> Publisher<'s> {
             asked: Instant::now(),
             is_open: false,
             in_flight: InFlight::new(self.counting),
+            is_replaced: false,
             returning: None,
+        });
+    }
+
+    /// Opens another channel for one on which a queue has refused a message, if it is old. A quorum queue
+    /// that was full may refuse the messages of a channel for ever, also when it takes those of others.
+    fn replace(&mut self, number: u16) {
+        let renew = self.shared.settings.renew;
+        let has_number = self.channels.len() < usize::from(self.max_number);
+        let Some(channel) = self.channel(number) else {
+            return;
+        };
+        if channel.is_replaced || channel.asked.elapsed() < renew || !has_number {
+            return;
+        }
+        channel.is_replaced = true;
+        info!("a queue refuses messages: they are sent again on another channel");
+        self.open();
+    }
+
+    /// Closes the channels that were replaced and have nothing in flight.
+    fn close_replaced(&mut self) {
+        let Self { channels, out, .. } = self;
+        channels.retain(|it| {
+            let is_over = it.is_replaced && it.in_flight.is_empty();
+            if is_over {
+                put_channel_close(out, it.number);
+            }
+            !is_over
         });
     }
 
@@ -262,7 +295,7 @@ impl<'s> Publisher<'s> {
             if !self.refused.is_empty() && !self.shared.is_due(now) {
                 return;
             }
-            let channels = self.channels.iter_mut();
+            let channels = self.channels.iter_mut().filter(|it| !it.is_replaced);
             let Some(channel) = channels.min_by_key(|it| it.in_flight.len()) else {
                 return;
             };
