@@ -193,12 +193,12 @@ const HTTP_OPTIONS: Rules = rules! {
     });
     "batch.max-size" => Ignore("it belongs to batches");
     "authentication.type" => When(rules! {
-        "standard-webhooks" => Unsupported(
-            "write the secret with `whsec_` before it into a file, and name that by sink.http.secrets_file; \
-             webhook-id is then the event's id in every attempt, where Debezium makes another one for each run");
+        "standard-webhooks" => Breaks(
+            "walrelay's webhook-id is the event's id in every attempt, where Debezium makes another one for \
+             each run: consumers that keep ids drop more repeats than before");
         "*" => TOKEN;
     });
-    "authentication.webhook.secret" => Unsupported("see authentication.type");
+    "authentication.webhook.secret" => Call(webhook_secret);
     "authentication.*" => TOKEN;
     "*" => Unsupported("walrelay's sink for HTTP has no such option");
 };
@@ -292,20 +292,35 @@ fn http(translation: &mut Translation<'_>) {
     apply_all(translation, "sink.http.", HTTP_OPTIONS);
 }
 
+/// Writes `secrets`. Debezium has one, with or without the prefix of Standard Webhooks.
+fn webhook_secret(translation: &mut Translation<'_>, number: usize) {
+    let value = translation.secret(number, "WEBHOOK_SECRET");
+    translation.variables_of(&value);
+    let text = value.configured();
+    // Without its text, the secret is taken for one without the prefix.
+    let has_prefix = text.starts_with("whsec_");
+    let prefix = if has_prefix { "" } else { "whsec_" };
+    let value = quoted(&format!("{prefix}{text}"));
+    let remark = (!has_prefix)
+        .then_some("`whsec_` stands before it: remove it if the secret begins with it already");
+    translation.write(HTTP, "secrets", value, &[number], remark);
+}
+
 /// Writes `hosts` from host and port, which Debezium has as two settings.
 fn hosts(translation: &mut Translation<'_>) {
     let of = |name| translation.find(&format!("sink.rabbitmq.connection.{name}"));
     let (host, port) = (of("host"), of("port"));
-    let text = |number: Option<usize>, default: &str| {
-        let value = number.map_or(Value::literal(default), |number| translation.value(number));
-        (value.configured(), value)
-    };
-    let ((host_text, host_value), (port_text, port_value)) =
-        (text(host, "localhost"), text(port, "5672"));
+    let host_value = host.map_or(Value::literal("localhost"), |it| translation.value(it));
     translation.variables_of(&host_value);
-    translation.variables_of(&port_value);
+    // Without a port, the default is the one that `tls` asks for, in both programs.
+    let mut address = host_value.configured();
+    if let Some(port) = port {
+        let port = translation.value(port);
+        translation.variables_of(&port);
+        address = format!("{address}:{}", port.configured());
+    }
     let settings: Vec<usize> = [host, port].into_iter().flatten().collect();
-    let value = format!("[{}]", quoted(&format!("{host_text}:{port_text}")));
+    let value = format!("[{}]", quoted(&address));
     let remark = settings
         .is_empty()
         .then_some("the default of Debezium's client");

@@ -28,8 +28,8 @@ impl ConfigCheck for Checker {
     }
 
     fn read(&self, toml: &str) -> Result<Vec<Warning>, Vec<Problem>> {
-        // The environment of the relay is not known here: any value will do.
-        let env = |_: &str| Some("x".to_owned());
+        // The environment of the relay is not known here: any value will do that can be a secret, too.
+        let env = |_: &str| Some("x".repeat(32));
         match Config::parse(toml, "walrelay.toml", &[], &env) {
             Ok(config) => Ok(warnings(&config.pipeline)),
             Err(error) => Err(error.into_problems().into_iter().map(problem).collect()),

@@ -54,7 +54,7 @@ fn rabbitmq() {
             "null.value=none",
         ],
         &[
-            Line("hosts = [\"localhost:5672\"]"),
+            Line("hosts = [\"localhost\"]"),
             Line("username = \"guest\""),
             Line("routing_key = \"{aggregateid}\""),
             Unsupported(CREATE, "declare"),
@@ -172,7 +172,8 @@ fn http() {
             NoEffect("debezium.sink.http.retries", "attempts"),
             NoEffect("debezium.sink.http.headers.encode.base64", "as they are"),
             Breaks("debezium.sink.http.headers.prefix", "X-DEBEZIUM"),
-            Unsupported(WEBHOOK, "secrets_file"),
+            Breaks(WEBHOOK, "webhook-id is the event's id"),
+            Line("secrets = \"whsec_${WEBHOOK_SECRET}\""),
             Breaks("debezium.sink.http.batch.enabled", "each event by itself"),
         ],
     );
