@@ -15,7 +15,7 @@ impl SinkSection for HttpSection {
         lines: |servers| {
             format!(
                 "[sink.http]\n\
-                 # {{topic}} and columns of the event stand for their values.\n\
+                 # {{topic}} stands for the topic of the event.\n\
                  url = {servers}\n\
                  # token = \"${{SINK_TOKEN}}\"\n"
             )
