@@ -2,8 +2,8 @@ use std::fmt;
 
 use crate::EventPosition;
 
-/// What a [`Record`] stands for. The relay says so: no header or topic does, because both may come from
-/// a row.
+/// The thing that a [`Record`] stands for. The relay says it: no header or topic does, because both may
+/// come from a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecordKind {
     /// An event.
