@@ -20,9 +20,9 @@ const TOPIC: &str = "router.debezium.route.topic.replacement";
 pub struct Debezium {
     /// The options, without the context headers, which are known when the relay starts.
     pub options: Options,
-    /// `extended.headers.enabled`.
+    /// True if records have context headers: `extended.headers.enabled`.
     pub context_headers: bool,
-    /// `table.op.invalid.behavior`.
+    /// The reaction to an UPDATE of an outbox row: `table.op.invalid.behavior`.
     pub on_update: OnUpdate,
 }
 
