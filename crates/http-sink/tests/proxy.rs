@@ -47,7 +47,7 @@ impl ScriptedProxy {
         Self { address, asked }
     }
 
-    fn of(&self, mut config: HttpConfig) -> HttpConfig {
+    fn add_to(&self, mut config: HttpConfig) -> HttpConfig {
         let proxy = Proxy::parse(&format!("http://{}", self.address));
         config.proxy = Some(proxy.expect("a proxy"));
         config
@@ -113,7 +113,10 @@ fn http_is_sent_to_the_proxy_with_the_whole_url() {
     let server = Server::start(HttpVersion::One);
     let proxy = ScriptedProxy::start(server.address(), "200 OK");
     let url = "http://events.example/hooks/{topic}";
-    assert_eq!(sent(proxy.of(config(url, HttpVersion::One, ROOMY))), Ok(()));
+    assert_eq!(
+        sent(proxy.add_to(config(url, HttpVersion::One, ROOMY))),
+        Ok(())
+    );
     let expected = "POST http://events.example/hooks/t HTTP/1.1";
     assert_eq!(*lock(&proxy.asked), [expected]);
     assert_eq!(server.received()[0].header("host"), Some("events.example"));
@@ -136,7 +139,7 @@ fn https_goes_through_a_tunnel_and_the_certificate_is_that_of_the_server() {
             identity: None,
         };
         let config = config.with_tls(&files).unwrap();
-        assert_eq!(sent(proxy.of(config)), Ok(()));
+        assert_eq!(sent(proxy.add_to(config)), Ok(()));
         let expected = "CONNECT events.example:443 HTTP/1.1";
         assert_eq!(*lock(&proxy.asked), [expected]);
         assert_eq!(server.bodies(), ["v"]);
@@ -160,7 +163,7 @@ fn a_proxy_that_refuses_the_relay_stops_it_with_and_without_a_tunnel() {
     for url in ["http://events.example/", "https://events.example/"] {
         let config = config(url, HttpVersion::One, ROOMY);
         let config = config.with_tls(&files).unwrap();
-        let error = sent(proxy.of(config)).unwrap_err();
+        let error = sent(proxy.add_to(config)).unwrap_err();
         assert_eq!(
             (error.disposition, error.poison),
             (Disposition::Configuration, None),

@@ -15,7 +15,7 @@ use walrelay_sink::{
 
 use crate::ClientError;
 
-/// What to do about a server that cannot be reached, or takes nothing.
+/// The remedy for a server that cannot be reached, or takes nothing.
 const REACH: &str = "see that the server runs, takes requests, and can be reached from here";
 /// A grace that does not end.
 pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
