@@ -20,8 +20,13 @@ if [ "$#" = 0 ]; then
     done
 fi
 
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
 if [ "${FUZZ_BLIND:-}" ]; then
-    cargo build --locked --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}" \
+    # By the profiles of the crates' workspace: what it has built is not built again.
+    sed -n '/^\[profile/,$p' Cargo.toml >"$logs/profiles.toml"
+    cargo build --locked --config "$logs/profiles.toml" --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}" \
         --no-default-features
     binaries=${CARGO_TARGET_DIR:-target}/debug
 else
@@ -36,8 +41,6 @@ else
     binaries=fuzz/target/$host/release
 fi
 
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
 fuzz() { # target
     local target=$1 log=$logs/$1 corpus=fuzz/corpus/$1 status=0 input
     [ -d "$corpus" ] || { echo "$corpus is not there" >&2; return 1; }
