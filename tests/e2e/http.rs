@@ -236,6 +236,35 @@ fn a_refused_event_goes_to_the_url_of_dead_letters() {
     fs::remove_file(config).expect("the file exists");
 }
 
+#[test]
+fn columns_of_the_row_are_parts_of_the_url() {
+    let rig = Rig::with_outbox(15);
+    let db = rig.db();
+    let (server, got) = endpoint();
+    let with_url = |path: &str| {
+        let url = format!("{}/{path}", server.url());
+        let more = format!(
+            "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"{url}\"\n[poison]\nunroutable = \"skip\"\n"
+        );
+        rig.config_and(&more)
+    };
+    let wrong = with_url("{tenant}/{topic}");
+    let check = output(&["check", "--config", arguments(&wrong)]);
+    refused(&check, 78, &["[column-missing]", "tenant"]);
+    let config = with_url("{aggregatetype | upper}/{topic}/{aggregateid}");
+    let relay = rig.streaming(&config);
+    for (key, number) in [("a/ü", 1), ("..", 2), ("b", 3)] {
+        insert_of(&db, "order", key, number);
+    }
+    rig.caught_up();
+    relay.ends_well();
+    // The keys are sent beside one another.
+    let requests = lock(&got.requests);
+    let lines: BTreeSet<String> = requests.iter().map(|it| it.line.clone()).collect();
+    let expected = ["a%2F%C3%BC", "b"].map(|key| format!("POST /ORDER/{}order/{key}", rig.prefix));
+    assert_eq!(lines, BTreeSet::from(expected));
+}
+
 /// The sinks over rustls have the words for a certificate in common.
 #[test]
 fn a_certificate_that_has_expired_is_named_and_waited_for() {

@@ -17,13 +17,16 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// The URL of records: constant, or with the placeholder `{topic}`.
+/// The URL of records: constant, or with the placeholder `{topic}` and others, which are templates over
+/// the columns of the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UrlTemplate {
     text: String,
-    /// The target of every record; `None` if it depends on the topic.
+    /// The text with `t` in the place of each column.
+    sample: String,
+    /// The target of every record; `None` if it depends on the topic or on columns.
     constant: Option<Target>,
-    /// True if a record's topic decides the host.
+    /// True if a record's topic or row decides the host.
     pub(crate) chooses_host: bool,
 }
 
@@ -95,45 +98,98 @@ impl Target {
 }
 
 impl UrlTemplate {
-    /// Parses a URL, which may have `{topic}` in its host, its path and its query.
+    /// Parses a URL, which may have `{topic}` and templates over columns in its host, its path and its
+    /// query. The templates are not checked.
     ///
     /// # Errors
     /// If the text has another form. The message names the form, and not the text.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let sample = text.replace(TOPIC, "t");
-        if sample.contains(['{', '}']) {
-            return Err("the only placeholder is {topic}".to_owned());
+        let sample = without_columns(text).ok_or("a placeholder is not closed")?;
+        let example = sample.replace(TOPIC, "t");
+        if example.contains(['{', '}']) {
+            return Err("a placeholder begins with one { and ends with one }".to_owned());
         }
-        Target::parse(&sample, false)?;
+        Target::parse(&example, false)?;
         let behind = text.split_once("://").map_or(text, |(_, behind)| behind);
-        let authority = behind.split(['/', '?']).next().unwrap_or(behind);
-        let chooses_host = authority.contains(TOPIC);
-        let constant = if text.contains(TOPIC) {
+        // The first placeholder is in the host if no path and no query begins before it.
+        let before = behind.split_once('{').map(|(before, _)| before);
+        let chooses_host = before.is_some_and(|before| !before.contains(['/', '?']));
+        let constant = if text.contains('{') {
             None
         } else {
             Some(Target::parse(text, false)?)
         };
         Ok(Self {
             text: text.to_owned(),
+            sample,
             constant,
             chooses_host,
         })
     }
 
+    /// Parses a URL without templates over columns.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_of_topic(text: &str) -> Result<Self, String> {
+        let parsed = Self::parse(text)?;
+        if parsed.template().is_some() {
+            return Err("the only placeholder is {topic}".to_owned());
+        }
+        Ok(parsed)
+    }
+
+    /// Returns the text as a template over columns, in which `{topic}` is no column; `None` if it has no
+    /// column.
+    pub fn template(&self) -> Option<String> {
+        (self.sample != self.text).then(|| self.text.replace(TOPIC, "{{topic}}"))
+    }
+
+    /// Returns the text as it was parsed.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the target of records of a topic. The error says why there is none.
     pub(crate) fn target(&self, topic: &str) -> Result<Target, String> {
+        self.target_of(topic, &self.text)
+    }
+
+    /// Returns the target of a record, whose row makes this text of the
+    /// [`template`](Self::template).
+    pub(crate) fn target_of_row(&self, topic: &str, text: Option<&str>) -> Result<Target, String> {
+        if self.sample == self.text {
+            return self.target(topic);
+        }
+        let text = text.ok_or("the event has no row that makes the URL")?;
+        let target = self.target_of(topic, text)?;
+        let is_dots = |part: &str| matches!(part, "." | "..");
+        if target.path.path().split('/').any(is_dots) {
+            return Err("the values of the row make a path that leads elsewhere".to_owned());
+        }
+        Ok(target)
+    }
+
+    fn target_of(&self, topic: &str, text: &str) -> Result<Target, String> {
         if let Some(constant) = &self.constant {
             return Ok(constant.clone());
         }
-        if matches!(topic, "" | "." | "..") {
-            return Err("the topic cannot be part of a URL".to_owned());
+        let text = if text.contains(TOPIC) {
+            if matches!(topic, "" | "." | "..") {
+                return Err("the topic cannot be part of a URL".to_owned());
+            }
+            let escaped = utf8_percent_encode(topic, RESERVED).to_string();
+            text.replace(TOPIC, &escaped)
+        } else {
+            text.to_owned()
+        };
+        let target = Target::parse(&text, self.chooses_host)?;
+        let in_host =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '[' | ']');
+        if self.chooses_host && !target.authority.chars().all(in_host) {
+            return Err("the topic or a value cannot be part of a host's name".to_owned());
         }
-        let in_host = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-        if self.chooses_host && !topic.chars().all(in_host) {
-            return Err("the topic cannot be part of a host's name".to_owned());
-        }
-        let escaped = utf8_percent_encode(topic, RESERVED).to_string();
-        Target::parse(&self.text.replace(TOPIC, &escaped), self.chooses_host)
+        Ok(target)
     }
 
     /// Returns the target that every record's host is in; `None` if records choose the host.
@@ -141,7 +197,7 @@ impl UrlTemplate {
         match &self.constant {
             Some(constant) => Some(constant.clone()),
             None if self.chooses_host => None,
-            None => self.target("t").ok(),
+            None => self.target_of("t", &self.sample).ok(),
         }
     }
 
@@ -158,6 +214,31 @@ impl UrlTemplate {
         };
         !self.is_secure() && !self.server().as_ref().is_some_and(is_loopback)
     }
+}
+
+/// Replaces each placeholder but `{topic}` by `t`; `None` if one is not closed.
+fn without_columns(text: &str) -> Option<String> {
+    let mut sample = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('{') {
+        sample.push_str(before);
+        // A text of a filter may have any character.
+        let mut quote = None;
+        let end = behind.find(|c: char| {
+            match quote {
+                Some(open) if c == open => quote = None,
+                None if matches!(c, '\'' | '"') => quote = Some(c),
+                None if c == '}' => return true,
+                _ => {}
+            }
+            false
+        })?;
+        let (name, behind) = behind.split_at(end);
+        sample.push_str(if name == "topic" { TOPIC } else { "t" });
+        rest = behind.strip_prefix('}')?;
+    }
+    sample.push_str(rest);
+    Some(sample)
 }
 
 /// Returns true for an address that is not of the public internet. Of IPv4: private, loopback,
@@ -241,7 +322,8 @@ mod tests {
             "https://",
             "https:///x",
             "https://u:secret@h/",
-            "http://h/{id}",
+            "http://h/{id",
+            "http://h/id}",
             "http://h/a b",
             "http://h/#x",
             "http://h:/",
@@ -250,6 +332,44 @@ mod tests {
             let why = UrlTemplate::parse(wrong).expect_err(wrong);
             assert!(!why.contains("secret"), "{why}");
         }
+    }
+
+    #[test]
+    fn a_url_has_templates_over_columns() {
+        let url = "https://h/{tenant | default('}')}/{topic}?x={id}";
+        let parsed = UrlTemplate::parse(url).unwrap();
+        let template = parsed.template().unwrap();
+        assert_eq!(
+            template,
+            "https://h/{tenant | default('}')}/{{topic}}?x={id}"
+        );
+        assert_eq!(parsed.server().unwrap().to_string(), "h:443");
+        assert!(UrlTemplate::parse_of_topic(url).is_err());
+        let target = |url: &str, text| {
+            let target = UrlTemplate::parse(url)
+                .unwrap()
+                .target_of_row("a/b", text)?;
+            Ok::<_, String>((target.to_string(), target.path.to_string(), target.chosen))
+        };
+        assert_eq!(
+            target(url, Some("https://h/t%2F1/{topic}?x=7")),
+            Ok(("h:443".to_owned(), "/t%2F1/a%2Fb?x=7".to_owned(), false))
+        );
+        assert!(target(url, None).is_err());
+        assert!(target("https://h/{a}{b}/", Some("https://h/../")).is_err());
+        let of_host = "https://{tenant}.example.org:8443/{id}";
+        assert_eq!(UrlTemplate::parse(of_host).unwrap().server(), None);
+        assert_eq!(
+            target(of_host, Some("https://eu.example.org:8443/1")),
+            Ok(("eu.example.org:8443".to_owned(), "/1".to_owned(), true))
+        );
+        for wrong in [
+            "https://eu%2F.example.org:8443/1",
+            "https://eu_.example.org:8443/1",
+        ] {
+            assert!(target(of_host, Some(wrong)).is_err(), "{wrong}");
+        }
+        assert_eq!(target("https://h/x", None).unwrap().1, "/x");
     }
 
     #[test]

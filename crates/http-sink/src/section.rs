@@ -22,10 +22,10 @@ section! {
 /// `[sink.http]`.
 #[derive(Debug, Clone)]
 pub struct HttpSection at "sink.http" {
-    /// Where events are posted to; required with `kind = "http"`. `{topic}` stands for the event's topic, percent-encoded.
+    /// Where events are posted to; required with `kind = "http"`. `{topic}` stands for the event's topic, other [templates](#templates) for columns of the row, all percent-encoded.
     "url" url: Option<UrlTemplate> = text(UrlTemplate::parse).optional();
     /// Where dead letters are posted to; required if an action of `[poison]` is `dead-letter`.
-    "dead_letter_url" dead_letter_url: Option<UrlTemplate> = text(UrlTemplate::parse).optional();
+    "dead_letter_url" dead_letter_url: Option<UrlTemplate> = text(UrlTemplate::parse_of_topic).optional();
     /// The version of HTTP.
     "http_version" version: HttpVersion = choice(VERSIONS).or("1.1");
     /// Requests in flight at most, 1 to 1000; one for each key.

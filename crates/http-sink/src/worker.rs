@@ -419,7 +419,7 @@ impl Worker {
 pub(crate) fn target(config: &HttpConfig, record: &Record<'_>) -> Result<Target, String> {
     match &config.dead_letter_url {
         Some(url) if record.kind == RecordKind::DeadLetter => url.target(record.topic),
-        _ => config.url.target(record.topic),
+        _ => config.url.target_of_row(record.topic, record.routing_key),
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use support::{Reaction, Received, Server, config};
 use walrelay_http_sink::{HttpConfig, HttpSink, HttpSinkFactory, HttpVersion, UrlTemplate};
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, EventPosition, Poison, Record, RecordKind, Sink as _,
-    SinkFactory as _, SinkStats, any_factory,
+    Deliveries, DeliveryError, Disposition, EventPosition, Poison, Record, RecordKind, SendError,
+    Sink as _, SinkFactory as _, SinkStats, any_factory,
 };
 use walrelay_testkit::conformance::Bounds;
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually, silence_is_shown};
@@ -413,6 +413,31 @@ fn a_server_that_answers_nothing_is_shown() {
         let factory = HttpSinkFactory::new(config, Arc::clone(&stats));
         silence_is_shown(&server, "silence", (any_factory(factory), Some(stats)));
     }
+}
+
+#[test]
+fn the_row_decides_the_url() {
+    let server = Server::start(HttpVersion::One);
+    let url = format!("http://{}/{{tenant}}/{{topic}}", server.address());
+    let mut sending = Sending::new(config(&url, HttpVersion::One, ROOMY));
+    let of_row = format!("http://{}/a%2Fb/{{topic}}", server.address());
+    let record = Record {
+        topic: "t",
+        routing_key: Some(&of_row),
+        value: Some(b"v"),
+        ..Record::default()
+    };
+    sending.sink.try_send(&record, 0).expect("accepted");
+    assert_eq!(sending.report(0), Ok(()));
+    assert_eq!(server.received()[0].path, "/a%2Fb/t");
+    let without = Record {
+        routing_key: None,
+        ..record
+    };
+    let Err(SendError::Refused(error)) = sending.sink.try_send(&without, 1) else {
+        panic!("it has no URL");
+    };
+    assert_eq!(error.poison, Some(Poison::Unroutable));
 }
 
 #[test]

@@ -258,6 +258,32 @@ fn the_example_of_http_is_read_and_a_dead_letter_needs_a_url() {
     };
     let config = read("").expect("valid");
     assert_eq!(config.pipeline.sink.description().name, "http");
+    assert!(config.pipeline.address.is_none(), "no column makes the URL");
+    let with_url = |url: &str| {
+        let text = format!(
+            "[source]\nurl = \"postgres://h/d\"\ntables = [\"public.outbox\"]\n\
+             [sink]\nkind = \"http\"\n[sink.http]\nurl = \"{url}\"\n"
+        );
+        parse_with(&text, "t", &[], &|_| None, &files)
+    };
+    let config = with_url("https://h/{aggregatetype | lower}/{topic}/{\\\"topic\\\"}").unwrap();
+    let address = config.pipeline.address.expect("an address");
+    let url = address.routing_key.expect("a template");
+    assert_eq!(
+        url.template.columns().collect::<Vec<_>>(),
+        ["aggregatetype", "topic"]
+    );
+    assert_eq!(url.tokens, Some(walrelay_event_router::Tokens::Url));
+    assert!(address.topic.is_none());
+    for (url, words) in [
+        ("https://h/{a | nothing}", "nothing"),
+        ("https://h/{a", "not closed"),
+        ("https://h/}", "ends with one"),
+        ("{a}://h/", "begins with http"),
+    ] {
+        let error = with_url(url).expect_err(url).to_string();
+        assert!(error.contains(words), "{url}: {error}");
+    }
     for (more, words) in [
         (
             "[poison]\nrejected = \"dead-letter\"\n",

@@ -26,7 +26,7 @@ pub struct AddressPart {
     /// The template.
     pub template: Template,
     /// Each value of a column becomes one token of a text whose tokens dots separate, such as a
-    /// subject of NATS; `None`: values are unchanged.
+    /// subject of NATS, or one part of a URL; `None`: values are unchanged.
     pub tokens: Option<Tokens>,
 }
 

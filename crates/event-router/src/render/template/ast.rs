@@ -34,15 +34,18 @@ pub enum TemplateTarget {
     Timestamp,
 }
 
-/// The treatment of a value that is no token of an address: it is empty, or has a dot, a wildcard (`*`,
-/// `>`), a blank or a control character.
+/// The form of a value in an address. A value is no token of a subject if it is empty, or has a dot, a
+/// wildcard (`*`, `>`), a blank or a control character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tokens {
-    /// The row is unroutable.
+    /// The row is unroutable if the value is no token.
     Refuse,
-    /// Each of these characters is replaced by `_`, and so is the empty value. Two values may become one
+    /// Each such character is replaced by `_`, and so is the empty value. Two values may become one
     /// token.
     Replace,
+    /// Every byte but the unreserved ones of RFC 3986 is percent-encoded. The row is unroutable if the
+    /// value is empty, `.` or `..`.
+    Url,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -274,18 +274,40 @@ fn token<'t>(
 ) -> Result<Part<'t>, ValueError> {
     let is_wrong = |c: char| matches!(c, '.' | '*' | '>') || c.is_whitespace() || c.is_control();
     let bytes = part.resolve(scratch).unwrap_or_default();
+    if tokens == Tokens::Url {
+        return part_of_url(&part, scratch);
+    }
     let text = str::from_utf8(bytes).map_err(|_| ValueError::NotUtf8)?;
     if !text.is_empty() && !text.contains(is_wrong) {
         return Ok(part);
     }
     match tokens {
-        Tokens::Refuse => Err(ValueError::NotAToken),
+        Tokens::Refuse | Tokens::Url => Err(ValueError::NotAToken),
         Tokens::Replace if text.is_empty() => Ok(Part::Row(b"_")),
         Tokens::Replace => {
             let replaced = text.replace(is_wrong, "_");
             Ok(Part::appended(replaced.as_bytes(), scratch))
         }
     }
+}
+
+/// Percent-encodes a value. Text without reserved characters is unchanged.
+fn part_of_url<'t>(part: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let bytes = part.resolve(scratch).unwrap_or_default();
+    if matches!(bytes, b"" | b"." | b"..") {
+        return Err(ValueError::NotAToken);
+    }
+    let mut encoded = Vec::with_capacity(bytes.len());
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
+            encoded.push(*byte);
+        } else {
+            let digit = |half: u8| DIGITS.get(usize::from(half)).copied().unwrap_or(b'0');
+            encoded.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    Ok(Part::appended(&encoded, scratch))
 }
 
 #[cfg(test)]
@@ -313,6 +335,22 @@ mod tests {
     fn text(op: &Op, text: &str) -> String {
         let found = applied(op, text.as_bytes()).unwrap().unwrap();
         String::from_utf8(found).unwrap()
+    }
+
+    #[test]
+    fn a_part_of_a_url_is_percent_encoded() {
+        let url = &Op::Token(Tokens::Url);
+        for (value, expected) in [
+            ("a.B-1_~", "a.B-1_~"),
+            ("a/ü?{topic}", "a%2F%C3%BC%3F%7Btopic%7D"),
+            ("...", "..."),
+        ] {
+            assert_eq!(text(url, value), expected);
+        }
+        for wrong in ["", ".", ".."] {
+            let found = applied(url, wrong.as_bytes());
+            assert!(matches!(found, Err(ValueError::NotAToken)), "{wrong}");
+        }
     }
 
     #[test]

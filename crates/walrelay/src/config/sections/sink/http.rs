@@ -1,10 +1,15 @@
 //! HTTP. Its section is in `walrelay-http-sink`.
 
-use walrelay_http_sink::{HttpKind, HttpSection};
+use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template, Tokens};
+use walrelay_http_sink::{HttpKind, HttpSection, UrlTemplate};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
 
+use crate::config::templates;
+
 use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
+
+const URL: &str = "sink.http.url";
 
 impl SinkSection for HttpSection {
     const DESCRIPTION: &'static KindDescription = &HttpKind::DESCRIPTION;
@@ -34,6 +39,31 @@ impl SinkSection for HttpSection {
 impl SinkSettings for HttpSection {
     fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         Ok(Box::new(HttpKind::new(self, options(delivery, poison))?))
+    }
+
+    /// Makes the URL the second part of an event's address, if it has columns.
+    fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
+        let url = self.url.as_ref();
+        let (Some(text), Some(entry)) = (url.and_then(UrlTemplate::template), reader.raw(URL))
+        else {
+            return Ok(None);
+        };
+        // The error shows a place of the text as it is written, in which `{topic}` is a column.
+        templates::parse(reader, URL, &entry, Place::Address)?;
+        let lookups = reader.shared::<Lookups>().clone();
+        let template = Template::parse(&text, Place::Address, &lookups);
+        let Ok(template) = template else {
+            return Err(reader.invalid(URL, &entry, "it is no template"));
+        };
+        Ok(Some(Address {
+            topic: None,
+            routing_key: Some(AddressPart {
+                key: URL,
+                template,
+                tokens: Some(Tokens::Url),
+            }),
+            lookups,
+        }))
     }
 
     /// Checks that dead letters have a URL of their own.
