@@ -1,6 +1,6 @@
 //! HTTP. Its section is in `walrelay-http-sink`.
 
-use walrelay_event_router::{Address, AddressPart, Lookups, Place, Template, Tokens};
+use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
 use walrelay_http_sink::{HttpKind, HttpSection, UrlTemplate};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
 use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
@@ -49,9 +49,9 @@ impl SinkSettings for HttpSection {
             return Ok(None);
         };
         // The error shows a place of the text as it is written, in which `{topic}` is a column.
-        templates::parse(reader, URL, &entry, Place::Address)?;
+        templates::parse(reader, URL, &entry, TemplateTarget::Address)?;
         let lookups = reader.shared::<Lookups>().clone();
-        let template = Template::parse(&text, Place::Address, &lookups);
+        let template = Template::parse(&text, TemplateTarget::Address, &lookups);
         let Ok(template) = template else {
             return Err(reader.invalid(URL, &entry, "it is no template"));
         };
