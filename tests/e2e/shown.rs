@@ -442,12 +442,22 @@ fn relays_that_have_ended() {
     insert(&db, 1);
     rig.caught_up();
     relay.ends_well();
-    let ended = |fault: &str, on_status: &[&str], item: &str, on_check: &[&str]| {
+    let checked = || Checked::run(&usual, &["--set=source.create=false"]);
+    let unread = |fault: &str, on_status: &[&str]| {
         let output = output_with("status", &usual, &["--exit-code"]);
         assert_eq!(output.status.code(), Some(69), "{fault}: {output:?}");
         assert_has(&said(&output), on_status);
-        Checked::run(&usual, &[]).fails(item, on_check);
     };
+    let ended = |fault: &str, on_status: &[&str], item: &str, on_check: &[&str]| {
+        unread(fault, on_status);
+        checked().fails(item, on_check);
+    };
+
+    unread(
+        "nobody reads the slot",
+        &["walrelay: not read", "-> start walrelay run"],
+    );
+    checked().passes("postgres/slot", &["nobody reads it now"]);
 
     let url = rig.url_as("relay", "wrong", "postgres");
     let wrong = format!("--set=source.url={url}");
@@ -484,5 +494,15 @@ fn relays_that_have_ended() {
         &["LOST: wal_removed", "-> docs/OPERATIONS.md"],
         "postgres/slot",
         &["[slot-lost]", "--accept-gap"],
+    );
+
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    let mut relay = rig.start_with(&usual, &["--set=source.create=false"]);
+    ends(&mut relay, 78, "slot-missing");
+    ended(
+        "the slot is missing",
+        &["walrelay does not exist", "-> if a relay has run before"],
+        "postgres/slot",
+        &["[slot-missing]"],
     );
 }

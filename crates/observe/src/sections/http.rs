@@ -37,7 +37,7 @@ pub struct HttpKeys at "http" {
     "allow_anonymous" anonymous: bool = boolean().or("false");
     /// Names, besides `localhost`, by which the endpoint is asked without a token. Addresses need not be named.
     "hosts" hosts: Vec<String> = list(host, None).or_empty();
-    /// Whether `/readyz` answers 200 while another relay of the same configuration reads the slot and this one stands by.
+    /// Whether `/readyz` answers 200 while another relay of the same configuration reads the slot and this one stands by. Page, metrics and `status` show a standby as ready in any case.
     "standby_ready" standby_ready: bool = boolean().or("true");
     /// The longest usual time between two events: without one for longer, the metric `walrelay_silent` is 1, and an alert fires. Unset: silence is no fault.
     "expect_event_every" expect_event_every: Option<Duration> = duration(Duration::from_secs(1)..).optional();
