@@ -309,7 +309,7 @@ fn are_no_dead_letters_by_their_headers_or_topic() {
     assert_header(&seen.3, "walrelay.dlq.class=unroutable");
     assert_header(
         &seen.3,
-        "walrelay.dlq.cause=its topic is the one of dead letters",
+        "walrelay.dlq.cause=a header has a name of dead letters (walrelay.dlq.…)",
     );
     assert_header(&seen.3, "a=b");
     let of_class = seen.3.iter().filter(|it| it.contains("dlq.class="));
@@ -317,27 +317,37 @@ fn are_no_dead_letters_by_their_headers_or_topic() {
     let forged_name = |it: &String| it.contains("dlq.resolves=");
     assert!(!seen.3.iter().any(forged_name), "{:?}", seen.3);
 
+    let of_topic = format!(r#"{{"topic":"{topic}","key":"k"}}"#);
+    let (seen, _) = relay.send(&of_topic);
+    let cause = "walrelay.dlq.cause=its topic is the one of dead letters";
+    assert_header(&seen.3, cause);
+
+    // Another pipeline may write its dead letters to the topic that the row names.
     let content = format!(r#"{{"topic":"t","key":"k",{forged}}}"#);
     let body = message(true, "outbox", &content);
     let mut space = RecordSpace::default();
     match relay.core.frame(&frame(&body), &mut space) {
         Ok(Step::Send(outgoing)) => {
-            assert_eq!(outgoing.record().kind, RecordKind::Event);
-            assert_eq!(outgoing.record().topic, "t");
+            assert_eq!(outgoing.record().kind, RecordKind::DeadLetter);
+            assert_eq!(outgoing.record().topic, &*topic);
         }
         other => panic!("{other:?}"),
     }
 
-    let mut relay = Relay::new(
-        Options::default(),
-        PoisonPolicy {
+    for (content, other) in [
+        (&of_topic, PoisonAction::DeadLetter),
+        (&content, PoisonAction::DeadLetter),
+        (&content, PoisonAction::Halt),
+    ] {
+        let policy = PoisonPolicy {
             unroutable: PoisonAction::Halt,
-            ..policy(PoisonAction::DeadLetter)
-        },
-    );
-    relay.begin();
-    let error = relay.emit("outbox", &to_dead_letters).expect_err("halts");
-    assert!(matches!(error, CoreError::OfDeadLetters { .. }), "{error}");
+            ..policy(other)
+        };
+        let mut relay = Relay::new(Options::default(), policy);
+        relay.begin();
+        let error = relay.emit("outbox", content).expect_err("halts");
+        assert!(matches!(error, CoreError::OfDeadLetters { .. }), "{error}");
+    }
 }
 
 /// No commit stands for a non-transactional message. It stops the relay, or is skipped and

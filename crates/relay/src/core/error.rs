@@ -6,6 +6,7 @@ use walrelay_sink::Disposition;
 
 use crate::event::with_id;
 use crate::interface::schemas::SchemaError;
+use crate::poison::DeadLetterSign;
 use crate::table::TableName;
 
 /// The reason why the core cannot process a frame.
@@ -51,10 +52,12 @@ pub enum CoreError {
     },
     /// A row names the topic of dead letters as its own.
     #[error(
-        "the topic of a row of {table}{} is the one of dead letters, in transaction {xid} that commits at {commit}",
+        "a row of {table}{} makes no event: {sign}, in transaction {xid} that commits at {commit}",
         with_id(event_id.as_deref())
     )]
     OfDeadLetters {
+        /// The part of the event that is reserved for dead letters.
+        sign: DeadLetterSign,
         /// The table.
         table: TableName,
         /// The event's id, if it can be read.

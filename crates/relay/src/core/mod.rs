@@ -386,8 +386,8 @@ impl Core {
                 let routed = &mut space.routed;
                 self.router.write(&row, routed);
                 source.add_headers(routed);
-                let decision = if decisions.policy().writes_dead_letters_to(routed.topic()) {
-                    let error = RowError::OfDeadLetters;
+                let decision = if let Some(sign) = decisions.policy().sign_of_dead_letter(routed) {
+                    let error = RowError::OfDeadLetters(sign);
                     let decision = decisions.by_policy(Poison::Unroutable, error.to_string());
                     let Some(decision) = decision else {
                         return Err(error.at(table, &open.begin, routed.event_id()));

@@ -13,7 +13,7 @@ use walrelay_sink::Poison;
 
 use super::error::CoreError;
 use crate::event::id_text;
-use crate::poison::Body;
+use crate::poison::{Body, DeadLetterSign};
 use crate::table::TableName;
 
 /// An event as it is in the WAL: an inserted row or a logical message.
@@ -134,8 +134,8 @@ pub(super) enum RowError {
     Route(RouteError),
     Plan(Arc<PlanError>),
     Message(MessageError),
-    /// The event's topic is the one of dead letters.
-    OfDeadLetters,
+    /// Who reads dead letters would take the event for one.
+    OfDeadLetters(DeadLetterSign),
 }
 
 impl RowError {
@@ -145,7 +145,7 @@ impl RowError {
             RowError::Route(error) => error.poison(),
             RowError::Plan(error) => Some(error.poison()),
             RowError::Message(error) => Some(error.poison()),
-            RowError::OfDeadLetters => Some(Poison::Unroutable),
+            RowError::OfDeadLetters(_) => Some(Poison::Unroutable),
         }
     }
 
@@ -169,7 +169,8 @@ impl RowError {
                 commit: begin.final_lsn,
                 source,
             },
-            RowError::OfDeadLetters => CoreError::OfDeadLetters {
+            RowError::OfDeadLetters(sign) => CoreError::OfDeadLetters {
+                sign,
                 table,
                 event_id: event_id.map(id_text),
                 xid: begin.xid,
@@ -185,7 +186,7 @@ impl fmt::Display for RowError {
             RowError::Route(error) => error.fmt(f),
             RowError::Plan(error) => error.fmt(f),
             RowError::Message(error) => error.fmt(f),
-            RowError::OfDeadLetters => f.write_str("its topic is the one of dead letters"),
+            RowError::OfDeadLetters(sign) => sign.fmt(f),
         }
     }
 }

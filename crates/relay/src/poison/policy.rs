@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_event_router::Routed;
 use walrelay_sink::{Parking, Poison, dlq_headers};
 
 /// The action for an event that cannot be delivered.
@@ -53,13 +54,36 @@ impl Default for PoisonPolicy {
     }
 }
 
+/// The part of an event that is reserved for dead letters. The row chose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadLetterSign {
+    /// The topic is the one that dead letters are written to.
+    Topic,
+    /// A header has a name that begins with [`dlq_headers::PREFIX`].
+    Header,
+}
+
+impl fmt::Display for DeadLetterSign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Topic => "its topic is the one of dead letters",
+            Self::Header => "a header has a name of dead letters (walrelay.dlq.…)",
+        })
+    }
+}
+
 impl PoisonPolicy {
-    /// Returns true if dead letters are written to this topic. An event must not be: who reads the
-    /// topic would take a record with the headers of a dead letter for one.
+    /// Returns the part of an event by which who reads dead letters would take it for one: those of this
+    /// pipeline, or, by a header alone, those of another one whose topic the row names.
     #[inline]
-    pub(crate) fn writes_dead_letters_to(&self, topic: &str) -> bool {
+    pub(crate) fn sign_of_dead_letter(&self, routed: &Routed<'_>) -> Option<DeadLetterSign> {
+        let mut headers = routed.headers().iter();
+        if headers.any(|header| header.name.starts_with(dlq_headers::PREFIX)) {
+            return Some(DeadLetterSign::Header);
+        }
         let writes = |poison| self.action(poison) == PoisonAction::DeadLetter;
-        *topic == *self.topic && Poison::ALL.into_iter().any(writes)
+        let is_theirs = *routed.topic() == *self.topic && Poison::ALL.into_iter().any(writes);
+        is_theirs.then_some(DeadLetterSign::Topic)
     }
 
     /// Returns the action for an event of this class.

@@ -171,7 +171,8 @@ pub(crate) fn core(error: CoreError) -> Failure {
         CoreError::OfDeadLetters { .. } => Failure::new("unroutable", Exit::Data, what).remedy(
             "what came before is confirmed. Start again with [poison] unroutable = \"dead-letter\" \
              (--set poison.unroutable=dead-letter) to keep the event as a dead letter and go on, or \
-             \"skip\" to pass it over; and let [poison] topic be one that no event has",
+             \"skip\" to pass it over; and let no event have the topic of [poison], or a header whose \
+             name begins with walrelay.dlq.",
         ),
         CoreError::Schema { source, .. } => Failure {
             what,

@@ -73,7 +73,7 @@ section! {
 /// `[poison]`: what happens to events that cannot be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poison at "poison" {
-    /// The routing column is missing, NULL, or gives a name that no event's topic can have.
+    /// The routing column is missing, NULL, or gives a name that no event's topic can have; or the topic, or the name of a header, is one of dead letters.
     "unroutable" unroutable: PoisonAction = choice(ACTIONS).or("halt");
     /// The event is larger than the sink takes.
     "oversize" oversize: PoisonAction = choice(ACTIONS).or("halt");
