@@ -206,9 +206,12 @@ impl Link {
             self.shown = number;
             let (host, port) = &map.masters()[number].address;
             let stats = self.stats.as_ref();
-            let _open = stats.map(|stats| OpenRequest::new(stats, name));
+            let open = stats.map(|stats| OpenRequest::new(stats, name));
             let mut opened = Connection::open(&login.servers, host, *port).await?;
             opened.log_in(login).await?;
+            if let Some(open) = open {
+                open.answered();
+            }
             *connection = Some(opened);
         }
         connection.as_mut().ok_or_else(|| not_connected(name))

@@ -64,12 +64,18 @@ impl Publisher<'_> {
     }
 
     fn handle_channel(&mut self, number: u16, method: Method<'_>) -> Result<(), RabbitmqError> {
+        if let Method::ChannelCloseOk = method {
+            self.closing.retain(|closing| *closing != number);
+        }
         // Methods of a channel that is closed mean nothing.
         let Some(channel) = self.channel(number) else {
             return Ok(());
         };
         match method {
-            Method::ConfirmSelectOk => channel.is_open = true,
+            Method::ConfirmSelectOk => {
+                channel.is_open = true;
+                self.endpoints.connected(&self.address);
+            }
             Method::Return { code } => channel.returning = Some(code),
             Method::Ack { tag, multiple } => {
                 let messages = channel.in_flight.answered(tag, multiple, true);
@@ -221,6 +227,7 @@ impl Publisher<'_> {
             return Ok(());
         };
         let mut channel = self.channels.remove(at);
+        let is_replaced = channel.is_replaced;
         let in_flight = &mut channel.in_flight;
         let text = String::from_utf8_lossy(reason.text);
         // A right to single routing keys says which key, and not which message.
@@ -259,7 +266,9 @@ impl Publisher<'_> {
             self.one_at_a_time = true;
         }
         self.send_again_of(channel);
-        self.open();
+        if !is_replaced {
+            self.open();
+        }
         Ok(())
     }
 }

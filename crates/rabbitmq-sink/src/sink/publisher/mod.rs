@@ -49,6 +49,8 @@ pub(super) struct Publisher<'s> {
     address: String,
     frame_max: usize,
     channels: Vec<Channel>,
+    /// Numbers of channels that were closed and whose end the server has not confirmed.
+    closing: Vec<u16>,
     counting: Counting,
     /// The highest number of a channel.
     max_number: u16,
@@ -81,6 +83,7 @@ impl<'s> Publisher<'s> {
             address: connection.address.clone(),
             frame_max: connection.frame_max,
             channels: Vec::new(),
+            closing: Vec::new(),
             counting: if connection.may_drop_confirmed {
                 Counting::InOrder
             } else {
@@ -105,7 +108,8 @@ impl<'s> Publisher<'s> {
     fn open(&mut self) {
         loop {
             self.last_number = self.last_number % self.max_number + 1;
-            if self.channel(self.last_number).is_none() {
+            let number = self.last_number;
+            if self.channel(number).is_none() && !self.closing.contains(&number) {
                 break;
             }
         }
@@ -124,7 +128,8 @@ impl<'s> Publisher<'s> {
     /// that was full may refuse the messages of a channel for ever, also when it takes those of others.
     fn replace(&mut self, number: u16) {
         let renew = self.shared.settings.renew;
-        let has_number = self.channels.len() < usize::from(self.max_number);
+        let numbers = self.channels.len() + self.closing.len();
+        let has_number = numbers < usize::from(self.max_number);
         let Some(channel) = self.channel(number) else {
             return;
         };
@@ -138,11 +143,17 @@ impl<'s> Publisher<'s> {
 
     /// Closes the channels that were replaced and have nothing in flight.
     fn close_replaced(&mut self) {
-        let Self { channels, out, .. } = self;
+        let Self {
+            channels,
+            closing,
+            out,
+            ..
+        } = self;
         channels.retain(|it| {
             let is_over = it.is_replaced && it.in_flight.is_empty();
             if is_over {
                 put_channel_close(out, it.number);
+                closing.push(it.number);
             }
             !is_over
         });
