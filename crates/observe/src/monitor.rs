@@ -95,7 +95,9 @@ impl SlotMonitor {
 /// Returns the locks that were there at the last look, too. Detaching a partition or truncating the
 /// end of a table takes one for a moment.
 fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
-    let same = |a: &TableLock, b: &TableLock| (a.pid, &a.table) == (b.pid, &b.table);
+    // A transaction may lock one table after another.
+    let same =
+        |a: &TableLock, b: &TableLock| a.pid == b.pid && (a.pid.is_some() || a.table == b.table);
     let lasting = locks
         .iter()
         .filter(|lock| before.iter().any(|known| same(lock, known)));

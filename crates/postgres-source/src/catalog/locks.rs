@@ -35,6 +35,13 @@ pub struct TableLock {
 impl fmt::Display for TableLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.holder())?;
+        for (index, pid) in self.behind.iter().enumerate() {
+            f.write_str(if index == 0 { ", behind " } else { ", " })?;
+            match pid {
+                0 => f.write_str("a prepared transaction")?,
+                pid => write!(f, "server process {pid}")?,
+            }
+        }
         match self.seconds {
             Some(seconds) => write!(f, ", in a transaction of {seconds} s"),
             None => Ok(()),
@@ -43,7 +50,7 @@ impl fmt::Display for TableLock {
 }
 
 impl TableLock {
-    /// Returns who locks which table, without the time, which changes.
+    /// Returns who locks which table, without what changes meanwhile: the time, and who is before it.
     pub fn holder(&self) -> String {
         let verb = if self.held { "locks" } else { "waits to lock" };
         let session = match self.pid {
@@ -55,16 +62,8 @@ impl TableLock {
             "" => String::new(),
             name => format!(" ({name})"),
         };
-        let behind = self.behind.iter().map(|pid| match pid {
-            0 => "a prepared transaction".to_owned(),
-            pid => format!("server process {pid}"),
-        });
-        let behind = match behind.collect::<Vec<_>>().join(", ") {
-            nobody if nobody.is_empty() => nobody,
-            others => format!(", behind {others}"),
-        };
         format!(
-            "{session}{name} {verb} {} in {} mode{behind}",
+            "{session}{name} {verb} {} in {} mode",
             self.table, self.mode
         )
     }
@@ -141,7 +140,7 @@ pub(super) fn locks(rows: &Rows) -> Vec<TableLock> {
     });
     let mut locks: Vec<TableLock> = locks.collect();
     // A statement may lock all partitions, in several modes: one lock names its process.
-    locks.dedup_by_key(|lock| (lock.held, lock.pid));
+    locks.dedup_by(|next, one| next.pid.is_some() && (next.held, next.pid) == (one.held, one.pid));
     locks
 }
 
