@@ -58,7 +58,7 @@ pub(crate) fn to_outcome(
         407 => stop("the proxy refuses the relay: correct proxy in [sink.http]"),
         404 => stop("there is no such endpoint: correct url in [sink.http], or the topic in it"),
         410 => stop("the endpoint is gone: correct url in [sink.http], or end this pipeline"),
-        408 | 409 | 425 | 429 | 500.. => Outcome::Again(Again {
+        408 | 425 | 429 | 500.. => Outcome::Again(Again {
             what: format!("the server answers {code}"),
             remedy: if code == 429 {
                 "lower max_in_flight in [sink.http], or raise the limit of the server"
@@ -125,7 +125,7 @@ mod tests {
         for code in [301, 302, 304, 307, 308, 401, 403, 404, 407, 410] {
             assert!(matches!(outcome_of(code), Outcome::Stop(_)), "{code}");
         }
-        for code in [408, 409, 425, 429, 500, 502, 503, 504, 599] {
+        for code in [408, 425, 429, 500, 502, 503, 504, 599] {
             assert!(matches!(outcome_of(code), Outcome::Again(_)), "{code}");
         }
         for (code, expected) in [

@@ -214,7 +214,9 @@ impl<T> Kept<T> {
         let too_old = |(_, _, since): &(ServerId, T, Instant)| {
             now.saturating_duration_since(*since) >= IDLE_TIMEOUT
         };
-        while self.connections.len() >= self.most || self.connections.front().is_some_and(too_old) {
+        while self.connections.len() >= self.most.max(1)
+            || self.connections.front().is_some_and(too_old)
+        {
             self.connections.pop_front();
         }
         self.connections.push_back((server, connection, now));

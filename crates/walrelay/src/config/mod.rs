@@ -162,7 +162,10 @@ impl Config {
             let read = walrelay_settings::read(text, "", overrides, env, &files, &sections::KEYS);
             Log::read(&mut read.ok()?).ok()
         };
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        // A FIFO gave its text to the first reader.
+        let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+        let text = is_file.then(|| std::fs::read_to_string(path).unwrap_or_default());
+        let text = text.unwrap_or_default();
         log(&text, overrides)
             .or_else(|| log("", overrides))
             .unwrap_or(Log {
