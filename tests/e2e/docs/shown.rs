@@ -96,7 +96,13 @@ fn looks_at_views(test: &str) -> bool {
     let code = text(file);
     let body = code.split_once(&format!("fn {name}() {{"));
     let body = body.and_then(|(_, rest)| rest.split_once("\n}\n"));
-    let looks = ["views.show", ".show(", ".show_problem(", "ended("];
+    let looks = [
+        "views.show",
+        ".show(",
+        ".show_problem(",
+        "ended(",
+        "is_outage_shown(",
+    ];
     body.is_some_and(|(body, _)| looks.iter().any(|look| body.contains(look)))
 }
 

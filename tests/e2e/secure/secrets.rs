@@ -171,7 +171,10 @@ fn are_in_no_output() {
                 // `check` uses other words for a broker's refusal.
                 ("check", words) if words.starts_with("check ") => until(run, "[kafka-access]"),
                 // The error is a JSON line of the log.
-                ("run", "[password]") => until(run, "\"id\":\"password\""),
+                ("run", id) if id.starts_with('[') => {
+                    let id = id.trim_matches(['[', ']']);
+                    until(run, &format!("\"id\":\"{id}\""))
+                }
                 (_, words) => until(run, words),
             };
             assert!(!said.is_empty(), "{name}: nothing was looked at");
