@@ -24,7 +24,7 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
 if [ "${FUZZ_BLIND:-}" ]; then
-    # By the profiles of the crates' workspace: what it has built is not built again.
+    # Uses the profiles of the workspace, the last sections of Cargo.toml, so that its builds are reused.
     sed -n '/^\[profile/,$p' Cargo.toml >"$logs/profiles.toml"
     cargo build --locked --config "$logs/profiles.toml" --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}" \
         --no-default-features

@@ -130,6 +130,7 @@ mod tests {
         }
         for (code, expected) in [
             (400, Poison::Rejected),
+            (409, Poison::Rejected),
             (413, Poison::Oversize),
             (422, Poison::Rejected),
         ] {

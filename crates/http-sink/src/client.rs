@@ -51,12 +51,12 @@ struct Inner {
     /// Connections of HTTP/1.1 that no request uses.
     idle: Mutex<Kept<One>>,
     /// The connection of HTTP/2. The lock is held while one is opened.
-    shared: Mutex<Kept<Place>>,
+    shared: Mutex<Kept<SharedConnection>>,
     /// Bodies of answers that are read. With more, connections are closed instead.
     bodies: Arc<Semaphore>,
 }
 
-type Place = Arc<tokio::sync::Mutex<Option<Two>>>;
+type SharedConnection = Arc<tokio::sync::Mutex<Option<Two>>>;
 
 impl Client {
     pub(crate) fn new(config: Arc<HttpConfig>) -> Self {

@@ -11,7 +11,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, Poison, Record, SendError, Sink,
     SinkFactory, SinkStats, StreamStart, Window, in_current_span, lock,
 };
-use walrelay_sink_client::Unroutable;
+use walrelay_sink_client::RefusalClocks;
 
 use crate::config::HttpConfig;
 use crate::error::HttpError;
@@ -26,7 +26,7 @@ const RECORD_OVERHEAD: usize = 512;
 pub struct HttpSinkFactory {
     config: Arc<HttpConfig>,
     stats: Arc<SinkStats>,
-    refused_since: Unroutable,
+    refused_since: RefusalClocks,
 }
 
 impl fmt::Debug for HttpSinkFactory {
@@ -41,7 +41,7 @@ impl HttpSinkFactory {
     /// Creates a factory of sinks that count in `stats`.
     pub fn new(config: HttpConfig, stats: Arc<SinkStats>) -> Self {
         Self {
-            refused_since: Unroutable::new(config.options.max_in_flight_records),
+            refused_since: RefusalClocks::new(config.options.max_in_flight_records),
             config: Arc::new(config),
             stats,
         }

@@ -14,7 +14,7 @@ use walrelay_sink::{
     Obstacle, OpenRequest, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock,
     micros_now,
 };
-use walrelay_sink_client::{RefusedRecord, Unroutable};
+use walrelay_sink_client::{RefusalClocks, RefusedRecord};
 
 use crate::address::Target;
 use crate::answer::{Again, Outcome, clock_offset_by, to_outcome};
@@ -54,7 +54,7 @@ pub(crate) struct Worker {
     pub(crate) config: Arc<HttpConfig>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) deliveries: Arc<dyn Deliveries>,
-    pub(crate) refused_since: Unroutable,
+    pub(crate) refused_since: RefusalClocks,
     endpoints: Endpoints,
     client: Client,
     /// The server of all events; `None` if each event chooses one.
@@ -85,7 +85,7 @@ impl Worker {
         config: Arc<HttpConfig>,
         shared: Arc<Shared>,
         deliveries: Arc<dyn Deliveries>,
-        refused_since: Unroutable,
+        refused_since: RefusalClocks,
     ) -> Self {
         Self {
             endpoints: Endpoints::new(Arc::clone(&shared.stats)),

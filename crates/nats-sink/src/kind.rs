@@ -9,7 +9,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Servers, Unroutable, client_config};
+use walrelay_sink_client::{RefusalClocks, Servers, client_config};
 
 use crate::NatsError;
 use crate::check::{self, ITEMS};
@@ -55,7 +55,7 @@ impl NatsKind {
             ack: section.ack_timeout,
             pauses: (options.backoff_initial, options.backoff_max),
             retry_for: options.retry_for,
-            unroutable: Unroutable::new(options.max_in_flight_records),
+            refusals: RefusalClocks::new(options.max_in_flight_records),
         });
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {

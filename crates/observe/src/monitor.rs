@@ -92,8 +92,8 @@ impl SlotMonitor {
     }
 }
 
-/// Returns the locks that were there at the last look, too. Detaching a partition or truncating the
-/// end of a table takes one for a moment.
+/// Returns the locks of processes that also locked a table at the last look. Detaching a partition, or
+/// truncating the end of a table, takes a lock for a moment.
 fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
     // A transaction may lock one table after another.
     let same =
@@ -108,15 +108,15 @@ fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
 pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
     let slot = standing.slot?;
     let lost = slot.lost();
-    let retention = standing.retention;
+    let kept = standing.retained;
     Some(SlotReport {
         active: slot.active_pid.is_some(),
         active_pid: slot.active_pid,
-        wal_status: retention.wal_status,
-        retained_bytes: retention.retained,
-        safe_wal_bytes: retention.safe,
-        limit_bytes: retention.limit,
-        oldest_transaction: retention.oldest_transaction,
+        wal_status: kept.wal_status,
+        retained_bytes: kept.retained,
+        safe_wal_bytes: kept.safe,
+        limit_bytes: kept.limit,
+        oldest_transaction: kept.oldest_transaction,
         inactive_seconds: standing.inactive_seconds,
         invalidation_reason: lost,
         seen_ms: millis_now(),

@@ -200,7 +200,7 @@ pub struct SourceReport {
     /// application, mode and age; `null` if nobody does.
     #[serde(default)]
     pub table_lock: Option<String>,
-    /// The same without the age, which changes.
+    /// Sessions, modes and tables of `table_lock`: without the age and without those they wait for, which change.
     #[serde(default)]
     pub table_lock_holder: Option<String>,
     /// What to do about it.

@@ -9,7 +9,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Servers, Unroutable, client_config, host_and_port};
+use walrelay_sink_client::{RefusalClocks, Servers, client_config, host_and_port};
 
 use crate::RabbitmqError;
 use crate::check::{self, ITEMS, bindings};
@@ -127,7 +127,7 @@ impl RabbitmqKind {
                 renew: RENEW,
                 pauses: (options.backoff_initial, options.backoff_max),
                 retry_for: options.retry_for,
-                unroutable: Unroutable::new(options.max_in_flight_records),
+                refusals: RefusalClocks::new(options.max_in_flight_records),
                 dead_letters: DeadLetterAddress {
                     exchange: section.dead_letter_exchange.clone(),
                     routing_key: section

@@ -90,9 +90,7 @@ fn a_queue_whose_limit_was_taken_away_gets_the_refused_events() {
         obstacle.is_some_and(|obstacle| obstacle.what.contains("\"limited\" is full"))
     });
     server.rabbitmq.control(&["clear_policy", "limit"]);
-    let begun = std::time::Instant::now();
     sending.reports.wait_for(COUNT);
-    eprintln!("after {:?}", begun.elapsed());
     sending.reports.assert_complete(COUNT);
     assert_eq!(sending.reports.failures(), []);
 }

@@ -63,6 +63,6 @@ pub use pipeline::error::{Chain, PipelineError};
 #[doc(hidden)]
 pub use pipeline::measuring;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
-pub use poison::{Class, DeadLetterSign, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy};
+pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart};
 pub use sent_rows::{KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
 pub use table::TableName;

@@ -8,7 +8,7 @@
 //! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`SinkState`]:
 //!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
-//! - [`Refused`]: the records of a connection that are refused for good. [`Unroutable`]: since when an event has no place to go.
+//! - [`Refused`]: the records of a connection that are refused for good. [`RefusalClocks`]: since when a record is refused. [`RefusedRecord`]: the record that a clock is for.
 //! - [`host_and_port`]: an address of the configuration. [`run_apart`], [`Apart`]: calls that
 //!   connect, and block.
 //!
@@ -25,19 +25,19 @@ mod apart;
 mod certificates;
 mod connect;
 mod reconnects;
+mod refusal_clocks;
 mod refused;
 mod shared;
 mod thread;
 mod tls;
-mod unroutable;
 
 pub use address::host_and_port;
 pub use apart::{Apart, run_apart};
 pub use certificates::certificate_fault;
 pub use connect::{ClientError, ConnectError, Servers, Stream, within};
 pub use reconnects::{Connected, Reconnects, pause};
+pub use refusal_clocks::{RefusalClocks, RefusedRecord};
 pub use refused::Refused;
 pub use shared::{FOREVER, Failure, Queue, Shared, SinkState};
 pub use thread::SinkThread;
 pub use tls::client_config;
-pub use unroutable::{RefusedRecord, Unroutable};

@@ -25,13 +25,12 @@ impl RefusedRecord {
     }
 }
 
-/// Since when events have no place to go, or are refused. Clones share it, so it outlives a sink: the
-/// relay makes another one to send a refused event alone.
+/// The times since which records are refused. Clones share them, so they outlive a sink: the relay makes
+/// another one to send a refused event alone.
 ///
-/// Records in flight are all remembered. So the clock of each goes on, however many are refused by
-/// turns.
+/// All records in flight are remembered, so no clock begins anew.
 #[derive(Debug, Clone)]
-pub struct Unroutable {
+pub struct RefusalClocks {
     since: Arc<Mutex<HashMap<RefusedRecord, Clock>>>,
     limit: usize,
 }
@@ -42,14 +41,14 @@ struct Clock {
     noted: Instant,
 }
 
-impl Default for Unroutable {
+impl Default for RefusalClocks {
     fn default() -> Self {
         Self::new(0)
     }
 }
 
-impl Unroutable {
-    /// Makes an empty list. `in_flight`: the records of a sink that are in flight at most.
+impl RefusalClocks {
+    /// Creates no clock yet. `in_flight`: the records of a sink that are in flight at most.
     pub fn new(in_flight: u64) -> Self {
         let in_flight = usize::try_from(in_flight).unwrap_or(usize::MAX / 2);
         Self {
@@ -58,7 +57,7 @@ impl Unroutable {
         }
     }
 
-    /// Notes that this record has no place to go. Returns for how long it has had none.
+    /// Notes a refusal of this record. Returns for how long the record has been refused.
     pub fn note(&self, record: RefusedRecord) -> Duration {
         let now = Instant::now();
         let mut since = lock(&self.since);
@@ -102,7 +101,7 @@ mod tests {
     #[test]
     fn the_clock_of_each_record_in_flight_goes_on() {
         let event = |row| record(RecordKind::Event, row);
-        let refused = Unroutable::new(5_000);
+        let refused = RefusalClocks::new(5_000);
         for row in 0..5_000 {
             assert_eq!(refused.note(event(row)), Duration::ZERO);
         }
@@ -126,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_dead_letter_has_another_clock_than_its_event() {
-        let refused = Unroutable::default();
+        let refused = RefusalClocks::default();
         refused.note(record(RecordKind::Event, 1));
         let begun = Instant::now();
         while begun.elapsed().is_zero() {}

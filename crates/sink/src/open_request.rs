@@ -25,6 +25,15 @@ impl OpenRequest {
         }
     }
 
+    /// Keeps one request in flight as long as an answer is due, and none otherwise.
+    pub fn keep(open: &mut Option<Self>, is_due: bool, stats: &Arc<SinkStats>, server: &str) {
+        if !is_due {
+            *open = None;
+        } else if open.is_none() {
+            *open = Some(Self::new(stats, server));
+        }
+    }
+
     /// Notes an answer, or another sign of the server, that [`Endpoints`](crate::Endpoints) is not told
     /// of.
     pub fn answered(&self) {

@@ -15,7 +15,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, QueuedRecord, Record, SendError,
     Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
-use walrelay_sink_client::{ClientError as _, SinkThread, Unroutable};
+use walrelay_sink_client::{ClientError as _, RefusalClocks, SinkThread};
 
 use crate::client::Login;
 use crate::client::error::NatsError;
@@ -43,7 +43,7 @@ pub(crate) struct Settings {
     /// The time for which an event that no stream takes is sent again.
     pub(crate) retry_for: Duration,
     /// The events that no stream takes.
-    pub(crate) unroutable: Unroutable,
+    pub(crate) refusals: RefusalClocks,
 }
 
 /// Makes sinks that publish to NATS.

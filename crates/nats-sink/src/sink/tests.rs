@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use walrelay_sink::{Deliveries, EventPosition, Poison, Record, Sink, SinkFactory as _, SinkStats};
-use walrelay_sink_client::{Servers, Unroutable};
+use walrelay_sink_client::{RefusalClocks, Servers};
 use walrelay_testkit::{PATIENCE, Reports, eventually};
 
 use super::{NatsSinkFactory, Settings};
@@ -142,7 +142,7 @@ fn run_for(
         ack,
         pauses: (Duration::from_millis(1), Duration::from_millis(5)),
         retry_for,
-        unroutable: Unroutable::default(),
+        refusals: RefusalClocks::default(),
     };
     let mut factory = NatsSinkFactory {
         login: Arc::new(login),

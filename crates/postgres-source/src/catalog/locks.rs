@@ -50,7 +50,7 @@ impl fmt::Display for TableLock {
 }
 
 impl TableLock {
-    /// Returns who locks which table, without what changes meanwhile: the time, and who is before it.
+    /// Returns session, table and mode, without what changes: the age, and the processes it waits for.
     pub fn holder(&self) -> String {
         let verb = if self.held { "locks" } else { "waits to lock" };
         let session = match self.pid {

@@ -175,7 +175,7 @@ pub struct SlotStanding {
     /// `None`: no slot has this name.
     pub slot: Option<SlotRow>,
     /// What is known of the WAL that the server keeps for it.
-    pub retention: RetainedWal,
+    pub retained: RetainedWal,
     /// The flushed end of the server's WAL.
     pub server_end: Option<Lsn>,
     /// Seconds since the slot lost its reader. `None` before Postgres 17, and while it has a
@@ -198,10 +198,10 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
     let server = server(major, &next());
     let slot = first_slot(&next());
     let inactive = next();
-    let retention = slot.as_ref().map(|slot| RetainedWal::new(&server, slot));
+    let retained = slot.as_ref().map(|slot| RetainedWal::new(&server, slot));
     Ok(SlotStanding {
         slot,
-        retention: retention.unwrap_or_default(),
+        retained: retained.unwrap_or_default(),
         server_end: server.wal_end,
         inactive_seconds: inactive.first().and_then(|row| parsed(&row, "seconds")),
     })

@@ -13,7 +13,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, Record, SendError, Sink,
     SinkFactory, SinkStats, StreamStart, Window,
 };
-use walrelay_sink_client::{ClientError as _, SinkThread, Unroutable};
+use walrelay_sink_client::{ClientError as _, RefusalClocks, SinkThread};
 
 use crate::client::Login;
 use crate::client::declare::Declare;
@@ -45,7 +45,7 @@ pub(crate) struct Settings {
     pub(crate) retry_for: Duration,
     pub(crate) dead_letters: DeadLetterAddress,
     /// The events that a server returned.
-    pub(crate) unroutable: Unroutable,
+    pub(crate) refusals: RefusalClocks,
     /// Declared after each login; `None`: nothing.
     pub(crate) declare: Option<Declare>,
 }

@@ -6,7 +6,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
     RecordKind, SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
-use walrelay_sink_client::{Servers, Unroutable, client_config};
+use walrelay_sink_client::{RefusalClocks, Servers, client_config};
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
@@ -36,7 +36,7 @@ pub(super) fn settings() -> Settings {
         renew: HOUR,
         pauses: (Duration::from_millis(5), Duration::from_millis(50)),
         retry_for: Duration::ZERO,
-        unroutable: Unroutable::default(),
+        refusals: RefusalClocks::default(),
         dead_letters: DeadLetterAddress {
             exchange: "dead".to_owned(),
             routing_key: "letters".to_owned(),
@@ -172,7 +172,7 @@ fn a_returned_message_is_sent_again_as_its_queue_may_be_bound_later() {
     });
     let settings = Settings {
         retry_for: HOUR,
-        unroutable: Unroutable::default(),
+        refusals: RefusalClocks::default(),
         ..settings()
     };
     let mut under = Under::with(server.login(), settings);

@@ -6,7 +6,7 @@ use walrelay_sink::Disposition;
 
 use crate::event::with_id;
 use crate::interface::schemas::SchemaError;
-use crate::poison::DeadLetterSign;
+use crate::poison::ReservedPart;
 use crate::table::TableName;
 
 /// The reason why the core cannot process a frame.
@@ -57,7 +57,7 @@ pub enum CoreError {
     )]
     OfDeadLetters {
         /// The part of the event that is reserved for dead letters.
-        sign: DeadLetterSign,
+        sign: ReservedPart,
         /// The table.
         table: TableName,
         /// The event's id, if it can be read.

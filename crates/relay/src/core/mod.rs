@@ -386,7 +386,7 @@ impl Core {
                 let routed = &mut space.routed;
                 self.router.write(&row, routed);
                 source.add_headers(routed);
-                let decision = if let Some(sign) = decisions.policy().sign_of_dead_letter(routed) {
+                let decision = if let Some(sign) = decisions.policy().reserved_part(routed) {
                     let error = RowError::OfDeadLetters(sign);
                     let decision = decisions.by_policy(Poison::Unroutable, error.to_string());
                     let Some(decision) = decision else {

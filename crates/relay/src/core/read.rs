@@ -13,7 +13,7 @@ use walrelay_sink::Poison;
 
 use super::error::CoreError;
 use crate::event::id_text;
-use crate::poison::{Body, DeadLetterSign};
+use crate::poison::{Body, ReservedPart};
 use crate::table::TableName;
 
 /// An event as it is in the WAL: an inserted row or a logical message.
@@ -134,8 +134,8 @@ pub(super) enum RowError {
     Route(RouteError),
     Plan(Arc<PlanError>),
     Message(MessageError),
-    /// Who reads dead letters would take the event for one.
-    OfDeadLetters(DeadLetterSign),
+    /// The event has the topic or a header of a dead letter.
+    OfDeadLetters(ReservedPart),
 }
 
 impl RowError {

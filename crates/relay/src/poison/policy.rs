@@ -56,14 +56,14 @@ impl Default for PoisonPolicy {
 
 /// The part of an event that is reserved for dead letters. The row chose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadLetterSign {
+pub enum ReservedPart {
     /// The topic is the one that dead letters are written to.
     Topic,
     /// A header has a name that begins with [`dlq_headers::PREFIX`].
     Header,
 }
 
-impl fmt::Display for DeadLetterSign {
+impl fmt::Display for ReservedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Topic => "its topic is the one of dead letters",
@@ -73,17 +73,18 @@ impl fmt::Display for DeadLetterSign {
 }
 
 impl PoisonPolicy {
-    /// Returns the part of an event by which who reads dead letters would take it for one: those of this
-    /// pipeline, or, by a header alone, those of another one whose topic the row names.
+    /// Returns the part of an event that is reserved for dead letters. A header counts whatever the topic
+    /// is, because the row may name the topic of another pipeline's dead letters. The topic counts if this
+    /// pipeline writes dead letters.
     #[inline]
-    pub(crate) fn sign_of_dead_letter(&self, routed: &Routed<'_>) -> Option<DeadLetterSign> {
+    pub(crate) fn reserved_part(&self, routed: &Routed<'_>) -> Option<ReservedPart> {
         let mut headers = routed.headers().iter();
         if headers.any(|header| header.name.starts_with(dlq_headers::PREFIX)) {
-            return Some(DeadLetterSign::Header);
+            return Some(ReservedPart::Header);
         }
         let writes = |poison| self.action(poison) == PoisonAction::DeadLetter;
-        let is_theirs = *routed.topic() == *self.topic && Poison::ALL.into_iter().any(writes);
-        is_theirs.then_some(DeadLetterSign::Topic)
+        let is_dlq_topic = *routed.topic() == *self.topic && Poison::ALL.into_iter().any(writes);
+        is_dlq_topic.then_some(ReservedPart::Topic)
     }
 
     /// Returns the action for an event of this class.

@@ -36,7 +36,7 @@ impl DlqEntry {
         let position = record.position();
         let ours = RelayHeaders(&record.headers);
         let class = ours.text(dlq_headers::CLASS)?;
-        // A dead letter may have a header of its event that looks like that of a resolution.
+        // Dead letters of earlier versions kept such headers of their event.
         if let (Some(resolves), None) = (ours.text(dlq_headers::RESOLVES)?, class) {
             return resolution(resolves, &ours).map(Self::Resolution);
         }

@@ -162,10 +162,13 @@ impl Config {
             let read = walrelay_settings::read(text, "", overrides, env, &files, &sections::KEYS);
             Log::read(&mut read.ok()?).ok()
         };
-        // A FIFO gave its text to the first reader.
+        // A FIFO is not read again: `load` has taken its text.
         let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
-        let text = is_file.then(|| std::fs::read_to_string(path).unwrap_or_default());
-        let text = text.unwrap_or_default();
+        let text = if is_file {
+            std::fs::read_to_string(path).unwrap_or_default()
+        } else {
+            String::new()
+        };
         log(&text, overrides)
             .or_else(|| log("", overrides))
             .unwrap_or(Log {

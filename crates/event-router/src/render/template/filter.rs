@@ -293,7 +293,6 @@ fn token<'t>(
 
 /// Percent-encodes a value. Text without reserved characters is unchanged.
 fn part_of_url<'t>(part: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, ValueError> {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let bytes = part.resolve(scratch).unwrap_or_default();
     if matches!(bytes, b"" | b"." | b"..") {
         return Err(ValueError::NotAToken);
@@ -303,8 +302,7 @@ fn part_of_url<'t>(part: &Part<'t>, scratch: &mut Vec<u8>) -> Result<Part<'t>, V
         if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) {
             encoded.push(*byte);
         } else {
-            let digit = |half: u8| DIGITS.get(usize::from(half)).copied().unwrap_or(b'0');
-            encoded.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+            encoded.extend(format!("%{byte:02X}").into_bytes());
         }
     }
     Ok(Part::appended(&encoded, scratch))

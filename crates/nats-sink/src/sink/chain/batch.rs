@@ -307,7 +307,7 @@ impl Chain<'_> {
             queued.map(|queued| queued.record.with(RefusedRecord::new))
         };
         let settings = &self.shared.settings;
-        if of.is_some_and(|it| settings.unroutable.note(it) < settings.retry_for) {
+        if of.is_some_and(|it| settings.refusals.note(it) < settings.retry_for) {
             return Stop::Pause(Obstacle {
                 what: format!("an event is refused in the end: {why}"),
                 disposition: Disposition::Retryable,

@@ -160,7 +160,7 @@ impl<'s> Chain<'s> {
                 continue;
             };
             let of = queued.record.with(RefusedRecord::new);
-            self.shared.settings.unroutable.forget(of);
+            self.shared.settings.refusals.forget(of);
             self.shared.report(&queued, Ok(()));
         }
         if !seqs.is_empty() {

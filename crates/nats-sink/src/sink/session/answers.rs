@@ -135,7 +135,7 @@ impl Session<'_> {
         if is_other {
             let why = "its stream has another event with its id: ids must be unique in a stream";
             self.refuse(seq, Poison::Rejected, why.to_owned());
-        } else if *kept == Kept::Unknown && settings.unroutable.note(of) < settings.retry_for {
+        } else if *kept == Kept::Unknown && settings.refusals.note(of) < settings.retry_for {
             let obstacle = Obstacle {
                 what: "a stream has the id of an event and does not say of which message"
                     .to_owned(),
@@ -153,7 +153,7 @@ impl Session<'_> {
         let state = self.shared.state();
         if let Some(queued) = state.records.in_flight(seq) {
             let of = queued.record.with(RefusedRecord::new);
-            self.shared.settings.unroutable.forget(of);
+            self.shared.settings.refusals.forget(of);
         }
     }
 
@@ -165,7 +165,7 @@ impl Session<'_> {
         if let Some(queued) = done {
             if queued.refusals > 0 {
                 let of = queued.record.with(RefusedRecord::new);
-                self.shared.settings.unroutable.forget(of);
+                self.shared.settings.refusals.forget(of);
             }
             self.shared.report(&queued, Ok(()));
         }
@@ -254,7 +254,7 @@ impl Session<'_> {
             };
             queued.record.with(RefusedRecord::new)
         };
-        if self.shared.settings.unroutable.note(of) < self.shared.settings.retry_for {
+        if self.shared.settings.refusals.note(of) < self.shared.settings.retry_for {
             let obstacle = Obstacle {
                 what: "no stream has the subject of an event, which is refused in the end"
                     .to_owned(),

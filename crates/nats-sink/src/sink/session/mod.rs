@@ -81,9 +81,8 @@ impl<'s> Session<'s> {
     /// Notes whether messages are in flight.
     fn note_open(&mut self) {
         let (stats, address) = (&self.shared.stats, &self.address);
-        let open = self.open.take();
         let waits = !self.in_flight.is_empty();
-        self.open = waits.then(|| open.unwrap_or_else(|| OpenRequest::new(stats, address)));
+        OpenRequest::keep(&mut self.open, waits, stats, address);
     }
 
     /// Notes a sign of the server. A stream that does not answer is no silent server.

@@ -164,7 +164,7 @@ impl Publisher<'_> {
         if let Some(queued) = done {
             if queued.refusals > 0 {
                 let of = queued.record.with(RefusedRecord::new);
-                self.shared.settings.unroutable.forget(of);
+                self.shared.settings.refusals.forget(of);
             }
             self.shared.report(&queued, Ok(()));
         }
@@ -181,7 +181,7 @@ impl Publisher<'_> {
             };
             queued.record.with(RefusedRecord::new)
         };
-        let since = self.shared.settings.unroutable.note(of);
+        let since = self.shared.settings.refusals.note(of);
         if since < self.shared.settings.retry_for {
             let obstacle = Obstacle {
                 what: format!(

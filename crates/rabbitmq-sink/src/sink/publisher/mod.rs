@@ -44,8 +44,8 @@ struct Channel {
 pub(super) struct Publisher<'s> {
     shared: &'s Arc<Shared>,
     endpoints: &'s mut Endpoints,
-    /// There while an answer of the server is due.
-    open: Option<OpenRequest>,
+    /// Some while an answer of the server is due.
+    awaited: Option<OpenRequest>,
     address: String,
     frame_max: usize,
     channels: Vec<Channel>,
@@ -79,7 +79,7 @@ impl<'s> Publisher<'s> {
         let mut all = Self {
             shared,
             endpoints,
-            open: None,
+            awaited: None,
             address: connection.address.clone(),
             frame_max: connection.frame_max,
             channels: Vec::new(),
@@ -173,8 +173,7 @@ impl<'s> Publisher<'s> {
         let opens = self.channels.iter().any(|it| !it.is_open);
         let is_due = !self.blocked && (opens || self.is_any_in_flight());
         let (stats, address) = (&self.shared.stats, &self.address);
-        let open = self.open.take();
-        self.open = is_due.then(|| open.unwrap_or_else(|| OpenRequest::new(stats, address)));
+        OpenRequest::keep(&mut self.awaited, is_due, stats, address);
     }
 
     /// Publishes until the sink is closed (`Ok`) or the connection breaks.
@@ -227,9 +226,9 @@ impl<'s> Publisher<'s> {
                 wrote = write, if unflushed || !pending.is_empty() => {
                     let wrote = wrote.map_err(io)?;
                     unflushed = !pending.is_empty();
-                    if let (Some(open), true) = (&self.open, wrote < pending.len()) {
+                    if let (Some(awaited), true) = (&self.awaited, wrote < pending.len()) {
                         // The socket is full, so the server reads: a large message takes its time.
-                        open.answered();
+                        awaited.answered();
                     }
                     self.written += wrote;
                     if self.written == self.out.len() {

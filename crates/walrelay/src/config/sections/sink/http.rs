@@ -20,7 +20,7 @@ impl SinkSection for HttpSection {
         lines: |servers| {
             format!(
                 "[sink.http]\n\
-                 # {{topic}} stands for the topic of the event.\n\
+                 # {{topic}} stands for the topic of the event, {{column}} for a column of the row.\n\
                  url = {servers}\n\
                  # token = \"${{SINK_TOKEN}}\"\n"
             )

@@ -5,7 +5,7 @@ use walrelay_walsender::{
     ConnInfo, Error, Host, Session, SessionKind, TargetSessionAttrs, quote_literal,
 };
 
-use super::{ANSWER_LIMIT, DatabaseState};
+use super::{DatabaseState, POSTGRES_ANSWER_LIMIT};
 use crate::cli::Exit;
 use crate::commands::looking::check::item::Check;
 
@@ -148,7 +148,7 @@ pub(super) async fn standbys(
 
 async fn standby_slot_rows(info: &ConnInfo) -> Result<Option<Vec<SlotRow>>, Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-    session.limit_answers(ANSWER_LIMIT);
+    session.limit_answers(POSTGRES_ANSWER_LIMIT);
     let sql = "SELECT pg_catalog.pg_is_in_recovery()";
     let rows = session.query(sql).await?;
     let standby = rows.first().is_some_and(|row| row.get(0) == Some("t"));

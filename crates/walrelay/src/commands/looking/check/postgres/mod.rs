@@ -38,7 +38,7 @@ use crate::config::PipelineConfig;
 const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), ("lock_timeout", "2s")];
 
 /// The longest time for an answer, of a server that does not keep to its settings.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+const POSTGRES_ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
@@ -90,7 +90,7 @@ async fn connect_and_check(
 ) -> Result<DatabaseChecks, PostgresError> {
     let wanted = wanted(config);
     let mut session = Session::connect(info, SessionKind::Sql, SETTINGS).await?;
-    session.limit_answers(ANSWER_LIMIT);
+    session.limit_answers(POSTGRES_ANSWER_LIMIT);
     let db = DatabaseState {
         config,
         application_name: info.shown_application_name(),
@@ -200,7 +200,7 @@ fn check_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<
 /// is one.
 async fn open_replication(info: &ConnInfo) -> Result<(), Error> {
     let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
-    replication.limit_answers(ANSWER_LIMIT);
+    replication.limit_answers(POSTGRES_ANSWER_LIMIT);
     replication.identify_system().await?;
     replication.close().await;
     Ok(())
