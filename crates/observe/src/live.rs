@@ -44,7 +44,7 @@ pub(super) struct Live {
     pub(super) clock_offset: Option<f64>,
     /// Who keeps services from writing to an outbox table by a lock, and what to do.
     pub(super) table_lock: Option<(String, String)>,
-    /// The same without times.
+    /// The sessions, modes and tables of `table_lock`, without what changes.
     pub(super) table_lock_holder: Option<String>,
     /// When a record was acknowledged last, or this relay began to relay.
     pub(super) event_at: Instant,

@@ -50,14 +50,14 @@ pub enum CoreError {
         #[source]
         source: Box<RouteError>,
     },
-    /// A row names the topic of dead letters as its own.
+    /// An event has a topic or a header that is reserved for dead letters.
     #[error(
-        "a row of {table}{} makes no event: {sign}, in transaction {xid} that commits at {commit}",
+        "a row of {table}{} makes no event: {part}, in transaction {xid} that commits at {commit}",
         with_id(event_id.as_deref())
     )]
     OfDeadLetters {
         /// The part of the event that is reserved for dead letters.
-        sign: ReservedPart,
+        part: ReservedPart,
         /// The table.
         table: TableName,
         /// The event's id, if it can be read.

@@ -386,8 +386,8 @@ impl Core {
                 let routed = &mut space.routed;
                 self.router.write(&row, routed);
                 source.add_headers(routed);
-                let decision = if let Some(sign) = decisions.policy().reserved_part(routed) {
-                    let error = RowError::OfDeadLetters(sign);
+                let decision = if let Some(part) = decisions.policy().reserved_part(routed) {
+                    let error = RowError::OfDeadLetters(part);
                     let decision = decisions.by_policy(Poison::Unroutable, error.to_string());
                     let Some(decision) = decision else {
                         return Err(error.at(table, &open.begin, routed.event_id()));

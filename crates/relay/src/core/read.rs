@@ -169,8 +169,8 @@ impl RowError {
                 commit: begin.final_lsn,
                 source,
             },
-            RowError::OfDeadLetters(sign) => CoreError::OfDeadLetters {
-                sign,
+            RowError::OfDeadLetters(part) => CoreError::OfDeadLetters {
+                part,
                 table,
                 event_id: event_id.map(id_text),
                 xid: begin.xid,
@@ -186,7 +186,7 @@ impl fmt::Display for RowError {
             RowError::Route(error) => error.fmt(f),
             RowError::Plan(error) => error.fmt(f),
             RowError::Message(error) => error.fmt(f),
-            RowError::OfDeadLetters(sign) => sign.fmt(f),
+            RowError::OfDeadLetters(part) => part.fmt(f),
         }
     }
 }
