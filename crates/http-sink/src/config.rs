@@ -146,3 +146,18 @@ impl HttpConfig {
         Ok(self)
     }
 }
+
+/// Returns a configuration of this URL, for one record at a time.
+#[cfg(test)]
+pub(crate) fn test_config(url: &str) -> HttpConfig {
+    let second = Duration::from_secs(1);
+    let options = SinkOptions {
+        max_in_flight_records: 1,
+        max_in_flight_bytes: 1,
+        backoff_initial: second,
+        backoff_max: second,
+        retry_for: second,
+        dead_letters: "dead".to_owned(),
+    };
+    HttpConfig::new(UrlTemplate::parse(url).unwrap(), options)
+}

@@ -195,22 +195,14 @@ fn request_target(target: &Target, config: &HttpConfig) -> Uri {
 mod tests {
     use std::time::Duration;
 
-    use walrelay_sink::{EventPosition, SinkOptions};
+    use walrelay_sink::EventPosition;
 
     use super::*;
-    use crate::address::UrlTemplate;
+    use crate::config::test_config;
     use crate::signature::SigningSecret;
 
     fn config() -> HttpConfig {
-        let options = SinkOptions {
-            max_in_flight_records: 1,
-            max_in_flight_bytes: 1,
-            backoff_initial: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(1),
-            retry_for: Duration::from_secs(1),
-            dead_letters: String::new(),
-        };
-        HttpConfig::new(UrlTemplate::parse("https://h:8/x?y").unwrap(), options)
+        test_config("https://h:8/x?y")
     }
 
     fn request_of(record: &Record<'_>, config: &HttpConfig) -> Request<Full<Bytes>> {

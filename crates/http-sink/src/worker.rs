@@ -484,23 +484,15 @@ fn obstacle(server: &str, again: &Again) -> Obstacle {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_sink::{Header, SinkOptions, dlq_headers};
+    use walrelay_sink::{Header, dlq_headers};
 
     use super::*;
     use crate::address::UrlTemplate;
+    use crate::config::test_config;
 
     fn config() -> HttpConfig {
-        let options = SinkOptions {
-            max_in_flight_records: 1,
-            max_in_flight_bytes: 1,
-            backoff_initial: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(1),
-            retry_for: Duration::from_secs(1),
-            dead_letters: "dead".to_owned(),
-        };
-        let url = |text| UrlTemplate::parse(text).unwrap();
-        let mut config = HttpConfig::new(url("https://events/{topic}"), options);
-        config.dead_letter_url = Some(url("https://dead-letters/"));
+        let mut config = test_config("https://events/{topic}");
+        config.dead_letter_url = Some(UrlTemplate::parse("https://dead-letters/").unwrap());
         config
     }
 
