@@ -36,7 +36,7 @@
 //! - [`secure`]: TLS, logins, access control; least privileges; no secret in any output.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped; [`dlq_streams`]: in streams of Redis
 //!   and NATS.
-//! - [`prune`]: confirmed rows are deleted, no others. [`carried`]: rows that the slot does not carry
+//! - [`prune`]: sent rows are deleted, no others. [`accounted`]: those that no relay sent stay. [`carried`]: rows that the slot does not carry
 //!   are neither marked nor deleted, nor are those of [`open_dead_letters`].
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`quoting`]: names with quotes, dollars and newlines are names in every statement.
@@ -62,6 +62,7 @@ macro_rules! tests {
     };
 }
 
+mod accounted;
 mod alerts;
 mod bench;
 mod carried;

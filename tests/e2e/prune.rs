@@ -114,7 +114,7 @@ fn rows_from_before_the_slot_are_not_deleted_unasked() {
 /// The relay does not begin if it could delete nothing, and says what to do.
 #[test]
 fn a_table_that_tells_no_age_is_refused_at_the_start() {
-    let rig = Rig::with_outbox(16);
+    let rig = Rig::with_outbox(17);
     let config = rig.config_and(&format!("\n[prune]\nkeep = \"1d\"\n{BEFORE_SLOT}\n"));
     let log = ends(&mut rig.start(&config), 78, "prune-column");
     assert_has(

@@ -98,4 +98,5 @@ pub use render::template::{
 };
 pub use route::Route;
 pub use router::{PartialRow, Routed, Router, Row, Selection, SelectionError, TopicChange};
+pub use value::time::epoch_micros;
 pub use value::{Event, ValueError};

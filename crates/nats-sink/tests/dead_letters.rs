@@ -169,7 +169,7 @@ fn redrive() -> Action {
 fn the_open_ones_are_those_that_are_not_resolved() {
     let mut dlq = Dlq::new();
     let mut read = dlq.reader();
-    assert_eq!(read().unwrap(), [], "there is none");
+    assert_eq!(read().unwrap().open, [], "there is none");
     // Other subjects of the stream, more than are read at once.
     let mut client = dlq.client();
     let others: Vec<_> = (0..600)
@@ -190,17 +190,17 @@ fn the_open_ones_are_those_that_are_not_resolved() {
     let mut of_other = dlq.store().read_open(other, true, Box::new(|| None));
     assert_eq!(of_other().unwrap().len(), 2);
     client.publish(SUBJECT, "", b"no dead letter");
-    assert_eq!(read().unwrap().len(), 40);
+    assert_eq!(read().unwrap().open.len(), 40);
     // All of them have the id `1`, as those of several tables may.
     let (summary, _) = dlq.carry_out(Action::Drop);
     assert_eq!(summary.done, 40);
-    assert_eq!(read().unwrap(), []);
-    assert_eq!(dlq.reader()().unwrap(), []);
+    assert_eq!(read().unwrap().open, []);
+    assert_eq!(dlq.reader()().unwrap().open, []);
     assert_eq!(of_other().unwrap().len(), 2);
     // One that was resolved is written again by a relay that was killed.
     dlq.dead_letter(1, "s");
     dlq.dead_letter(42, "s");
-    assert_eq!(read().unwrap().len(), 1);
+    assert_eq!(read().unwrap().open.len(), 1);
     // Somebody deletes one of another slot.
     let messages = client.messages(STREAM, SUBJECT);
     let last = messages.iter().rfind(|it| {
@@ -212,7 +212,7 @@ fn the_open_ones_are_those_that_are_not_resolved() {
     client.api(&format!("STREAM.MSG.DELETE.{STREAM}"), &delete);
     client.publish_all(&others);
     dlq.dead_letter(43, "s");
-    assert_eq!(read().unwrap().len(), 2);
+    assert_eq!(read().unwrap().open.len(), 2);
 
     let mut opened = dlq.store().open(SUBJECT, PATIENCE).unwrap().unwrap();
     opened.read(&|_| true).unwrap();
@@ -313,7 +313,7 @@ fn a_redriven_event_is_the_one_that_was_refused() {
         "{failed:?}"
     );
     assert_eq!(dlq.events().len(), 3);
-    assert_eq!(dlq.reader()().unwrap().len(), 1);
+    assert_eq!(dlq.reader()().unwrap().open.len(), 1);
 }
 
 #[test]
@@ -344,10 +344,10 @@ fn a_dead_letter_of_an_earlier_version_stays_open_and_is_not_redriven() {
     assert_eq!((summary.done, summary.failed, summary.held_back), (0, 1, 1));
     assert!(matches!(&failed[..], [NotRedriven::Inexact]), "{failed:?}");
     assert_eq!(dlq.events(), []);
-    assert_eq!(dlq.reader()().unwrap().len(), 2);
+    assert_eq!(dlq.reader()().unwrap().open.len(), 2);
     let (summary, _) = dlq.carry_out(Action::Drop);
     assert_eq!(summary.done, 2);
-    assert_eq!(dlq.reader()().unwrap(), []);
+    assert_eq!(dlq.reader()().unwrap().open, []);
     eventually(PATIENCE, || parking.open() == 0);
     drop(watch);
 }
@@ -359,17 +359,17 @@ fn a_stream_that_is_made_anew_is_read_anew() {
     for number in 1..=3 {
         dlq.dead_letter(number, "s");
     }
-    assert_eq!(read().unwrap().len(), 3);
+    assert_eq!(read().unwrap().open.len(), 3);
     dlq.client().delete_stream(STREAM);
     let error = read().unwrap_err().to_string();
     assert!(error.contains("made anew"), "{error}");
-    assert_eq!(read().unwrap(), []);
+    assert_eq!(read().unwrap().open, []);
     assert!(dlq.store().open(SUBJECT, PATIENCE).unwrap().is_none());
     dlq.create();
     for number in 1..=3 {
         dlq.dead_letter(number, "s");
     }
-    assert_eq!(read().unwrap().len(), 3);
+    assert_eq!(read().unwrap().open.len(), 3);
     // Nor are more messages than before taken for later ones.
     dlq.client().delete_stream(STREAM);
     dlq.create();
@@ -377,7 +377,7 @@ fn a_stream_that_is_made_anew_is_read_anew() {
         dlq.dead_letter(number, "s");
     }
     read().unwrap_err();
-    assert_eq!(read().unwrap().len(), 5);
+    assert_eq!(read().unwrap().open.len(), 5);
     // A stream in which dead letters have another subject hides them.
     let transform = json!({"subject_transform": {"src": SUBJECT, "dest": "letters.moved"}});
     dlq.client().delete_stream(STREAM);
@@ -397,13 +397,13 @@ fn a_server_that_goes_away_tells_nothing() {
     let watch = dlq.store().watch(ADDRESS, Arc::clone(&parking)).unwrap();
     eventually(PATIENCE, || parking.is_ready());
     assert_eq!(parking.open(), 1);
-    assert_eq!(read().unwrap().len(), 1);
+    assert_eq!(read().unwrap().open.len(), 1);
     dlq.server.nats.kill();
     parking.require_reading();
     read().unwrap_err();
     assert!(!parking.is_ready());
     dlq.server.nats.start_again();
-    assert_eq!(read().unwrap().len(), 1);
+    assert_eq!(read().unwrap().open.len(), 1);
     eventually(PATIENCE, || parking.is_ready());
     // That of another relay is known once a reading was required.
     dlq.dead_letter(2, "s");
@@ -437,7 +437,7 @@ fn a_redriven_event_is_stored_in_an_exclusive_stream() {
     let messages = dlq.client().messages("only", ">");
     assert_eq!(messages.len(), 2);
     assert_eq!(messages[1].headers["Nats-Msg-Id"], "1");
-    assert_eq!(dlq.reader()().unwrap(), []);
+    assert_eq!(dlq.reader()().unwrap().open, []);
     dlq.client().delete_stream("only");
 }
 

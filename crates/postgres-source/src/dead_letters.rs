@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use walrelay_relay::TableName;
-use walrelay_sink::dead_letters::{OpenDeadLetter, ReadOpen};
+use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, ReadOpen};
 use walrelay_sink::{in_current_span, lock};
 use walrelay_walsender::{quote_ident, quote_literal};
 
@@ -58,7 +58,7 @@ pub struct DeadLetters {
     id: Option<String>,
     /// `schema.table` of every configured table and of messages.
     named: HashSet<String>,
-    known: RefCell<Vec<OpenDeadLetter>>,
+    known: RefCell<DeadLetterEvents>,
     read_at: RefCell<Option<Instant>>,
 }
 
@@ -101,23 +101,37 @@ impl DeadLetters {
     /// Reads them unless what was read is recent enough to choose rows by.
     pub(super) async fn refresh(&self) -> Result<(), DeadLettersError> {
         let age = self.read_at.borrow().map(|at| at.elapsed());
-        let open = !self.known.borrow().is_empty();
+        let open = !self.known.borrow().open.is_empty();
         if age.is_some_and(|age| !open || age < INTERVAL) {
             return Ok(());
         }
         self.read().await
     }
 
-    /// Returns a condition for the table's rows of the dead letters that were read. `None`: there
+    /// Returns a condition for the table's rows of the open dead letters that were read. `None`: there
     /// are none.
     pub(super) fn rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
-        let (known, name) = (self.known.borrow(), table.to_string());
+        self.condition(self.known.borrow().open.iter(), table)
+    }
+
+    /// Returns a condition for the table's rows of all dead letters that were read.
+    pub(super) fn known_rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
+        let known = self.known.borrow();
+        self.condition(known.open.iter().chain(&known.resolved), table)
+    }
+
+    fn condition<'a>(
+        &self,
+        events: impl Iterator<Item = &'a DeadLetterEvent>,
+        table: &TableName,
+    ) -> Result<Option<String>, DeadLettersError> {
+        let name = table.to_string();
         // A name that is not configured may be a former one of this table.
-        let is_of_table = |open: &&OpenDeadLetter| {
-            let of = open.table.as_ref();
+        let is_of_table = |event: &&DeadLetterEvent| {
+            let of = event.table.as_ref();
             of.is_none_or(|of| *of == name || !self.named.contains(of))
         };
-        let of_table: Vec<&OpenDeadLetter> = known.iter().filter(is_of_table).collect();
+        let of_table: Vec<&DeadLetterEvent> = events.filter(is_of_table).collect();
         let (open, table) = (of_table.len(), table.clone());
         if open == 0 {
             return Ok(None);
@@ -157,7 +171,7 @@ impl DeadLetters {
 
     /// Returns the number of open dead letters that were read.
     pub fn open(&self) -> usize {
-        self.known.borrow().len()
+        self.known.borrow().open.len()
     }
 }
 
@@ -166,7 +180,7 @@ mod tests {
     use super::*;
 
     fn dead_letters(id: Option<&str>, open: &[(&str, Option<&str>)]) -> DeadLetters {
-        let open = open.iter().map(|(table, id)| OpenDeadLetter {
+        let open = open.iter().map(|(table, id)| DeadLetterEvent {
             table: Some((*table).to_owned()),
             id: id.map(|id| id.as_bytes().to_vec()),
             xid: Some(751),
@@ -174,7 +188,10 @@ mod tests {
         DeadLetters {
             id: id.map(str::to_owned),
             named: ["public.outbox", "public.other"].map(str::to_owned).into(),
-            known: RefCell::new(open.collect()),
+            known: RefCell::new(DeadLetterEvents {
+                open: open.collect(),
+                resolved: Vec::new(),
+            }),
             ..DeadLetters::default()
         }
     }

@@ -39,6 +39,7 @@ mod retention;
 pub mod script;
 pub mod sections;
 mod sent_keys;
+mod sent_rows;
 mod setup;
 mod snapshot;
 mod source;
@@ -65,8 +66,11 @@ pub use mark::{MarkError, Marking};
 pub use outbox_table::OutboxTable;
 pub use partitions::Change;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
-pub use prune::{PruneError, Pruning, age_columns, recent_rows};
+pub use prune::{Evidence, PruneError, Pruning, Unaccounted, age_columns, recent_rows};
 pub use retention::Danger;
+pub use sent_rows::account;
+pub use sent_rows::account::AccountSettings;
+pub use sent_rows::compare::NoAccount;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,

@@ -2,20 +2,19 @@
 //!
 //! An old partition is detached first, in a short transaction that locks the table before the
 //! partition, as writers do. From then on no insert reaches the partition, and every earlier insert
-//! has ended, so the end of the WAL that is read next lies behind all of them. Once every slot has
-//! confirmed that position, the detached table is dropped, which locks nothing else
+//! has ended. Once all its rows count as sent, the detached table is dropped, which locks nothing else
 //! (docs/adr/0032-a-partition-is-detached-then-confirmed.md).
 
 use std::time::Duration;
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session, quote_literal};
+use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use super::carried::{BEFORE_ATTACH, Carried};
 use super::catalog::row::{is_true, parsed, text};
-use super::confirmed::{ConfirmedError, count_rows, flush_wal, insert_position, wait_confirmed};
-use super::prune::{PruneError, Pruning};
+use super::confirmed::count_rows;
+use super::prune::{Evidence, PruneError, Pruning, Unaccounted};
 use super::script;
+use super::snapshot::unsent_condition;
 
 /// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time
 /// is appended.
@@ -34,7 +33,7 @@ pub enum Change {
     Created(TableName),
     /// The partition was dropped.
     Dropped(TableName),
-    /// Planned only: the partition is old enough, but was attached after it was made.
+    /// Planned only: the partition is old enough, but not all its rows count as sent.
     Kept(TableName),
 }
 
@@ -80,18 +79,13 @@ impl Pruning {
         for table in &self.partitioned(session).await? {
             let new = self.new_partitions(session, table).await?;
             planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
-            let old = self.old_partitions(session, table).await?;
-            if old.is_empty() {
-                continue;
+            for part in self.old_partitions(session, table).await? {
+                planned.push(match self.check_sent(session, table, &part).await {
+                    Ok(()) => Change::Dropped(part.name),
+                    Err(error) if error.is_of_rows() => Change::Kept(part.name),
+                    Err(error) => return Err(error),
+                });
             }
-            let carried = self.carried(session, table).await?;
-            planned.extend(old.into_iter().map(|part| {
-                if carried.leaves_out(part.oid) {
-                    Change::Kept(part.name)
-                } else {
-                    Change::Dropped(part.name)
-                }
-            }));
         }
         Ok(planned)
     }
@@ -246,31 +240,23 @@ impl Pruning {
         Ok(true)
     }
 
-    /// Detaches the old partitions, and drops each once its rows are confirmed.
+    /// Detaches the old partitions whose rows all count as sent, and drops each if they still do.
     async fn drop_old(
         &self,
         session: &mut Session,
         table: &TableName,
         changed: &mut impl FnMut(Change),
     ) -> Result<(), PruneError> {
-        // Before a partition is old, so that a publication that is changed later is noticed.
-        let carried = self.carried(session, table).await;
         let old = self.old_partitions(session, table).await?;
-        if old.is_empty() {
-            return Ok(());
-        }
-        carried?;
-        // Nothing is detached while a slot is behind.
-        self.wait_all_confirmed(session).await?;
-        self.dead_letters.read().await?;
         let mut first = None;
         for part in old.iter().filter(|part| part.attached) {
-            if let Err(error) = self.detach(session, table, part).await {
+            let detached = match self.check_sent_patiently(session, table, part).await {
+                Ok(()) => self.detach(session, table, part).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = detached {
                 session.query("ROLLBACK").await?;
-                let is_of_this = matches!(
-                    error,
-                    PruneError::Attached(_) | PruneError::DeadLetters { .. }
-                );
+                let is_of_this = error.is_of_rows();
                 first.get_or_insert(error);
                 if !is_of_this {
                     break;
@@ -278,13 +264,13 @@ impl Pruning {
             }
         }
         let old = self.old_partitions(session, table).await?;
-        let mut gone = old.iter().filter(|part| !part.attached).peekable();
-        if gone.peek().is_some() {
-            self.wait_all_confirmed(session).await?;
-            self.dead_letters.read().await?;
-        }
-        for part in gone {
-            match self.drop(session, table, part).await {
+        for part in old.iter().filter(|part| !part.attached) {
+            // The last rows may have been written while the partition was being detached.
+            let dropped = match self.check_sent_patiently(session, table, part).await {
+                Ok(()) => self.drop(session, table, part).await,
+                Err(error) => Err(error),
+            };
+            match dropped {
                 Ok(false) => {}
                 Ok(true) => changed(Change::Dropped(part.name.clone())),
                 Err(error) => {
@@ -296,7 +282,7 @@ impl Pruning {
         first.map_or(Ok(()), Err)
     }
 
-    /// Drops a detached partition whose rows are confirmed. Returns `false` if another relay has
+    /// Drops a detached partition whose rows all count as sent. Returns `false` if another relay has
     /// dropped it.
     async fn drop(
         &self,
@@ -305,29 +291,24 @@ impl Pruning {
         part: &OldPartition,
     ) -> Result<bool, PruneError> {
         self.begin_change(session, table).await?;
-        // A relay that was started since the wait has noted a slot that was moved.
-        self.carried(session, table).await?;
         let there = self.old_partitions(session, table).await?.contains(part);
         if there {
             let name = script::table(&part.name);
             let lock = format!("LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE");
             let locked = session.query(&lock).await;
             locked.map_err(|error| prune_error(error, &part.name, None))?;
-            // Without the constraint it was detached by an earlier version, or by hand. Rows that are
-            // younger than the comment may have been written by the partition's name.
-            let late = format!(
-                "SELECT count(*) AS rows FROM {name} WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_constraint \
-                 WHERE conrelid = {oid} AND conname = '{DETACHED}') AND pg_catalog.age(xmin) < \
-                 (SELECT pg_catalog.age(d.xmin) FROM pg_catalog.pg_description d WHERE d.objoid = {oid} \
-                 AND d.objsubid = 0 AND d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass)",
-                oid = part.oid
-            );
-            let rows = count_rows(session, &late).await?;
-            if rows > 0 {
-                let part = part.name.clone();
-                return Err(PruneError::Late { part, rows });
+            // Rows may have been written by the partition's name, if it was detached by hand.
+            let owner = leave_role(session).await?;
+            self.check_sent(session, table, part).await?;
+            if let Evidence::Account { .. } = self.evidence {
+                let accounted = self.accounted(session, table).await?.with_part(part.oid);
+                if let Some(buckets) = accounted.buckets_of(session, &part.name).await? {
+                    accounted.settle_diverted(session, buckets).await?;
+                    accounted.take_out(session, &part.name).await?;
+                    accounted.forget_empty(session, &[]).await?;
+                }
             }
-            self.check_dead_letters(session, table, part).await?;
+            take_role(session, &owner).await?;
             session.query(&format!("DROP TABLE {name}")).await?;
         }
         session.query("COMMIT").await?;
@@ -342,25 +323,11 @@ impl Pruning {
         table: &TableName,
         part: &OldPartition,
     ) -> Result<(), PruneError> {
-        // Reads the partition, without a lock that anybody waits for. The transaction that attached it
-        // has ended, so it writes no more such rows.
-        let before_attach = format!(
-            "SELECT count(*) AS rows FROM (SELECT FROM {} WHERE {BEFORE_ATTACH} LIMIT 1) AS found",
-            script::table(&part.name)
-        );
-        if count_rows(session, &before_attach).await? > 0 {
-            return Err(PruneError::Attached(part.name.clone()));
-        }
-        self.check_dead_letters(session, table, part).await?;
         self.begin_change(session, table).await?;
         let old = self.old_partitions(session, table).await?;
         if !old.contains(part) {
             session.query("ROLLBACK").await?;
             return Ok(());
-        }
-        let carried = self.carried(session, table).await?;
-        if carried.leaves_out(part.oid) {
-            return Err(PruneError::Attached(part.name.clone()));
         }
         let (parent, child) = (script::table(table), script::table(&part.name));
         let statements = [
@@ -377,66 +344,84 @@ impl Pruning {
                 "COMMENT ON TABLE {child} IS {}",
                 quote_literal(&detached_comment(table))
             ),
+            "COMMIT".to_owned(),
         ];
         let detached = session.query_all(&statements).await;
         detached.map_err(|error| prune_error(error, table, None))?;
-        // Nothing can be inserted into the partition any more: all that it has was carried, if
-        // nothing has changed until now.
-        self.carried(session, table).await?;
-        session.query("COMMIT").await?;
         Ok(())
     }
 
-    /// Returns an error if rows of the partition have an open dead letter.
-    async fn check_dead_letters(
+    /// Checks that all rows of the partition count as sent. If some do not, waits until the slots have
+    /// confirmed what is written by now, and checks again.
+    async fn check_sent_patiently(
         &self,
         session: &mut Session,
         table: &TableName,
         part: &OldPartition,
     ) -> Result<(), PruneError> {
-        let Some(condition) = self.dead_letters.rows(table)? else {
-            return Ok(());
-        };
-        let name = script::table(&part.name);
-        let count = format!("SELECT count(*) AS rows FROM {name} WHERE {condition}");
-        match count_rows(session, &count).await? {
-            0 => Ok(()),
-            rows => Err(PruneError::DeadLetters {
-                part: part.name.clone(),
-                rows,
-            }),
+        match self.check_sent(session, table, part).await {
+            Err(PruneError::Unaccounted(found)) if !self.is_waited(&found) => {
+                self.wait_all_confirmed(session).await?;
+                self.check_sent(session, table, part).await
+            }
+            checked => checked,
         }
     }
 
-    async fn carried(
+    /// Checks that all rows of the partition count as sent, and that none has an open dead letter.
+    async fn check_sent(
         &self,
         session: &mut Session,
         table: &TableName,
-    ) -> Result<Carried, PruneError> {
-        // The record is the relay's, not of the table's owner.
-        let as_itself = [
-            "SELECT pg_catalog.current_setting('role') AS role",
-            "SELECT pg_catalog.set_config('role', 'none', true)",
-        ];
-        let roles = session.query_all(&as_itself).await?;
-        let owner = roles
-            .first()
-            .and_then(|rows| rows.first().map(|row| text(&row, "role")));
-        let carried = self.carrier.carried(session, table).await;
-        let carried = carried.map_err(ConfirmedError::from)?;
-        let owner = quote_literal(&owner.unwrap_or_default());
-        let sql = format!("SELECT pg_catalog.set_config('role', {owner}, true)");
-        session.query(&sql).await?;
-        Ok(carried)
-    }
-
-    /// Waits until every slot has confirmed the current end of the WAL.
-    async fn wait_all_confirmed(&self, session: &mut Session) -> Result<(), PruneError> {
-        let position = insert_position(session).await?;
-        flush_wal(session).await?;
-        wait_confirmed(session, &self.carrier.slots, position).await?;
-        let position = self.carrier.check_position(session).await;
-        Ok(position.map_err(ConfirmedError::from)?)
+        part: &OldPartition,
+    ) -> Result<(), PruneError> {
+        let of_part = part.name.clone();
+        if let Evidence::Marks(selection) = &self.evidence {
+            let unsent = unsent_condition(session, table, selection).await?;
+            // The condition may name the table.
+            let sql = format!(
+                "SELECT count(*) AS rows FROM {} AS {} WHERE (\n{unsent}\n) IS NOT FALSE",
+                script::table(&part.name),
+                quote_ident(&table.name)
+            );
+            return match count_rows(session, &sql).await? {
+                0 => Ok(()),
+                rows => Err(PruneError::Unmarked {
+                    part: of_part,
+                    rows,
+                }),
+            };
+        }
+        let accounted = self.accounted(session, table).await?.with_part(part.oid);
+        let Some(buckets) = accounted.buckets_of(session, &part.name).await? else {
+            return Ok(());
+        };
+        let letters = self.dead_letter_rows(session, &accounted, buckets).await?;
+        let detached = (!part.attached).then_some(&part.name);
+        let compared = accounted
+            .compare(session, buckets, detached, &letters)
+            .await?;
+        let differ = compared.iter().filter(|one| !one.is_equal);
+        let differ: Vec<_> = differ.map(|one| one.counts).collect();
+        if !differ.is_empty() {
+            let unaccounted = Unaccounted {
+                table: of_part,
+                buckets: differ,
+            };
+            return Err(PruneError::Unaccounted(vec![unaccounted]));
+        }
+        let Some(open) = &letters.open else {
+            return Ok(());
+        };
+        let name = script::table(&part.name);
+        let count = format!("SELECT count(*) AS rows FROM {name} WHERE {open}");
+        match count_rows(session, &count).await? {
+            0 => Ok(()),
+            rows => Err(PruneError::DeadLetters {
+                part: of_part,
+                rows,
+            }),
+        }
     }
 
     /// Begins a transaction as the table's owner, under the advisory lock of the table's
@@ -464,6 +449,27 @@ impl Pruning {
         begun.map_err(|error| prune_error(error, table, None))?;
         Ok(())
     }
+}
+
+/// Returns to the role that the session has logged in as, which keeps the account. Returns the role
+/// before.
+async fn leave_role(session: &mut Session) -> Result<String, Error> {
+    let statements = [
+        "SELECT pg_catalog.current_setting('role') AS role",
+        "SELECT pg_catalog.set_config('role', 'none', true)",
+    ];
+    let roles = session.query_all(&statements).await?;
+    let role = roles
+        .first()
+        .and_then(|rows| Some(text(&rows.first()?, "role")));
+    Ok(role.unwrap_or_default())
+}
+
+/// Takes a role until the transaction ends.
+async fn take_role(session: &mut Session, role: &str) -> Result<(), Error> {
+    let role = quote_literal(role);
+    let sql = format!("SELECT pg_catalog.set_config('role', {role}, true)");
+    session.query(&sql).await.map(drop)
 }
 
 /// Returns the [`PruneError`] of a statement that changes partitions. `part`: the partition that it

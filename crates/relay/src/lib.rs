@@ -39,6 +39,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod core;
 mod event;
 mod interface;
@@ -49,6 +50,9 @@ mod sent_rows;
 mod table;
 
 pub use crate::core::{Core, CoreError, Outgoing, Placement, RecordSpace, Step};
+pub use account::{
+    AccountColumns, BUCKET_SECONDS, Bucket, BucketSum, Counted, RowSum, SentAccount,
+};
 pub use event::SentEvent;
 pub use interface::observer::{
     Counts, Failpoint, HolderKind, Observer, PipelineState, Progress, SlotHolder,

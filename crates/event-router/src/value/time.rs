@@ -94,6 +94,15 @@ pub(crate) fn millis(text: &[u8]) -> Option<i64> {
     (millis >= 0).then_some(millis)
 }
 
+/// Returns the microseconds since 1970-01-01 UTC of a `timestamptz`, `timestamp` or `date` as Postgres
+/// writes it with `DateStyle` ISO. A text without an offset is in UTC. `None`: the text is no finite
+/// time, such as `infinity`, or lies beyond 64 bits.
+pub fn epoch_micros(text: &[u8]) -> Option<i64> {
+    let parsed = parse(text)?;
+    let micros = parsed.time.map_or(0, |time| time.nanos / 1000);
+    parsed.seconds().checked_mul(1_000_000)?.checked_add(micros)
+}
+
 impl DateTime<'_> {
     /// Returns the whole seconds since 1970 UTC; a time without an offset is in UTC.
     pub(crate) fn seconds(&self) -> i64 {

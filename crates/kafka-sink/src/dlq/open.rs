@@ -2,7 +2,7 @@ use std::fmt;
 use std::thread;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{OpenDeadLetter, OpenEvents};
+use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, OpenEvents};
 
 use super::reader::DlqReader;
 use crate::{KafkaConfig, KafkaError};
@@ -90,8 +90,13 @@ impl OpenDeadLetters {
     }
 
     /// Iterates over the events of the open dead letters that were read.
-    pub fn events(&self) -> impl Iterator<Item = &OpenDeadLetter> {
+    pub fn events(&self) -> impl Iterator<Item = &DeadLetterEvent> {
         self.events.iter()
+    }
+
+    /// Returns the events of all dead letters that were read.
+    pub fn all(&self) -> DeadLetterEvents {
+        self.events.all()
     }
 }
 

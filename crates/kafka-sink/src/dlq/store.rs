@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::dead_letters::{
-    Answer, DeadLetterStore, DeadLetters, DlqAddress, DlqEntry, DlqLog, DlqRecord, DlqReplayer,
-    Epoch, ReadOpen, RecordSender,
+    Answer, DeadLetterEvents, DeadLetterStore, DeadLetters, DlqAddress, DlqEntry, DlqLog,
+    DlqRecord, DlqReplayer, Epoch, ReadOpen, RecordSender,
 };
 use walrelay_sink::topics::Position;
 use walrelay_sink::{Parking, Record, SinkFailure, ToFailure as _, any_factory};
@@ -66,9 +66,9 @@ impl DeadLetterStore for KafkaDeadLetters {
         let (topic, slot) = (address.topic.to_owned(), address.slot.to_owned());
         let mut open = OpenDeadLetters::new(self.0.clone(), topic, slot, OPEN_TIMEOUT);
         Box::new(move || match open.read(epoch()) {
-            Ok(()) => Ok(open.events().cloned().collect()),
+            Ok(()) => Ok(open.all()),
             // A relay that writes no dead letters needs no right to read them.
-            Err(error) if error.is_denied() && !writes => Ok(Vec::new()),
+            Err(error) if error.is_denied() && !writes => Ok(DeadLetterEvents::default()),
             Err(error) => Err(error.into()),
         })
     }

@@ -92,6 +92,8 @@ pub struct Wanted {
     pub record: bool,
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
+    /// The account of sent rows; `None`: no rows are deleted by it.
+    pub account: Option<crate::sent_rows::account::AccountSettings>,
     /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing
     /// deletes old rows.
     pub age: Vec<String>,

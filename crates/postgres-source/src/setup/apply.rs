@@ -14,6 +14,7 @@ use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::script;
+use crate::sent_rows::account;
 
 /// The time that a session tries to lock the setup of a slot, before a new one does. Another relay
 /// may take long: Postgres waits for open transactions before it creates a slot, and a snapshot is
@@ -239,11 +240,15 @@ impl Setup {
                     Err(error) => return Err(error.into()),
                 },
                 // The caller reads the snapshot, and creates the slot.
-                Action::Snapshot => Carrier::begin(&mut self.control, wanted).await?,
+                Action::Snapshot => {
+                    Carrier::begin(&mut self.control, wanted).await?;
+                    account::begin(&mut self.control, wanted).await?;
+                }
                 Action::CreateSlot => {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
                         Carrier::begin(&mut self.control, wanted).await?;
+                        account::begin(&mut self.control, wanted).await?;
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
                     if moment != Moment::Print && wanted.record {

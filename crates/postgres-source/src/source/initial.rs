@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Chain, Opened, SlotCheck};
+use walrelay_relay::{Chain, Opened, SentAccount, SlotCheck};
 use walrelay_walsender::SystemIdentity;
 
 use super::PostgresSource;
@@ -19,6 +19,7 @@ use crate::carried::Carrier;
 use crate::catalog::{Wanted, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::error::PostgresError;
+use crate::sent_rows::account;
 use crate::setup::unlock_setup;
 use crate::snapshot::{Anchor, Plan, SnapshotLock};
 
@@ -92,12 +93,23 @@ impl InitialSnapshot {
     }
 
     /// Creates the slot at the position where the snapshot ends, unless it exists.
-    async fn make_slot(&mut self, wanted: &Wanted) -> Result<(), PostgresError> {
+    ///
+    /// The rows of the snapshot are all acknowledged: `account` is written first.
+    async fn make_slot(
+        &mut self,
+        wanted: &Wanted,
+        account: Option<&SentAccount>,
+    ) -> Result<(), PostgresError> {
         let name = &wanted.slot;
         self.lock.prove().await?;
         let mut session = self.lock.session().await;
         let found = bounded("reading the slot", slot(&mut session, name)).await?;
         if found.is_none() {
+            if let Some(account) = account {
+                let (system, point) = (&self.system.system_id, self.anchor.point);
+                let counted = account.take();
+                account::replace(&mut session, wanted, system, point, counted.as_ref()).await?;
+            }
             let copy = copy_slot(&self.lock.temporary, name, false);
             session.query(&copy).await?;
             if wanted.record {
@@ -140,6 +152,9 @@ impl PostgresSource {
             slot = self.wanted.slot,
             "there is no slot: reading the existing rows first; Postgres waits for open transactions before that"
         );
+        if let Some(account) = &self.account {
+            account.begin_snapshot();
+        }
         let plan = Plan {
             info: self.info.clone(),
             publication: self.wanted.publication.clone(),
@@ -188,7 +203,9 @@ impl PostgresSource {
                 }
             };
         }
-        let made = snapshot.make_slot(&self.wanted).await;
+        let made = snapshot
+            .make_slot(&self.wanted, self.account.as_deref())
+            .await;
         let snapshot = self.snapshot.take();
         self.snapshot_progress.end();
         made?;

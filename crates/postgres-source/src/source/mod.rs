@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_relay::{Chain, Opened, Resume, SlotCheck, SlotOwner, Source};
+use walrelay_relay::{Chain, Opened, Resume, SentAccount, SlotCheck, SlotOwner, Source};
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
@@ -67,6 +67,8 @@ pub struct PostgresSource {
     state_file: Option<StateWriter>,
     /// Where rows may be marked or deleted: the positions that are noted in the database.
     notes: Option<Notes>,
+    /// The sums of acknowledged rows, which are written with the notes.
+    account: Option<Arc<SentAccount>>,
     /// True if a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
     /// A gap was accepted.
@@ -104,6 +106,7 @@ impl PostgresSource {
             readers: Readers::new(info.shown_application_name()),
             info,
             notes: wanted.record.then(|| Notes::new(wanted.clone())),
+            account: None,
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,
             inspections: Inspections::default(),
@@ -130,6 +133,16 @@ impl PostgresSource {
             snapshot_progress,
             ..self
         }
+    }
+
+    /// Writes these sums before it confirms the position up to which they count.
+    #[must_use]
+    pub fn with_account(mut self, account: Option<Arc<SentAccount>>) -> Self {
+        if let Some(notes) = &mut self.notes {
+            notes.account.clone_from(&account);
+        }
+        self.account = account;
+        self
     }
 
     /// Keeps the id of the sink's cluster in the state file. A sink with another cluster confirms

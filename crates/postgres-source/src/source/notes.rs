@@ -8,12 +8,13 @@
 //! without it. Until notes work again the slot is beyond what is noted, so no row is marked or deleted
 //! on account of its position.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::Chain;
+use walrelay_relay::{Chain, Counted, SentAccount};
 use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind};
 
 use super::one_task::OneTask;
@@ -22,6 +23,7 @@ use crate::carried::record;
 use crate::catalog::{Wanted, row::text};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
+use crate::sent_rows::account;
 
 /// The time for which a position may stay unconfirmed because it cannot be noted.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,19 +78,21 @@ struct Server {
 }
 
 /// The task of an attempt.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Step {
     /// Compares what is noted with the position that the slot had before this process confirmed
     /// anything, and notes the slot's position.
     Begin { unproved: Option<Lsn>, at: Lsn },
-    /// Notes a position that is to be confirmed.
-    Raise(Lsn),
+    /// Notes a position that is to be confirmed, and adds the sums of rows up to there to the account.
+    Raise(Lsn, Option<Counted>),
 }
 
 /// The notes of a slot.
 #[derive(Debug)]
 pub(super) struct Notes {
     wanted: Wanted,
+    /// The sums of acknowledged rows.
+    pub(super) account: Option<Arc<SentAccount>>,
     server: Option<Server>,
     session: Option<Session>,
     running: OneTask<(Option<Session>, Result<Lsn, PostgresError>)>,
@@ -100,6 +104,8 @@ pub(super) struct Notes {
     is_synchronous: bool,
     /// The first note of this stream is not made yet.
     is_first: bool,
+    /// The attempt writes sums.
+    counts: bool,
     /// The highest position at which this process found the slot, and to which it had not relayed
     /// itself, as long as that is not compared with what was noted.
     unproved: Option<Lsn>,
@@ -118,6 +124,7 @@ impl Notes {
     pub(super) fn new(wanted: Wanted) -> Self {
         Self {
             wanted,
+            account: None,
             server: None,
             session: None,
             running: OneTask::default(),
@@ -125,6 +132,7 @@ impl Notes {
             returned: Lsn::ZERO,
             is_synchronous: false,
             is_first: true,
+            counts: false,
             unproved: None,
             failing_since: None,
             lasting: false,
@@ -247,8 +255,10 @@ impl Notes {
                 at: position,
             }
         } else {
-            Step::Raise(position)
+            let account = self.account.as_ref();
+            Step::Raise(position, account.and_then(|account| account.take()))
         };
+        self.counts = matches!(step, Step::Raise(_, Some(_)));
         let kept = self.session.take();
         let attempt = attempt(self.wanted.clone(), server, kept, step);
         self.running.start(attempt);
@@ -266,6 +276,9 @@ impl Notes {
             Ok(noted) => {
                 if self.retry_at.take().is_some() {
                     info!(slot, "the positions of the slot are noted again");
+                }
+                if let Some(account) = self.account.as_ref().filter(|_| self.counts) {
+                    account.written();
                 }
                 self.noted = self.noted.max(noted);
                 self.is_first = false;
@@ -365,7 +378,7 @@ async fn attempt(
 }
 
 impl Step {
-    async fn carry_out(self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
+    async fn carry_out(&self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
         match self.note(session, wanted).await {
             Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
                 record::create(session).await?;
@@ -376,14 +389,17 @@ impl Step {
         }
     }
 
-    async fn note(self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
+    async fn note(&self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
         let slot = &wanted.slot;
         match self {
-            Self::Raise(position) => {
-                noted::raise(session, slot, position).await?;
-                Ok(position)
+            Self::Raise(position, counted) => {
+                if let Some(counted) = counted {
+                    session.query(&account::add_sql(slot, counted)).await?;
+                }
+                noted::raise(session, slot, *position).await?;
+                Ok(*position)
             }
-            Self::Begin { unproved, at } => {
+            &Self::Begin { unproved, at } => {
                 loop {
                     let noted = noted::read(session, slot).await?;
                     if let (Some(noted), Some(unproved)) = (noted, unproved)

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{
-    Ancestor, Continuity, HolderKind, Opened, Predecessor, Resume, WalStream as _,
+    Ancestor, Chain, Continuity, HolderKind, Opened, Predecessor, Resume, WalStream as _,
 };
 use walrelay_walsender::{
     Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication, SystemIdentity,
@@ -24,6 +24,7 @@ use crate::catalog::{
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
+use crate::sent_rows::account;
 use crate::setup::{
     Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock,
 };
@@ -337,6 +338,7 @@ impl PostgresSource {
             let _ = bounded("ending the stream", opened.stream.finish()).await;
             return Err(error);
         }
+        self.open_account(&mut control, &opened.system_id).await;
         if let Some(notes) = &mut self.notes {
             let relayed = match connected.moment {
                 Moment::Relayed { upto } => Some(upto),
@@ -354,6 +356,32 @@ impl PostgresSource {
         }
         self.set_streaming(&opened, walsender);
         Ok(opened)
+    }
+
+    /// Begins or continues the account of sent rows. Without it the stream goes on, and its rows stay.
+    async fn open_account(&self, control: &mut Session, system: &str) {
+        let Some(account) = &self.account else {
+            return;
+        };
+        let (slot, publication) = (&self.wanted.slot, &self.wanted.publication);
+        let opened = async {
+            account::ensure(control, self.wanted.create).await?;
+            account::open(control, slot, system, publication).await
+        };
+        let through = match bounded("reading the account of sent rows", opened).await {
+            Ok(through) => Some(through),
+            Err(error) => {
+                warn!(
+                    slot,
+                    error = %Chain(&error),
+                    "sent rows cannot be accounted in walrelay_state: events go on, and rows that are sent until the \
+                     next connection are not deleted. A role that may create nothing there needs walrelay init \
+                     --role ROLE of this version"
+                );
+                None
+            }
+        };
+        account.begin(through);
     }
 
     /// Records that this process streams, by this walsender.

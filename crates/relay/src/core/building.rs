@@ -12,6 +12,7 @@ use super::diversions::Diversions;
 use super::schemas::SchemaWait;
 use super::tables::Tables;
 use super::transactions::Transactions;
+use crate::account::PendingAccount;
 use crate::interface::observer::Counts;
 use crate::poison::PoisonDecisions;
 use crate::sent_rows::PendingRows;
@@ -40,6 +41,7 @@ impl Core {
             ledger: Ledger::new(ring, Some(confirmed)),
             in_flight: Box::default(),
             sent_rows: None,
+            account: None,
             next: 0,
             received: confirmed.lsn(),
             end_of_rows: CommitEnd::from_slot(Lsn::ZERO),
@@ -67,6 +69,13 @@ impl Core {
     #[must_use]
     pub(crate) fn noting(mut self, rows: Option<PendingRows>) -> Self {
         self.sent_rows = rows;
+        self
+    }
+
+    /// Sets the account of sent rows, with that of earlier cores.
+    #[must_use]
+    pub(crate) fn accounting(mut self, account: Option<PendingAccount>) -> Self {
+        self.account = account;
         self
     }
 

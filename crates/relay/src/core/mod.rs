@@ -77,6 +77,7 @@ use walrelay_walsender::Frame;
 pub use error::CoreError;
 pub use step::{Outgoing, Placement, RecordSpace, Step};
 
+use crate::account::PendingAccount;
 use crate::event::SentEvent;
 use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
@@ -112,6 +113,8 @@ pub struct Core {
     in_flight: Box<InFlightEvents>,
     /// `None`: the keys of rows are not noted.
     sent_rows: Option<PendingRows>,
+    /// `None`: sent rows are not accounted.
+    account: Option<PendingAccount>,
     /// The sequence number after that of the last record that was enqueued.
     next: u64,
     /// The highest position received on this connection.
@@ -130,6 +133,9 @@ impl Core {
         // What is confirmed counts as enqueued, too, by an earlier sink or process if not by this
         // one: after a server restart the slot may be before the position that the server reported.
         self.transactions.enqueued_before = self.ledger.last_commit().max(self.ledger.confirmed());
+        if let Some(account) = &mut self.account {
+            account.connected();
+        }
     }
 
     /// Returns an error if the sink's position is beyond the end of the server's WAL, `flushed`. A
@@ -162,6 +168,12 @@ impl Core {
             .open
             .take()
             .filter(|open| open.ignored.is_none());
+        if let Some(account) = &mut self.account {
+            if let Some(open) = &cut {
+                account.forget_from(open.first_position());
+            }
+            account.clear_tables();
+        }
         if let Some(rows) = &mut self.sent_rows {
             if let Some(open) = cut {
                 let first = open.first_position();
@@ -274,6 +286,11 @@ impl Core {
         if closed.rows() > 0 || closed.ignored == Some(Ignored::InSink) {
             self.end_of_rows = self.end_of_rows.max(commit.end);
         }
+        if let Some(account) = &mut self.account
+            && closed.ignored != Some(Ignored::Repeated)
+        {
+            account.committed(closed.begin.final_lsn);
+        }
         if closed.ignored.is_some() {
             self.counts.repeats_avoided += 1;
         } else {
@@ -333,10 +350,16 @@ impl Core {
             });
         };
         self.tables.last_is_next = false;
-        if open.ignored.is_some() {
+        let relation = wal_event.relation();
+        if let Some(ignored) = open.ignored {
+            if let (Some(account), WalEvent::Row(insert), Ignored::InSink) =
+                (&mut self.account, wal_event, ignored)
+            {
+                account.offer(open.next_position(), relation, &insert.tuple);
+                account.keep_stored();
+            }
             return Ok(Step::Consumed);
         }
-        let relation = wal_event.relation();
         let (table, unroutable) = match self.tables.table_of(relation, lsn)? {
             EventTable::Outbox(table, unroutable) => (table, unroutable),
             EventTable::Unresolved => {
@@ -350,7 +373,13 @@ impl Core {
             }
         };
         let (event, position) = (open.next_event(), open.next_position());
+        if let (Some(account), WalEvent::Row(insert)) = (&mut self.account, wal_event) {
+            account.offer(position, relation, &insert.tuple);
+        }
         if Some(position) < self.acknowledged_before {
+            if let Some(account) = &mut self.account {
+                account.keep_acknowledged();
+            }
             self.transactions.row_skipped();
             return Ok(Step::Consumed);
         }
@@ -377,6 +406,9 @@ impl Core {
             Ok(()) if row.is_passed_over() => {
                 self.counts.unselected += 1;
                 self.transactions.row_skipped();
+                if let Some(account) = &mut self.account {
+                    account.keep_offered(false);
+                }
                 if let Some(rows) = &mut self.sent_rows {
                     rows.keep_offered();
                 }
@@ -425,6 +457,9 @@ impl Core {
         }
         self.counts.skipped += 1;
         self.transactions.row_skipped();
+        if let Some(account) = &mut self.account {
+            account.keep_offered(false);
+        }
         Ok(Step::Consumed)
     }
 
@@ -464,6 +499,9 @@ impl Core {
         if let Some(rows) = &mut self.sent_rows {
             rows.keep_offered();
         }
+        if let Some(account) = &mut self.account {
+            account.keep_offered(dead_letter);
+        }
         if let (Some(id), Some(open)) = (self.offered.take(), &self.transactions.open) {
             let event = SentEvent { id, dead_letter };
             self.in_flight
@@ -485,6 +523,9 @@ impl Core {
         self.diversions.acknowledged_below(lowest, &mut self.counts);
         if let Some(rows) = &mut self.sent_rows {
             rows.confirmed(confirmed.lsn());
+        }
+        if let Some(account) = &mut self.account {
+            account.release(confirmed.lsn());
         }
         self.transactions.take_sample(confirmed)
     }
@@ -514,6 +555,18 @@ impl Core {
         }
         rows.clear_tables();
         Some(rows)
+    }
+
+    /// Takes the account of acknowledged events, for the core of the next sink. All others are sent
+    /// again.
+    pub(crate) fn take_account(&mut self) -> Option<PendingAccount> {
+        let mut account = self.account.take()?;
+        match self.first_unacknowledged() {
+            Some(first) => account.forget_from(first),
+            None => account.forget(),
+        }
+        account.clear_tables();
+        Some(account)
     }
 
     /// Returns the router and the decisions, for the core of the next sink.

@@ -32,6 +32,9 @@ impl Core {
         if let Some(rows) = &mut self.sent_rows {
             rows.announce(relation, &table);
         }
+        if let Some(account) = &mut self.account {
+            account.announce(relation);
+        }
         let policy = self.diversions.decisions.policy();
         self.tables.add_outbox(relation.id, table, plan, policy)
     }

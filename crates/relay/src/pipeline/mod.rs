@@ -85,7 +85,13 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         Self {
             source,
             observer,
-            sessions: Sessions::new(factory, router, decisions, settings.sent_rows.clone()),
+            sessions: Sessions::new(
+                factory,
+                router,
+                decisions,
+                settings.sent_rows.clone(),
+                settings.account.clone(),
+            ),
             resume: None,
             lease: None,
             schema_fetcher: SchemaFetcher::new(schemas, settings.poison.retry_for, backoff.clone()),

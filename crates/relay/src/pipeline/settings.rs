@@ -4,6 +4,7 @@ use std::time::Duration;
 use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
+use crate::account::SentAccount;
 use crate::interface::schemas::Schemas;
 use crate::poison::PoisonPolicy;
 use crate::sent_rows::SentRows;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub schemas: Option<Arc<dyn Schemas>>,
     /// Receives the keys of acknowledged rows. `None`: none are noted.
     pub sent_rows: Option<Arc<SentRows>>,
+    /// Receives the sums of acknowledged rows. `None`: none are accounted.
+    pub account: Option<Arc<SentAccount>>,
 }
 
 /// The effect of an UPDATE of an outbox row. Only inserted rows are events, so nothing is sent for

@@ -222,9 +222,9 @@ pub struct ReplaySummary {
     pub held_back: usize,
 }
 
-/// The event of an open dead letter.
+/// The event of a dead letter.
 #[derive(Clone, PartialEq, Eq)]
-pub struct OpenDeadLetter {
+pub struct DeadLetterEvent {
     /// `schema.table` as the table was named then; `None` if it is unknown.
     pub table: Option<String>,
     /// The value of the row's id column; `None` if it is NULL or unknown.
@@ -234,17 +234,26 @@ pub struct OpenDeadLetter {
 }
 
 // Not derived: the id is a value of a row.
-impl fmt::Debug for OpenDeadLetter {
+impl fmt::Debug for DeadLetterEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenDeadLetter")
+        f.debug_struct("DeadLetterEvent")
             .field("table", &self.table)
             .finish_non_exhaustive()
     }
 }
 
-/// Reads all open dead letters of a slot. **Blocks**.
+/// The events of a slot's dead letters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeadLetterEvents {
+    /// Of dead letters that were neither redriven nor dropped.
+    pub open: Vec<DeadLetterEvent>,
+    /// Of the others.
+    pub resolved: Vec<DeadLetterEvent>,
+}
+
+/// Reads all dead letters of a slot. **Blocks**.
 pub type ReadOpen =
-    Box<dyn FnMut() -> Result<Vec<OpenDeadLetter>, Box<dyn Error + Send + Sync>> + Send>;
+    Box<dyn FnMut() -> Result<DeadLetterEvents, Box<dyn Error + Send + Sync>> + Send>;
 
 /// Returns the process id and the number of dead letters of the walsender that reads the slot;
 /// `None` if no relay writes dead letters meanwhile. A dead letter may be new only in a new epoch.

@@ -26,8 +26,9 @@ mod tests;
 pub use entry::{DlqEntry, Resolution};
 pub use follower::DlqFollower;
 pub use interface::{
-    Action, DeadLetterStore, DeadLetters, DlqAddress, DlqRecord, DlqRecordId, Epoch, Listed,
-    NotRedriven, OpenDeadLetter, OutOfOrder, Outcome, ReadOpen, ReplayOptions, ReplaySummary, Step,
+    Action, DeadLetterEvent, DeadLetterEvents, DeadLetterStore, DeadLetters, DlqAddress, DlqRecord,
+    DlqRecordId, Epoch, Listed, NotRedriven, OutOfOrder, Outcome, ReadOpen, ReplayOptions,
+    ReplaySummary, Step,
 };
 pub use log::{Answer, DlqLog, Unanswered};
 pub use open::OpenEvents;

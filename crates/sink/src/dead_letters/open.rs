@@ -3,18 +3,25 @@ use std::error::Error;
 use std::fmt;
 
 use super::entry::DlqEntry;
-use super::interface::{DlqRecord, OpenDeadLetter, ReadOpen};
+use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, ReadOpen};
 use crate::EventPosition;
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
 /// events are in the topic of dead letters alone, and without a value not even there.
 ///
-/// Memory: some 50 bytes for each dead letter that was read, and for an open one another 150 and its
-/// event id.
+/// Memory: some 200 bytes for each dead letter that was read, and its event id.
 pub struct OpenEvents {
     slot: String,
-    /// `None`: resolved. A repeat of a resolved dead letter is resolved, too.
-    events: HashMap<EventPosition, Option<OpenDeadLetter>>,
+    events: HashMap<EventPosition, ReadEvent>,
+}
+
+/// An event that was read.
+#[derive(Default)]
+struct ReadEvent {
+    /// `None`: only its resolution was read.
+    event: Option<DeadLetterEvent>,
+    /// A repeat of a resolved dead letter is resolved, too.
+    resolved: bool,
 }
 
 impl OpenEvents {
@@ -53,12 +60,12 @@ impl OpenEvents {
                 }
             };
             match read_on() {
-                Ok(()) => Ok(events.iter().cloned().collect()),
+                Ok(()) => Ok(events.all()),
                 Err(error) => {
                     log = None;
                     events.clear();
                     if means_none(&error) {
-                        return Ok(Vec::new());
+                        return Ok(DeadLetterEvents::default());
                     }
                     Err(error.into())
                 }
@@ -77,14 +84,15 @@ impl OpenEvents {
                     xid,
                     ..
                 } = *dead_letter;
-                self.events.entry(id).or_insert(Some(OpenDeadLetter {
+                let known = self.events.entry(id).or_default();
+                known.event.get_or_insert(DeadLetterEvent {
                     table,
                     id: event_id,
                     xid,
-                }));
+                });
             }
             DlqEntry::Resolution(resolution) if resolution.slot == self.slot => {
-                self.events.insert(resolution.id, None);
+                self.events.entry(resolution.id).or_default().resolved = true;
             }
             // Another slot's, or no dead letter.
             DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) | DlqEntry::Foreign(_) => {}
@@ -97,8 +105,23 @@ impl OpenEvents {
     }
 
     /// Iterates over the events of the open dead letters that were read.
-    pub fn iter(&self) -> impl Iterator<Item = &OpenDeadLetter> {
-        self.events.values().flatten()
+    pub fn iter(&self) -> impl Iterator<Item = &DeadLetterEvent> {
+        self.with_state(false)
+    }
+
+    /// Returns all events that were read.
+    pub fn all(&self) -> DeadLetterEvents {
+        DeadLetterEvents {
+            open: self.with_state(false).cloned().collect(),
+            resolved: self.with_state(true).cloned().collect(),
+        }
+    }
+
+    fn with_state(&self, resolved: bool) -> impl Iterator<Item = &DeadLetterEvent> {
+        let events = self.events.values();
+        events
+            .filter(move |known| known.resolved == resolved)
+            .filter_map(|known| known.event.as_ref())
     }
 }
 

@@ -436,6 +436,11 @@ pub struct PruneArgs {
     #[arg(long, value_name = "TIME", value_parser = walrelay_settings::parse_duration)]
     pub keep: Option<Duration>,
 
+    /// Deletes nothing: old rows that are not accounted as sent count as sent from now on, because you
+    /// have sent them, or they may go. It first prints how many rows of which time these are.
+    #[arg(long)]
+    pub accept: bool,
+
     /// The configuration, `--dry-run` and `--yes`. A dry run prints the number of rows that are old
     /// enough, and the partitions that would be created or dropped.
     #[command(flatten)]

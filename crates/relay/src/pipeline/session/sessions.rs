@@ -12,6 +12,7 @@ use walrelay_sink::{EventPosition, Sink, SinkFactory, StreamStart, in_current_sp
 
 use super::reports::Reports;
 use super::sink_session::SinkSession;
+use crate::account::{PendingAccount, SentAccount};
 use crate::core::Core;
 use crate::interface::observer::Counts;
 use crate::pipeline::settings::{OnUpdate, Settings};
@@ -33,6 +34,8 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     acknowledged_before: Option<EventPosition>,
     /// The keys that are noted of rows, between two sessions.
     sent_rows: Option<PendingRows>,
+    /// The account of sent rows, between two sessions.
+    account: Option<PendingAccount>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
 
@@ -42,6 +45,7 @@ impl<F: SinkFactory> Sessions<F> {
         router: Router,
         decisions: PoisonDecisions,
         sent_rows: Option<Arc<SentRows>>,
+        account: Option<Arc<SentAccount>>,
     ) -> Self {
         Self {
             factory,
@@ -51,6 +55,7 @@ impl<F: SinkFactory> Sessions<F> {
             dead_letters: Vec::new(),
             acknowledged_before: None,
             sent_rows: sent_rows.map(PendingRows::new),
+            account: account.map(PendingAccount::new),
             unconfirmed: UnconfirmedEvents::default(),
         }
     }
@@ -102,6 +107,7 @@ impl<F: SinkFactory> Sessions<F> {
             .with_decisions(decisions)
             .resuming_at(self.acknowledged_before)
             .noting(self.sent_rows.take())
+            .accounting(self.account.take())
             .with_durable_before(durable_before)
             .passing_over(Arc::clone(&settings.pass_over))
             .with_messages(settings.messages.clone())
@@ -128,6 +134,7 @@ impl<F: SinkFactory> Sessions<F> {
         core.advance();
         self.acknowledged_before = core.first_unacknowledged();
         self.sent_rows = core.take_sent_rows();
+        self.account = core.take_account();
         self.unconfirmed.add(core.unacknowledged());
         self.unconfirmed.forget_before(core.acknowledged_position());
         self.counts = self.counts.plus(core.counts());
@@ -143,6 +150,9 @@ impl<F: SinkFactory> Sessions<F> {
         self.acknowledged_before = None;
         if let Some(rows) = &mut self.sent_rows {
             rows.forget();
+        }
+        if let Some(account) = &mut self.account {
+            account.forget();
         }
     }
 

@@ -18,9 +18,10 @@ use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
 use walrelay_postgres_source::{
-    Carrier, DeadLetters, Marking, NotCarried, Poller, Selection, Wanted, age_columns,
+    AccountSettings, Carrier, DeadLetters, Marking, NotCarried, Poller, Selection, Wanted,
+    age_columns,
 };
-use walrelay_relay::{OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
+use walrelay_relay::{AccountColumns, OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{Ability, Parking};
@@ -178,6 +179,12 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
         record: changes_rows(config),
+        account: accounts_rows(config).then(|| AccountSettings {
+            columns: account_columns(config),
+            // With a snapshot, rows from before the slot are sent.
+            before_slot: config.prune.as_ref().is_some_and(|prune| prune.before_slot)
+                && config.source.snapshot == SnapshotMode::Never,
+        }),
         poller: match config.source.mark_sent {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,
@@ -187,6 +194,25 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             Some(prune) if prune.keep.is_some() => age_columns(prune.column.as_deref()),
             _ => Vec::new(),
         },
+    }
+}
+
+/// Returns true if rows are deleted because they are accounted as sent: without marks, and where
+/// several relays share a table.
+pub(crate) fn accounts_rows(config: &PipelineConfig) -> bool {
+    let prune = config.prune.as_ref();
+    prune.is_some_and(|prune| config.source.mark_sent.is_none() || !prune.slots.is_empty())
+}
+
+/// Returns the columns by which sent rows are accounted.
+pub(crate) fn account_columns(config: &PipelineConfig) -> AccountColumns {
+    let column = config
+        .prune
+        .as_ref()
+        .and_then(|prune| prune.column.as_deref());
+    AccountColumns {
+        id: id_column(config).cloned(),
+        age: age_columns(column),
     }
 }
 
@@ -344,6 +370,7 @@ pub(crate) fn settings(
         },
         schemas,
         sent_rows: None,
+        account: None,
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
-    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
-    noted, plan, record, script,
+    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect,
+    lock_setup, noted, plan, record, script,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -148,10 +148,16 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     };
     let record = wanted.record.then(|| {
         let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
-        let sql = [
+        let mut sql = vec![
             record::create_sql(Some(role)),
             noted::create_sql(&wanted.slot, Some(role)),
         ];
+        sql.extend(
+            wanted
+                .account
+                .iter()
+                .map(|_| account::create_sql(Some(role))),
+        );
         (why, sql.join("\n"))
     });
     let others = [
@@ -228,6 +234,13 @@ async fn create(
             .query(&noted::create_sql(&wanted.slot, role))
             .await?;
     }
+    if wanted.account.is_some() {
+        if !account::may_write(session).await? {
+            let tables = "tables walrelay_state.account and walrelay_state.accounts";
+            done.created.push(tables.to_owned());
+        }
+        session.query(&account::create_sql(role)).await?;
+    }
     for action in plan.actions {
         match action {
             Action::CreatePublication => {
@@ -238,6 +251,7 @@ async fn create(
             }
             Action::CreateSlot => {
                 Carrier::begin(session, wanted).await?;
+                account::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
                 if wanted.record {

@@ -1,15 +1,21 @@
-//! `walrelay prune`: deletes confirmed rows that are old enough, or drops their partitions.
+//! `walrelay prune`: deletes sent rows that are old enough, or drops their partitions.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use walrelay_postgres_source::{Change, ConfirmedError, DeadLetters, PruneError, Pruning};
-use walrelay_walsender::Session;
+use serde_json::json;
+use walrelay_postgres_source::{
+    Change, ConfirmedError, DeadLetters, Evidence, NoAccount, PruneError, Pruning, Selection,
+};
+use walrelay_walsender::{ConnInfo, Session};
 
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::commands::assembly::server::Server;
-use crate::commands::assembly::{block_on, carrier, dead_letters, not_carried};
+use crate::commands::assembly::{
+    account_columns, accounts_rows, block_on, dead_letters, selection,
+};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, EnvVars, print_as, print_notice};
 use crate::config::PipelineConfig;
@@ -19,7 +25,11 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
     let keep = args.keep.or_else(|| config.prune.as_ref()?.keep);
-    let pruning = pruning(config, keep, dead_letters(config, || None)?)?;
+    let info = server.info.clone();
+    let pruning = pruning(config, info, keep, dead_letters(config, || None)?)?;
+    if args.accept {
+        return accept(args, &server, &pruning);
+    }
     let report = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         let planned = Report::planned(&pruning, &mut session).await?;
@@ -53,6 +63,36 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
         Ok::<_, Failure>(done)
     }))??;
     Ok(print_as(args.output, &report, &report)?)
+}
+
+/// Makes old rows that are not accounted as sent count as sent: `prune --accept`.
+fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult {
+    let accepted = block_on(Box::pin(async {
+        let mut session = server.connect().await?;
+        let found = pruning.unaccounted(&mut session).await.map_err(failed)?;
+        if found.is_empty() {
+            return Ok(0);
+        }
+        for one in &found {
+            print_notice(&one.to_string());
+        }
+        if args.ask.change.dry_run {
+            return Ok(0);
+        }
+        if !args.ask.yes {
+            let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was changed");
+            ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
+        }
+        let accepted = pruning.accept(&mut session).await.map_err(failed)?;
+        session.close().await;
+        Ok::<_, Failure>(accepted)
+    }))??;
+    let text = format!("{accepted} rows count as sent from now on\n");
+    Ok(print_as(
+        args.output,
+        &text,
+        &json!({ "accepted": accepted }),
+    )?)
 }
 
 /// The changes that a command makes, or has made.
@@ -112,19 +152,16 @@ impl fmt::Display for Report {
         }
         for part in &self.dropped_partitions {
             if is_plan {
-                writeln!(f, "partition {part} is dropped, if its rows are confirmed")?;
+                writeln!(f, "partition {part} is dropped, if its rows are sent")?;
             } else {
                 writeln!(f, "dropped partition {part}")?;
             }
         }
         for part in &self.kept_partitions {
-            writeln!(
-                f,
-                "partition {part} stays: it was made before it was attached"
-            )?;
+            writeln!(f, "partition {part} stays: not all its rows count as sent")?;
         }
         if let Some(rows) = self.old_enough {
-            let what = "rows are old enough to be deleted, if they are confirmed";
+            let what = "rows are old enough to be deleted, if they are sent";
             writeln!(f, "{rows} {what}")?;
         }
         if let Some(rows) = self.deleted {
@@ -137,6 +174,7 @@ impl fmt::Display for Report {
 /// Returns the pruning that `[prune]` configures, of rows older than `keep`.
 pub(crate) fn pruning(
     config: &PipelineConfig,
+    info: ConnInfo,
     keep: Option<Duration>,
     dead_letters: DeadLetters,
 ) -> Result<Pruning, Failure> {
@@ -151,9 +189,23 @@ pub(crate) fn pruning(
         Failure::new("prune-keep", Exit::Usage, "nothing says which rows stay")
             .remedy("say --keep 7d, or set keep in [prune]")
     })?;
+    let evidence = if accounts_rows(config) {
+        let own = std::iter::once(&config.source.slot);
+        Evidence::Account {
+            slots: own.chain(&prune.slots).cloned().collect(),
+            columns: account_columns(config),
+            dead_letters,
+        }
+    } else {
+        Evidence::Marks(Selection {
+            unsent: true,
+            ..selection(config)
+        })
+    };
     Ok(Pruning {
-        carrier: carrier(config, &prune.slots),
-        dead_letters,
+        info,
+        evidence,
+        waited: RefCell::default(),
         tables: config.source.tables.clone(),
         column: prune.column.clone(),
         keep,
@@ -163,6 +215,29 @@ pub(crate) fn pruning(
         partition: prune.partition,
         ahead: prune.ahead,
     })
+}
+
+/// Makes the failure of a command that finds no account of sent rows.
+fn no_account(why: NoAccount) -> Failure {
+    let remedy = no_account_remedy(&why);
+    let what = "which rows were sent cannot be known: nothing is deleted";
+    Failure::new("prune-no-account", Exit::Config, what)
+        .caused_by(why)
+        .remedy(remedy)
+}
+
+/// Returns what to do about a missing account.
+pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
+    match why {
+        NoAccount::Table(_) => "name the table in [source] tables as it is named now",
+        NoAccount::Slot(_) => {
+            "start walrelay run of this version with [prune] in its configuration: it accounts the rows that it sends. \
+             Rows from before that are accounted by walrelay prune --accept, if they may go"
+        }
+        NoAccount::Missing => {
+            "walrelay init --role ROLE, as a user who may, creates it for the relay's role"
+        }
+    }
 }
 
 fn failed(error: PruneError) -> Failure {
@@ -189,13 +264,17 @@ fn failed(error: PruneError) -> Failure {
             let failure = Failure::new("prune-partition", Exit::Config, what).caused_by(error);
             failure.remedy("set partition in [prune] to the time that the partitions have, or leave it out")
         }
-        PruneError::Attached(_) => Failure::new("prune-attached", Exit::Config, what).remedy(
-            "see whether its rows were sent, send those that were not (walrelay resend), then drop it by hand. A \
-             partition is dropped by itself if one transaction makes and attaches it: CREATE TABLE … PARTITION OF",
+        PruneError::Postgres(error) => error.into(),
+        PruneError::Unmarked { .. } => Failure::new("prune-unmarked", Exit::Data, what).remedy(
+            "see whether these rows were sent, and send those that were not: walrelay resend. Then mark them, or drop \
+             the partition by hand",
         ),
-        PruneError::Late { .. } => Failure::new("prune-late-rows", Exit::Data, what).remedy(
-            "insert them into the outbox table in one transaction that deletes them here; then prune again",
+        PruneError::Unaccounted(_) => Failure::new("prune-unaccounted", Exit::Data, what).remedy(
+            "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or decide \
+             that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the rows of these \
+             times as sent",
         ),
+        PruneError::NoAccount(why) => no_account(why),
         PruneError::DeadLetters { .. } => Failure::new("prune-dead-letters", Exit::Data, what)
             .remedy(
                 "these rows may be the only copies: see walrelay dlq list, redrive or drop the dead letters, and prune \
@@ -210,8 +289,7 @@ fn failed(error: PruneError) -> Failure {
                      letters (walrelay dlq list)",
                 )
         }
-        PruneError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
-        PruneError::Confirmed(ConfirmedError::NotConfirmed { .. } | ConfirmedError::InVain(_)) => {
+        PruneError::Confirmed(_) => {
             Failure::new("prune-not-confirmed", Exit::Temporary, what).remedy(
                 "see that a relay runs for each of these slots: walrelay status. Nothing that is not confirmed is \
                  deleted",

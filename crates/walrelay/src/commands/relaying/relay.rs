@@ -15,7 +15,7 @@ use walrelay_postgres_source::{
     CopySource, Marking, Poller, PostgresError, PostgresSource, ROLLING, SnapshotProgress,
     SourceOptions, bookmark_slot,
 };
-use walrelay_relay::{Outcome, Pipeline, PipelineError, SentRows, Settings, Source};
+use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
 use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
 use walrelay_walsender::ConnInfo;
 
@@ -23,7 +23,8 @@ use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
-    block_on, conn_info, dead_letters, dlq_address, marking, router, schemas, settings, wanted,
+    account_columns, accounts_rows, block_on, conn_info, dead_letters, dlq_address, marking,
+    router, schemas, settings, wanted,
 };
 use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
@@ -103,6 +104,7 @@ impl<'a> RelayRun<'a> {
         });
         drop(entered);
         let marks = config.source.mark_sent.is_some() && config.sink.confirms();
+        let accounts = accounts_rows(config) && config.sink.confirms();
         Ok(Relay {
             config,
             accept_gap,
@@ -114,6 +116,13 @@ impl<'a> RelayRun<'a> {
             snapshot,
             telemetry,
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
+            account: accounts.then(|| {
+                let columns = account_columns(config);
+                Arc::new(SentAccount::new(
+                    columns,
+                    config.poison.writes_dead_letters(),
+                ))
+            }),
         })
     }
 }
@@ -153,6 +162,8 @@ pub(super) struct Relay<'a> {
     telemetry: Option<Arc<Telemetry>>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
     sent_rows: Option<Arc<SentRows>>,
+    /// Adds up acknowledged rows; `None` if rows are not deleted by an account.
+    account: Option<Arc<SentAccount>>,
 }
 
 impl Relay<'_> {
@@ -222,7 +233,7 @@ impl Relay<'_> {
         if self.switches {
             wanted.poller = Poller::Stopped;
         }
-        PostgresSource::new(self.info.clone(), wanted, options)
+        PostgresSource::new(self.info.clone(), wanted, options).with_account(self.account.clone())
     }
 
     /// Starts the threads that keep the rolling bookmark, delete confirmed rows and mark them as sent,
@@ -265,7 +276,7 @@ impl Relay<'_> {
             dead_letters(config, epoch)
         };
         let keep = config.prune.as_ref().and_then(|prune| prune.keep);
-        let prune = keep.map(|keep| pruning(config, Some(keep), unsent()?));
+        let prune = keep.map(|keep| pruning(config, info.clone(), Some(keep), unsent()?));
         let prune = prune.transpose()?;
         let mark = config.source.mark_sent.as_ref().map(|_| {
             Ok::<_, Failure>(Marking {
@@ -351,6 +362,7 @@ impl Relay<'_> {
             observer.with_telemetry(telemetry.cloned()),
             Settings {
                 sent_rows: self.sent_rows.clone(),
+                account: self.account.clone(),
                 ..settings(config, messages, self.parking.clone(), schemas)
             },
         );

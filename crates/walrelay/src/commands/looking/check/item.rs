@@ -107,7 +107,7 @@ items! {
     PublishedColumns = Postgres, "publication-columns";
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
-    Carried = Postgres, "carried";
+    Account = Postgres, "account";
     Waiting = Postgres, "waiting-rows";
     Snapshot = Postgres, "snapshot";
     RetainedWal = Postgres, "retained-wal";

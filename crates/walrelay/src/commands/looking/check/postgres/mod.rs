@@ -2,10 +2,10 @@
 //! state.
 //!
 //! - [`check`]: reads the state, and runs all checks.
-//! - `server`: versions, limits, privileges, clocks. `tables`, `publication`, `carried`, `slot`,
+//! - `server`: versions, limits, privileges, clocks. `tables`, `publication`, `account`, `slot`,
 //!   `failover`: the rest.
 
-mod carried;
+mod account;
 mod failover;
 mod publication;
 mod server;
@@ -119,7 +119,7 @@ async fn connect_and_check(
     let standbys = failover::standbys(&db, info, session.host()).await;
     let (samples, largest) = samples(&mut session, &db).await;
     let snapshot = slot::snapshot(&mut session, &db).await;
-    let carried = carried::carried(&mut session, &db).await?;
+    let account = account::account(&mut session, info, &db).await?;
     let connection = server::connection(&db, session.is_encrypted());
     let waiting = match router_of(config, router.is_some()) {
         Some(router) => waiting::check(info, &mut session, &db, router, described.clone()).await,
@@ -148,7 +148,7 @@ async fn connect_and_check(
     checks.extend(with_item(Item::ReplicaIdentity, tables::identities(&db)));
     checks.extend(publication);
     checks.push((Item::Slot, slot::slot(&db)));
-    checks.extend(with_item(Item::Carried, carried));
+    checks.extend(with_item(Item::Account, account));
     checks.extend(with_item(Item::Waiting, waiting.into_iter().flatten()));
     checks.extend(with_item(Item::Snapshot, snapshot));
     checks.extend(with_item(Item::RetainedWal, slot::retained(&db)));

@@ -1,0 +1,451 @@
+//! Only rows that were accounted as sent are deleted: each way in which rows come into the table that
+//! no relay sent leaves them there.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use walrelay_testkit::{Db, SlotWatch};
+
+use crate::rig::{
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, insert_of, output_with,
+    refused, run_command, said, with_source,
+};
+
+const MAY: &str = "\n[prune]\nbefore_slot = true\n";
+const STAYS: &str = "[prune-unaccounted]";
+/// A payload larger than the client's `message.max.bytes`.
+const LARGE: &str = "jsonb_build_object('text', repeat('x', 2000000))";
+
+/// An outbox whose rows are two days old.
+fn rig(major: u32) -> Rig {
+    let rig = Rig::with_outbox(major);
+    rig.db().batch(
+        "ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL, \
+         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
+    );
+    rig
+}
+
+/// Such an outbox, partitioned by time.
+fn partitioned(major: u32) -> Rig {
+    let rig = Rig::with_outbox(major);
+    rig.db().batch(
+        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
+         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', \
+         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
+         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
+    );
+    rig
+}
+
+fn insert(db: &Db, rows: u32, key: &str) {
+    for number in 1..=rows {
+        insert_of(db, "order", key, number);
+    }
+}
+
+fn rows(db: &Db, key: &str) -> i64 {
+    db.value(&format!(
+        "SELECT count(*) FROM outbox WHERE aggregateid = '{key}'"
+    ))
+}
+
+/// Rows from now on are in other ten minutes than those before.
+fn next_bucket(db: &Db) {
+    db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '3 days'");
+}
+
+fn prune(config: &Path) -> Output {
+    output_with("prune", config, &["--keep=24h", "--yes"])
+}
+
+/// Runs a relay until it has sent ten rows.
+fn send_first_rows(rig: &Rig, config: &Path) {
+    let relay = rig.streaming(config);
+    insert(&rig.db(), 10, "sent");
+    rig.caught_up();
+    relay.ends_well();
+}
+
+/// Asserts that a relay runs, and that of the rows of both keys only the sent ones are deleted.
+#[track_caller]
+fn assert_unsent_rows_stay(rig: &Rig, config: &Path, unsent: i64) {
+    let db = rig.db();
+    let relay = rig.streaming(config);
+    rig.caught_up();
+    let more = format!("{unsent} rows more than were accounted as sent");
+    refused(&prune(config), 65, &[STAYS, &more]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "unsent")), (0, unsent));
+    let checked = said(&output_with("check", config, &[]));
+    assert_has(
+        &checked,
+        &["old rows stay: rows of public.outbox stay", &more],
+    );
+    relay.ends_well();
+}
+
+/// Something else makes the slot after the first start was killed amid its snapshot.
+#[test]
+fn rows_of_a_snapshot_that_was_killed_stay() {
+    let rig = rig(18);
+    let db = rig.db();
+    insert(&db, 20, "unsent");
+    let lines = "snapshot = \"initial\"\nsnapshot_order = [\"created_at\"]";
+    let config = with_source(rig.config_and("\n[prune]\n"), lines);
+    edit(&config, &rig.bootstrap, NOWHERE);
+    let relay = rig.start(&config);
+    relay.says("streaming the snapshot");
+    relay.kill();
+    edit(&config, NOWHERE, &rig.bootstrap);
+    create_slot(&db, "walrelay");
+    next_bucket(&db);
+    send_first_rows(&rig, &config);
+    assert_unsent_rows_stay(&rig, &config, 20);
+}
+
+/// The user says that rows from before the first slot may go. A slot that is made again is no first
+/// one.
+#[test]
+fn rows_of_the_time_between_two_slots_stay() {
+    let rig = rig(15);
+    let db = rig.db();
+    insert(&db, 5, "before");
+    let config = rig.config_and(MAY);
+    done(&output_with("init", &config, &[]));
+    send_first_rows(&rig, &config);
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    next_bucket(&db);
+    insert(&db, 50, "unsent");
+    done(&output_with("slots create", &config, &[]));
+    assert_unsent_rows_stay(&rig, &config, 50);
+    assert_eq!(rows(&db, "before"), 0);
+}
+
+/// The rows of a table that joins the publication and `tables` later, of one that `pass_over` left out
+/// for a while, of one that left its published schema, and of a slot that was moved.
+#[test]
+fn rows_that_a_slot_passed_over_stay() {
+    for way in ["joins later", "passed over", "another schema", "moved"] {
+        let rig = rig(17);
+        let db = rig.db();
+        let config = rig.config_and(MAY);
+        let publish = match way {
+            "joins later" => "FOR TABLE other",
+            "passed over" => "FOR TABLE other, outbox",
+            "another schema" => "FOR TABLES IN SCHEMA public",
+            _ => "FOR TABLE outbox",
+        };
+        if publish.contains("other") {
+            db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+        }
+        db.batch("CREATE SCHEMA elsewhere; DROP TABLE IF EXISTS outbox_keys");
+        db.batch(&format!(
+            "CREATE PUBLICATION walrelay {publish} WITH (publish = 'insert')"
+        ));
+        create_slot(&db, "walrelay");
+        match way {
+            "joins later" | "passed over" => {
+                edit(&config, "public.outbox", "public.other");
+                let pass_over = (way == "passed over").then_some("pass_over = [\"public.outbox\"]");
+                let first = match pass_over {
+                    Some(line) => with_source(config.clone(), line),
+                    None => config.clone(),
+                };
+                let relay = rig.streaming(&first);
+                insert(&db, 20, "unsent");
+                rig.caught_up_without_events();
+                relay.ends_well();
+                if let Some(line) = pass_over {
+                    edit(&config, line, "");
+                }
+                edit(&config, "public.other", "public.outbox");
+                db.batch("ALTER PUBLICATION walrelay SET TABLE outbox");
+            }
+            "another schema" => {
+                // Of a table with the same OID no log has rows while its schema is not published.
+                db.batch("ALTER TABLE outbox SET SCHEMA elsewhere");
+                db.batch(
+                    "INSERT INTO elsewhere.outbox (id, aggregatetype, aggregateid, type, payload) \
+                     SELECT gen_random_uuid(), 'order', 'unsent', 'T', '1' FROM generate_series(1, 20)",
+                );
+                db.batch("ALTER TABLE elsewhere.outbox SET SCHEMA public");
+            }
+            _ => {
+                insert(&db, 20, "unsent");
+                db.batch("SELECT pg_replication_slot_advance('walrelay', pg_current_wal_lsn())");
+            }
+        }
+        next_bucket(&db);
+        send_first_rows(&rig, &config);
+        assert_unsent_rows_stay(&rig, &config, 20);
+    }
+}
+
+/// The row filter leaves rows out, and an UPDATE changes later what it goes by.
+#[test]
+fn rows_that_fit_the_row_filter_later_stay() {
+    let rig = rig(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE PUBLICATION walrelay FOR TABLE outbox WHERE (type <> 'out') WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let config = rig.config_and(MAY);
+    db.batch(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+         SELECT gen_random_uuid(), 'order', key, 'out', '1' FROM generate_series(1, 10), \
+         unnest('{unsent,left}'::text[]) AS key",
+    );
+    next_bucket(&db);
+    send_first_rows(&rig, &config);
+    // Rows that the filter leaves out today are neither counted nor deleted.
+    db.batch("UPDATE outbox SET type = 'T' WHERE aggregateid = 'unsent'");
+    assert_unsent_rows_stay(&rig, &config, 10);
+    assert_eq!(rows(&db, "left"), 10);
+}
+
+/// A snapshot with a condition sends some rows only. Those that it sent are deleted.
+#[test]
+fn rows_that_a_snapshot_left_out_stay() {
+    let rig = rig(18);
+    let db = rig.db();
+    insert(&db, 20, "unsent");
+    next_bucket(&db);
+    insert(&db, 10, "sent");
+    let lines = "snapshot = \"initial\"\nsnapshot_where = \"aggregateid = 'sent'\"\nsnapshot_order = [\"created_at\"]";
+    let config = with_source(rig.config_and("\n[prune]\n"), lines);
+    assert_unsent_rows_stay(&rig, &config, 20);
+    assert_eq!(rig.records(10).len(), 10);
+}
+
+/// One transaction makes a partition, fills it inside a savepoint and attaches it; another one is
+/// filled and attached later. No log has these rows as rows of the table.
+#[test]
+fn rows_that_were_written_before_the_attach_stay() {
+    let rig = partitioned(18);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "sent");
+    db.batch(
+        "BEGIN; CREATE TABLE outbox_2 (LIKE outbox INCLUDING ALL); SAVEPOINT s; INSERT INTO outbox_2 \
+         SELECT gen_random_uuid(), 'order', 'unsent', 'T', '1', '2020-02-15' FROM generate_series(1, 10); \
+         RELEASE s; ALTER TABLE outbox ATTACH PARTITION outbox_2 FOR VALUES FROM ('2020-02-01') TO ('2020-03-01'); COMMIT",
+    );
+    db.batch(
+        "CREATE TABLE outbox_3 (LIKE outbox INCLUDING ALL); INSERT INTO outbox_3 \
+         SELECT gen_random_uuid(), 'order', 'unsent', 'T', '1', '2020-03-15' FROM generate_series(1, 10); \
+         ALTER TABLE outbox ATTACH PARTITION outbox_3 FOR VALUES FROM ('2020-03-01') TO ('2020-04-01')",
+    );
+    rig.caught_up();
+    let dry = done(&output_with("prune", &config, &["--keep=24h", "--dry-run"]));
+    assert_has(
+        &dry,
+        &[
+            "partition public.outbox_1 is dropped",
+            "partition public.outbox_2 stays: not all its rows count as sent",
+            "partition public.outbox_3 stays",
+        ],
+    );
+    let pruned = refused(
+        &prune(&config),
+        65,
+        &[STAYS, "rows of public.outbox_2 stay"],
+    );
+    assert_has(&pruned, &["dropped partition public.outbox_1"]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "unsent")), (0, 20));
+    // The user says that they may go.
+    let accept = output_with("prune --accept --keep=24h --yes", &config, &[]);
+    assert_has(&done(&accept), &["20 rows count as sent"]);
+    let pruned = done(&prune(&config));
+    assert_has(
+        &pruned,
+        &[
+            "dropped partition public.outbox_2",
+            "dropped partition public.outbox_3",
+        ],
+    );
+    relay.ends_well();
+}
+
+/// A writer that names the partition writes rows into it after it was detached by hand.
+#[test]
+fn rows_that_are_written_into_a_detached_partition_stay() {
+    let rig = partitioned(17);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    send_first_rows(&rig, &config);
+    // As a relay that was killed before it dropped the partition.
+    db.batch(
+        "BEGIN; ALTER TABLE outbox DETACH PARTITION outbox_1; COMMENT ON TABLE outbox_1 IS \
+         'walrelay has detached this from public.outbox, and drops it once its rows are confirmed'; COMMIT",
+    );
+    db.batch("INSERT INTO outbox_1 SELECT gen_random_uuid(), aggregatetype, 'late', type, payload FROM outbox_1 LIMIT 3");
+    let relay = rig.streaming(&config);
+    refused(&prune(&config), 65, &[STAYS, "3 rows more"]);
+    assert_eq!(db.value::<i64>("SELECT count(*) FROM outbox_1"), 13);
+    db.batch("DELETE FROM outbox_1 WHERE aggregateid = 'late'");
+    assert_has(
+        &done(&prune(&config)),
+        &["dropped partition public.outbox_1"],
+    );
+    relay.ends_well();
+}
+
+/// The service changes the key of a row, deletes some, and uses the key of a deleted one again.
+#[test]
+fn rows_that_others_changed_stay_until_they_are_accepted() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    send_first_rows(&rig, &config);
+    next_bucket(&db);
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "unsent");
+    rig.caught_up();
+    // One row for another: the number is right.
+    db.batch(
+        "BEGIN; ALTER PUBLICATION walrelay DROP TABLE outbox; CREATE TEMPORARY TABLE gone AS SELECT * FROM outbox \
+         WHERE aggregateid = 'unsent' LIMIT 1; DELETE FROM outbox WHERE id IN (SELECT id FROM gone); \
+         UPDATE gone SET created_at = created_at + interval '1 microsecond'; INSERT INTO outbox SELECT * FROM gone; \
+         ALTER PUBLICATION walrelay ADD TABLE outbox; COMMIT",
+    );
+    refused(
+        &prune(&config),
+        65,
+        &[STAYS, "other rows than were accounted as sent"],
+    );
+    assert_eq!((rows(&db, "sent"), rows(&db, "unsent")), (0, 10));
+    db.batch("DELETE FROM outbox WHERE ctid IN (SELECT ctid FROM outbox LIMIT 4)");
+    refused(&prune(&config), 65, &[STAYS, "4 rows fewer"]);
+    refused(
+        &output_with("prune --accept --keep=24h", &config, &[]),
+        64,
+        &["4 rows fewer", "[prune-not-agreed]"],
+    );
+    done(&output_with(
+        "prune --accept --keep=24h --yes",
+        &config,
+        &[],
+    ));
+    assert_has(&done(&prune(&config)), &["deleted 6 rows"]);
+    // All are gone, so the account is empty, too.
+    insert(&db, 3, "sent");
+    rig.caught_up();
+    assert_has(&done(&prune(&config)), &["deleted 3 rows"]);
+    assert_eq!(
+        db.value::<i64>("SELECT count(*) FROM walrelay_state.account"),
+        0
+    );
+    relay.ends_well();
+}
+
+/// A killed relay's transactions are sent again, and count once.
+#[test]
+fn rows_that_are_sent_again_count_once() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    done(&output_with("init", &config, &[]));
+    for point in ["after-enqueue", "after-ack", "before-confirm"] {
+        insert(&db, 50, "sent");
+        let mut command = run_command(&config);
+        command.env("WALRELAY_DIE_AT", point);
+        Relay::spawn(&mut command, &rig.path(&format!("{point}.log"))).ended();
+    }
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    assert_has(&done(&prune(&config)), &["deleted 150 rows"]);
+    assert!(rig.verdict().lost.is_empty());
+    relay.ends_well();
+}
+
+/// Rows of open dead letters stay, and so they do if the topic of these dead letters cannot be found
+/// any more: nothing tells that they were resolved.
+#[test]
+fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
+    let rig = rig(17);
+    let db = rig.db();
+    let topic = format!("dead.{}letters", rig.prefix);
+    let poison = |topic: &str| -> PathBuf {
+        rig.config_and(&format!(
+            "{MAY}\n[poison]\nunroutable = \"dead-letter\"\noversize = \"dead-letter\"\ntopic = \"{topic}\"\n"
+        ))
+    };
+    let config = poison(&topic);
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "sent");
+    for (kind, payload) in [("NULL", "'1'"), ("'order'", LARGE)] {
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             VALUES (gen_random_uuid(), {kind}, 'dead', 'T', {payload})"
+        ));
+    }
+    rig.caught_up();
+    relay.ends_well();
+    let other = poison(&format!("{topic}.renamed"));
+    refused(&prune(&other), 65, &[STAYS]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "dead")), (10, 2));
+    let config = poison(&topic);
+    assert_has(&done(&prune(&config)), &["deleted 10 rows"]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "dead")), (0, 2));
+    done(&output_with(
+        "dlq drop --class unroutable --yes",
+        &config,
+        &[],
+    ));
+    done(&prune(&config));
+    assert_eq!(rows(&db, "dead"), 2, "they are accounted together");
+    done(&output_with(
+        "dlq drop --class oversize --yes",
+        &config,
+        &[],
+    ));
+    assert_has(&done(&prune(&config)), &["deleted 2 rows"]);
+}
+
+/// Two relays share the table: rows are deleted once both have accounted them. Dead letters of the
+/// other one are in a topic that this one does not read.
+#[test]
+fn rows_stay_until_each_relay_of_the_table_has_sent_them() {
+    let rig = rig(18);
+    let db = rig.db();
+    let topic = format!("dead.{}other", rig.prefix);
+    let poison = format!("{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
+    let other = rig.path("other.toml");
+    std::fs::rename(
+        with_source(rig.config_and(&poison), "slot = \"other\""),
+        &other,
+    )
+    .expect("renamed");
+    let config = rig.config_and(
+        "\n[prune]\nbefore_slot = true\nslots = [\"other\"]\n\n[poison]\nunroutable = \"skip\"\n",
+    );
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "sent");
+    rig.caught_up();
+    refused(&prune(&config), 78, &["[prune-no-account]", "slot other"]);
+    create_slot(&db, "other");
+    let second = rig.streaming(&other);
+    next_bucket(&db);
+    insert(&db, 10, "sent");
+    db.batch(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at) \
+         VALUES (gen_random_uuid(), NULL, 'dead', 'T', '1', now() - interval '4 days')",
+    );
+    rig.caught_up();
+    let position = rig.slot().wal_end();
+    SlotWatch::new(&rig.postgres.url(), "other").wait_until(position, PATIENCE);
+    // The first five were there before the other slot, the dead letter is one of the other relay alone.
+    refused(&prune(&config), 65, &[STAYS]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "dead")), (5, 1));
+    done(&output_with(
+        "dlq drop --class unroutable --yes",
+        &other,
+        &[],
+    ));
+    refused(&prune(&config), 65, &[STAYS]);
+    assert_eq!(rows(&db, "dead"), 1, "its own relay has not settled it");
+    second.ends_well();
+    relay.ends_well();
+}
