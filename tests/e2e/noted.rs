@@ -10,10 +10,11 @@ use walrelay_throwaway::Shutdown;
 
 use crate::carried::{MARK, PRUNE, UNMARKED, accept, config, count, insert, mark_first_rows, rig};
 use crate::rig::{
-    PATIENCE, assert_has, assert_lacks, create_slot, done, output_with, refused, said, with_source,
+    PATIENCE, assert_has, assert_lacks, create_slot, done, ends, output_with, refused, said,
+    with_source,
 };
 
-const MOVED: &str = "something else than a relay that notes its positions moved the slot";
+const MOVED: &str = "something else moved the slot";
 const NOT_NOTED: &str = "the slot's position cannot be noted";
 const SEQUENCE: &str = "walrelay_state.\"position:walrelay\"";
 
@@ -42,16 +43,24 @@ fn rows_that_a_slot_passed_over_while_no_relay_ran_stay() {
         let checked = said(&output_with("check", &config, &[]));
         assert_has(
             &checked,
-            &["no row of public.outbox is deleted", "has noted"],
+            &[
+                "no row of public.outbox is deleted",
+                "has noted",
+                "[slot-passed-over]",
+            ],
         );
         for _ in 0..2 {
-            let relay = rig.streaming(&config);
-            relay.says("its slot was moved, or made anew, while no relay that notes");
+            ends(&mut rig.start(&config), 78, "slot-passed-over");
+        }
+        for arguments in [&["--accept-gap"][..], &[]] {
+            let relay = rig.start_with(&config, arguments);
+            relay.streaming();
+            relay.says("its slot has passed over a gap that was accepted");
             insert(&db, 5, "after");
             rig.caught_up();
             eventually(PATIENCE, || count(&db, UNMARKED) == 20);
             relay.ends_well();
-            refused(&prune(), 78, &["[not-carried]", "was moved, or made anew"]);
+            refused(&prune(), 78, &["[not-carried]", "a gap that was accepted"]);
         }
         assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (40, 20));
         let back = output_with("cutover rollback", &config, &["--yes"]);
@@ -73,25 +82,26 @@ fn rows_that_the_slot_of_another_relay_passed_over_stay() {
     let rig = rig(17);
     let db = rig.db();
     let config = config(&rig, "\n[prune]\nslots = [\"other\"]\n");
-    let other = || {
-        let relay = rig.start_with(&config, &["--set=source.slot=other"]);
-        relay.streaming();
-        relay
-    };
+    let other =
+        |more: &[&str]| rig.start_with(&config, &[&["--set=source.slot=other"], more].concat());
     let relay = rig.streaming(&config);
     create_slot(&db, "other");
-    other().ends_well();
+    let second = other(&[]);
+    second.streaming();
+    second.ends_well();
     insert(&db, 20, "passed-over");
     rig.caught_up();
     db.batch("SELECT pg_replication_slot_advance('other', pg_current_wal_lsn())");
     let prune = || output_with("prune", &config, &PRUNE);
     refused(&prune(), 78, &["[not-carried]", "slot other has confirmed"]);
-    let second = other();
+    ends(&mut other(&[]), 78, "slot-passed-over");
+    let second = other(&["--accept-gap"]);
     second.says(MOVED);
+    second.streaming();
     refused(
         &prune(),
         78,
-        &["[not-carried]", "was moved, or made anew", "slot = 'other'"],
+        &["[not-carried]", "a gap that was accepted", "slot = 'other'"],
     );
     second.ends_well();
     relay.ends_well();
@@ -107,12 +117,13 @@ fn a_slot_that_is_moved_before_its_first_relay_is_seen() {
     done(&output_with("init", &config, &["--role=postgres"]));
     insert(&db, 20, "passed-over");
     advance(&db);
-    let relay = rig.streaming(&config);
-    relay.says(MOVED);
+    ends(&mut rig.start(&config), 78, "slot-passed-over");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.streaming();
     insert(&db, 5, "after");
     rig.caught_up();
     let pruned = output_with("prune", &config, &PRUNE);
-    refused(&pruned, 78, &["[not-carried]", "was moved, or made anew"]);
+    refused(&pruned, 78, &["[not-carried]", "a gap that was accepted"]);
     relay.ends_well();
     assert_eq!(count(&db, "outbox"), 25);
     assert_eq!(rig.records(5).len(), 5);

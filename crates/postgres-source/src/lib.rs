@@ -70,7 +70,7 @@ pub use retention::Danger;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,
-    tells_age, wal_level,
+    tells_age, wait_for_lock, wal_level,
 };
 pub use snapshot::{Plan as SnapshotPlan, SnapshotProgress, expected_rows};
 pub use source::{

@@ -175,8 +175,9 @@ impl Setup {
         log_notes(&notes);
         let snapshot = actions.contains(&Action::Snapshot);
         let in_recovery = facts.server.in_recovery;
+        let accepted = gap.is_some();
         let slot_start = self
-            .carry_out(actions, wanted, moment, in_recovery, replication)
+            .carry_out(actions, wanted, moment, in_recovery, accepted, replication)
             .await?;
         if snapshot {
             if let Some(gap) = gap {
@@ -187,10 +188,6 @@ impl Setup {
             }
             // The lock is held until the slot exists.
             return Ok(Prepared { gap, snapshot });
-        }
-        if gap.is_some() {
-            // No snapshot sends the rows of the gap.
-            record::gap(&mut self.control, slot).await?;
         }
         unlock_setup(&mut self.control, slot).await?;
         let gap = gap.map(|gap| Gap {
@@ -206,13 +203,15 @@ impl Setup {
         Ok(Prepared { gap, snapshot })
     }
 
-    /// Carries out the actions. Returns the start of the new slot, if one was created.
+    /// Carries out the actions. `accepted`: the new slot begins after a gap. Returns the start of the new
+    /// slot, if one was created.
     async fn carry_out(
         &mut self,
         actions: Vec<Action>,
         wanted: &Wanted,
         moment: Moment,
         in_recovery: bool,
+        accepted: bool,
         replication: &mut Session,
     ) -> Result<Option<Lsn>, PostgresError> {
         let slot = wanted.slot.as_str();
@@ -244,9 +243,13 @@ impl Setup {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
                         Carrier::begin(&mut self.control, wanted).await?;
+                        if accepted {
+                            // No snapshot sends the rows of the gap.
+                            record::gap(&mut self.control, slot).await?;
+                        }
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
-                    if moment != Moment::Print && wanted.record {
+                    if moment != Moment::Print {
                         Carrier::made(&mut self.control, slot).await?;
                     }
                 }
@@ -288,7 +291,7 @@ impl Setup {
 ///
 /// # Errors
 /// [`PostgresError::SetupBusy`] if another relay holds the lock for so long.
-pub(crate) async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(), PostgresError> {
+pub async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(), PostgresError> {
     match timeout(LOCK_DEADLINE, lock_setup(control, slot)).await {
         Ok(locked) => Ok(locked?),
         Err(_) => Err(PostgresError::SetupBusy(slot.to_owned())),

@@ -15,8 +15,10 @@ pub enum Moment {
     Print,
     /// A relay starts.
     Start {
-        /// The last position known to be relayed by an earlier process.
+        /// The last position known to be relayed by an earlier process, from the state file.
         known: Option<Lsn>,
+        /// The position that a relay has noted of the slot in this database.
+        noted: Option<Lsn>,
         /// A gap is accepted (`--accept-gap`).
         accept_gap: bool,
     },
@@ -34,6 +36,14 @@ impl Moment {
             Moment::Init | Moment::Print => None,
             Moment::Start { known, .. } => known,
             Moment::Relayed { upto } => Some(upto),
+        }
+    }
+
+    /// Returns the last position that a relay is known to have confirmed to the slot at most.
+    fn confirmed(self) -> Option<Lsn> {
+        match self {
+            Moment::Start { known, noted, .. } => known.or(noted),
+            moment => moment.known(),
         }
     }
 
@@ -73,9 +83,9 @@ pub struct Plan {
 
 /// Compares the wanted setup with the facts.
 ///
-/// The publication marks a database in which a relay was set up. If it exists without the slot, the
-/// slot was dropped or never created. The catalogs do not show which, so the slot is not created
-/// silently.
+/// The publication, or a noted position, marks a database in which a relay was set up. If one of them
+/// exists without the slot, the slot was dropped or never created. The catalogs do not show which, so the
+/// slot is not created silently.
 pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     wal_level(facts)?;
     failover_known(wanted, facts)?;
@@ -246,7 +256,7 @@ fn missing_slot(
         }
         Moment::Start { known, .. } if snapshot => {
             if known.is_some() || (set_up && accepted) {
-                plan.gap = Some(gap(known));
+                plan.gap = Some(gap(moment.confirmed()));
             } else if set_up && wanted.poller != Poller::Stopped {
                 plan.notes.push(format!(
                     "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
@@ -277,8 +287,8 @@ fn missing_slot(
              it was dropped is not relayed",
             wanted.publication
         )),
-        Moment::Start { known, accept_gap } if known.is_some() || set_up => {
-            let gap = gap(known);
+        Moment::Start { accept_gap, .. } if moment.confirmed().is_some() || set_up => {
+            let gap = gap(moment.confirmed());
             if !accept_gap {
                 let gap = Some(gap);
                 return Err(SetupError::SlotMissing { slot, gap });

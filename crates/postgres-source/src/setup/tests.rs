@@ -114,7 +114,19 @@ fn table(facts: &mut Facts) -> &mut TableFacts {
 const FIRST: Moment = start(None, false);
 
 const fn start(known: Option<Lsn>, accept_gap: bool) -> Moment {
-    Moment::Start { known, accept_gap }
+    Moment::Start {
+        known,
+        noted: None,
+        accept_gap,
+    }
+}
+
+fn noted(position: &str, accept_gap: bool) -> Moment {
+    Moment::Start {
+        known: None,
+        noted: at(position),
+        accept_gap,
+    }
 }
 
 /// Returns the facts before the first setup.
@@ -259,6 +271,30 @@ fn a_known_position_forbids_to_create_the_slot_even_without_a_publication() {
         [Action::CreatePublication, Action::CreateSlot]
     );
     assert_eq!(plan.gap, Some(gap));
+}
+
+/// A relay has streamed here. A snapshot reads all rows, so it needs no range.
+#[test]
+fn a_noted_position_forbids_to_create_the_slot_without_a_snapshot() {
+    let gap = Some(Gap {
+        from: at("0/30"),
+        to: at("0/90"),
+    });
+    for facts in [bare(), without_slot()] {
+        let error = plan(&wanted(), &facts, noted("0/30", false)).expect_err("it is gone");
+        let slot = wanted().slot;
+        assert_eq!(error, SetupError::SlotMissing { slot, gap });
+        let plan = plan(&wanted(), &facts, noted("0/30", true)).expect("accepted");
+        assert_eq!(plan.actions.last(), Some(&Action::CreateSlot));
+        assert_eq!(plan.gap, gap);
+    }
+    let snapshot = Wanted {
+        snapshot: Some(Selection::default()),
+        ..wanted()
+    };
+    let plan = plan(&snapshot, &without_slot(), noted("0/30", false)).expect("read again");
+    assert_eq!(plan.actions, [Action::Snapshot]);
+    assert_eq!(plan.gap, None);
 }
 
 #[test]

@@ -100,9 +100,7 @@ impl InitialSnapshot {
         if found.is_none() {
             let copy = copy_slot(&self.lock.temporary, name, false);
             session.query(&copy).await?;
-            if wanted.record {
-                Carrier::made(&mut session, name).await?;
-            }
+            Carrier::made(&mut session, name).await?;
         }
         // `pg_copy_logical_replication_slot` does not copy the failover property.
         if wanted.failover {

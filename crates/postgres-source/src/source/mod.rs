@@ -65,14 +65,16 @@ pub struct PostgresSource {
     /// The inspections beside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
-    /// Where rows may be marked or deleted: the positions that are noted in the database.
-    notes: Option<Notes>,
+    /// The positions that are noted in the database.
+    notes: Notes,
     /// True if a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
     /// A gap was accepted.
     accepted: bool,
     /// A stream was open.
     started: bool,
+    /// It is logged that this role may not note positions.
+    logged_unnoted: bool,
     /// The start time of the last stream's server, as the server prints it.
     server_start: Option<String>,
     /// The LSN up to which everything is acknowledged, by the last `persist_position`. Shared with the
@@ -103,7 +105,7 @@ impl PostgresSource {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
             readers: Readers::new(info.shown_application_name()),
             info,
-            notes: wanted.record.then(|| Notes::new(wanted.clone())),
+            notes: Notes::new(wanted.clone()),
             wanted,
             wal_sender_timeout: options.wal_sender_timeout,
             inspections: Inspections::default(),
@@ -111,6 +113,7 @@ impl PostgresSource {
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,
+            logged_unnoted: false,
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
@@ -174,9 +177,7 @@ impl Source for PostgresSource {
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
-        if let Some(notes) = &mut self.notes {
-            notes.close();
-        }
+        self.notes.close();
         // The future of the last attempt was dropped. Drop its control session, which releases the
         // lock; `connect` undoes the rest over a new session.
         if let Some(setup) = self.setup.take() {
@@ -216,7 +217,7 @@ impl Source for PostgresSource {
 
     fn persist_position(
         &mut self,
-        mut position: CommitEnd,
+        position: CommitEnd,
         soon: CommitEnd,
     ) -> Result<CommitEnd, PostgresError> {
         // No slot exists before the snapshot is complete, so there is nothing to confirm in.
@@ -225,9 +226,7 @@ impl Source for PostgresSource {
         }
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
-        if let Some(notes) = &mut self.notes {
-            position = notes.persist_position(position, soon)?;
-        }
+        let position = self.notes.persist_position(position, soon)?;
         match &mut self.state_file {
             Some(state_file) => Ok(state_file.persist_position(position)?),
             None => Ok(position),
@@ -251,8 +250,8 @@ impl Source for PostgresSource {
             place,
             is_synchronous,
         } = self.inspections.ended().await;
-        if let (Some(notes), Some(is_synchronous)) = (&mut self.notes, is_synchronous) {
-            notes.set_synchronous(is_synchronous);
+        if let Some(is_synchronous) = is_synchronous {
+            self.notes.set_synchronous(is_synchronous);
         }
         let facts = match facts {
             Ok(facts) => facts,

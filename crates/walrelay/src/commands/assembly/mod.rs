@@ -299,9 +299,8 @@ pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
              may create nothing: walrelay init --role ROLE, as a user who may"
             .to_owned(),
         NotCarried::Moved { slot, .. } => format!(
-            "start walrelay run, which records that rows may be missing, and says how to go on. If it runs, its log says \
-             why it cannot note positions. If its configuration has neither mark_sent nor [prune] any more: \
-             DROP SEQUENCE walrelay_state.\"position:{slot}\""
+            "start walrelay run for slot {slot}, which names the range and says how to go on. If it runs, its log says \
+             why it cannot note positions"
         ),
         NotCarried::Unrecorded => {
             "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()

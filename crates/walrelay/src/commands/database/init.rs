@@ -148,12 +148,13 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     };
     let record = wanted.record.then(|| {
         let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
-        let sql = [
-            record::create_sql(Some(role)),
-            noted::create_sql(&wanted.slot, Some(role)),
-        ];
-        (why, sql.join("\n"))
+        (why, record::create_sql(Some(role)))
     });
+    let noted = (
+        "Where the relay notes what the slot has confirmed: a slot that something else moves or\n\
+         -- recreates stops the next start.",
+        noted::create_sql(&wanted.slot, Some(role)),
+    );
     let others = [
         (
             seen,
@@ -166,7 +167,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts = parts.chain(record).chain([last]);
+    let parts = parts.chain(record).chain([noted, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -224,9 +225,11 @@ async fn create(
             done.created.push("table walrelay_state.carried".to_owned());
         }
         session.query(&record::create_sql(role)).await?;
-        session
-            .query(&noted::create_sql(&wanted.slot, role))
-            .await?;
+    }
+    if noted::grant(session, &wanted.slot, role).await? {
+        let slot = &wanted.slot;
+        done.created
+            .push(format!("sequence for the noted position of slot {slot}"));
     }
     for action in plan.actions {
         match action {
@@ -240,9 +243,7 @@ async fn create(
                 Carrier::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
-                if wanted.record {
-                    Carrier::made(session, &wanted.slot).await?;
-                }
+                Carrier::made(session, &wanted.slot).await?;
                 done.created.push(format!("slot {}", wanted.slot));
             }
             // Only `run` plans these.

@@ -1,8 +1,9 @@
 //! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
+use walrelay_postgres_source::noted::{Access, Standing};
 use walrelay_postgres_source::{
-    Plan, PublishedTable, ROLLING, RetainedWal, SlotRow, Survey, bookmark_slot, expected_rows,
-    script, slot_fits,
+    Plan, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey, bookmark_slot,
+    expected_rows, script, slot_fits,
 };
 use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
@@ -42,6 +43,42 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     };
     let fits = slot_fits(&db.wanted, &db.facts, db.moment, &mut Plan::default());
     check_result(fits, finding)
+}
+
+/// Checks the slot's position against the one that its relay has noted.
+pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
+    let (standing, access) = db.noted?;
+    let name = &db.wanted.slot;
+    let slot = db.facts.slot.as_ref();
+    if let (Standing::PassedOver { from }, Some(slot)) = (standing, slot) {
+        let error = SetupError::SlotPassedOver {
+            slot: name.clone(),
+            from,
+            to: slot.confirmed.unwrap_or(from),
+        };
+        return Some(if slot.active_pid.is_none() {
+            failed(error)
+        } else {
+            let finding =
+                format!("its reader notes no position: the next start stops, for {error}");
+            let remedy = "see in the relay's log why it cannot note positions";
+            Check::warn(finding, remedy)
+        });
+    }
+    Some(if access == Access::None {
+        let role = &db.survey.role;
+        Check::warn(
+            format!(
+                "role {role} may not note positions in walrelay_state: a slot that something else moves, or \
+                 recreates, while no relay runs is not noticed"
+            ),
+            format!("as a user who may create it: walrelay init --role {role}"),
+        )
+    } else {
+        Check::pass(format!(
+            "the positions of {name} are noted: a start stops if something else moved the slot"
+        ))
+    })
 }
 
 /// Checks the snapshot, if `run` would begin with one: how many rows it would read.
