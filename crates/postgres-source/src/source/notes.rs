@@ -137,8 +137,7 @@ impl Notes {
     }
 
     /// Begins the notes of a stream that was opened on this host, before anything is confirmed on it.
-    /// `is_proved`: the opening has compared the slot's position with the note, or this process relayed
-    /// everything up to there. `is_synchronous`: the relay is a synchronous standby.
+    /// `is_proved`: everything before the slot's position was relayed, as far as the opening could tell. `is_synchronous`: the relay is a synchronous standby.
     pub(super) async fn open<S>(
         &mut self,
         info: &ConnInfo,
@@ -416,18 +415,16 @@ impl Step {
                     let noted = noted::read(session, slot).await?;
                     if let (Some(noted), Some(unproved)) = (noted, unproved)
                         && noted < unproved
+                        && wanted.record
                     {
                         warn!(
                             slot,
                             from = %noted,
                             to = %unproved,
-                            "something else than a relay that notes its positions moved the slot, or recreated it: events \
-                             of this range may not be sent. No row of before is deleted, or marked as sent, until the \
-                             user accepts it"
+                            "the slot has passed over events of this range that may not be sent: no row of before is \
+                             deleted, or marked as sent, until the user accepts it"
                         );
-                        if wanted.record {
-                            record::moved(session, slot, &wanted.tables).await?;
-                        }
+                        record::moved(session, slot, &wanted.tables).await?;
                     }
                     // This process has the slot, so also a lower position is right. A process that had it
                     // before may be about to note one.

@@ -207,17 +207,17 @@ impl PostgresSource {
         }
     }
 
-    /// Checks that the stream continues the position in the state file, and writes the file before
-    /// anything is streamed. Returns true if the file shows that everything before the slot's position was
-    /// relayed.
+    /// Checks that the stream continues the position in the state file. Returns the position to write into
+    /// the file before anything is streamed, and whether the file shows that everything before the slot's
+    /// position was relayed.
     async fn continue_file(
         &mut self,
         opened: &Opened<Stream>,
         database: String,
         control: &mut Session,
-    ) -> Result<bool, PostgresError> {
-        let Some(state_file) = &mut self.state_file else {
-            return Ok(false);
+    ) -> Result<(Option<Position>, bool), PostgresError> {
+        let Some(state_file) = &self.state_file else {
+            return Ok((None, false));
         };
         let mut is_proved = false;
         let here = Position {
@@ -268,24 +268,26 @@ impl PostgresSource {
                 Err(error) => return Err(error.into()),
             },
         };
-        state_file.set(position).await?;
-        Ok(is_proved)
+        Ok((Some(position), is_proved))
     }
 
-    /// Checks that the slot is not beyond the position that is noted of it. If a gap is accepted, forgets
-    /// the note: the first note of the stream replaces it.
+    /// Checks that the slot is not beyond the position that is noted of it. Returns whether everything
+    /// before the slot's position was relayed, as far as the note tells. If it was not, and the gap is
+    /// accepted, the first note of the stream records that.
     async fn continue_note(
         &mut self,
         opened: &Opened<Stream>,
         noted: &Noted,
         control: &mut Session,
-    ) -> Result<(), PostgresError> {
+    ) -> Result<bool, PostgresError> {
         let slot = &self.wanted.slot;
         let to = opened.confirmed.lsn();
         match noted.compare(to, &opened.system_id, &opened.ancestors) {
             Standing::Continues if noted.position.is_none() && !self.started => {
                 info!(slot, position = %to, "no position of the slot was noted before: it is read from where it is");
             }
+            // Where the role may not write the note, nothing is compared.
+            Standing::Continues if noted.access == Access::None => return Ok(false),
             Standing::Continues => {}
             Standing::OtherCluster => warn!(
                 slot,
@@ -311,11 +313,11 @@ impl PostgresSource {
                 }
                 warn!(slot, "accepted by --accept-gap: {error}");
                 record::gap(control, slot).await?;
-                noted::forget(control, slot).await?;
                 self.accepted = true;
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Begins the notes of the stream, if this role may note positions.
@@ -339,8 +341,7 @@ impl PostgresSource {
             }
             return;
         }
-        // Where the role may not, the notes log why, and compare once it may.
-        let is_proved = is_proved || may;
+        // Where the role may not, the notes log why.
         let opening = self
             .notes
             .open(&self.info, host, opened, is_synchronous, is_proved);
@@ -435,14 +436,19 @@ impl PostgresSource {
         let accepted = self.accepted;
         let continued = async {
             let database = server.database;
-            let in_file = self.continue_file(&opened, database, &mut control).await?;
-            // Otherwise the pipeline stops at the slot's position: the note stays as it is.
-            let continues = resume.is_none_or(|resume| resume.continued_by(&opened).is_ok());
-            let is_proved = by_itself || in_file || self.accepted != accepted;
-            if continues && !is_proved && !server.in_recovery {
-                self.continue_note(&opened, &noted, &mut control).await?;
+            let (position, in_file) = self.continue_file(&opened, database, &mut control).await?;
+            if resume.is_some_and(|resume| resume.continued_by(&opened).is_err()) {
+                // The pipeline stops at the slot's position: note and file stay as they are.
+                return Ok(None);
             }
-            Ok(continues.then_some(is_proved))
+            let mut is_proved = by_itself || in_file || self.accepted != accepted;
+            if !is_proved && !server.in_recovery {
+                is_proved = self.continue_note(&opened, &noted, &mut control).await?;
+            }
+            if let (Some(state_file), Some(position)) = (&mut self.state_file, position) {
+                state_file.set(position).await?;
+            }
+            Ok(Some(is_proved))
         };
         match continued.await {
             Ok(Some(is_proved)) if !server.in_recovery => {
