@@ -127,6 +127,40 @@ fn a_slot_that_is_moved_before_its_first_relay_is_seen() {
     assert_eq!(rig.records(5).len(), 5);
 }
 
+/// The relay is killed while it creates the slot after an accepted gap, and something else creates it.
+#[test]
+fn an_accepted_gap_is_recorded_before_the_slot_is_created() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = rig.config_and("\n[prune]\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "before");
+    rig.caught_up();
+    relay.ends_well();
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    insert(&db, 10, "passed-over");
+    let writer = rig.db();
+    writer.batch("BEGIN; SELECT pg_current_xact_id()");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.says("Postgres waits for open transactions");
+    relay.kill();
+    writer.batch("COMMIT");
+    let make = "SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')";
+    eventually(PATIENCE, || {
+        // The server may complete the slot of the relay that is gone.
+        let _ = db.try_batch(make);
+        let slot = rig.slot().read();
+        slot.is_some_and(|slot| slot.active_pid.is_none())
+    });
+    let relay = rig.streaming(&config);
+    insert(&db, 1, "after");
+    rig.caught_up();
+    let pruned = output_with("prune", &config, &PRUNE);
+    refused(&pruned, 78, &["[not-carried]", "a gap that was accepted"]);
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox"), 16);
+}
+
 /// The sequence is dropped, then locked, while the relay runs. Events go on, the slot confirms them after
 /// a while, and no row is deleted until notes work again. The relay confirmed these positions itself, so
 /// nothing is in doubt.

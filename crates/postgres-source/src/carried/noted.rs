@@ -42,29 +42,26 @@ fn quoted(name: &str) -> String {
 /// Returns SQL that creates the sequences, which every role may read, and their schema. `role`: the
 /// relay's role, if another one creates them.
 pub fn create_sql(slot: &str, role: Option<&str>) -> String {
-    let mut sql = "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
-                   GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;"
-        .to_owned();
     let position = (name(slot), "; -- what the slot has confirmed at most");
     let system = system_name(slot).map(|name| {
         let signed = " MINVALUE -9223372036854775808; -- the cluster of that position";
         (name, signed)
     });
+    let mut lines = vec![
+        "CREATE SCHEMA IF NOT EXISTS walrelay_state;".to_owned(),
+        "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),
+    ];
     for (name, rest) in [position].into_iter().chain(system) {
         let sequence = quoted(&name);
-        sql += &format!(
-            "\nCREATE SEQUENCE IF NOT EXISTS {sequence}{rest}\n\
-             GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"
-        );
-        if let Some(role) = role {
-            let role = quote_ident(role);
-            sql += &format!("\nGRANT UPDATE ON SEQUENCE {sequence} TO {role};");
-        }
+        lines.push(format!("CREATE SEQUENCE IF NOT EXISTS {sequence}{rest}"));
+        lines.push(format!("GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"));
+        let role = role.map(quote_ident);
+        lines.extend(role.map(|role| format!("GRANT UPDATE ON SEQUENCE {sequence} TO {role};")));
     }
-    sql
+    lines.join("\n")
 }
 
-/// What this role may do with the note of a slot.
+/// The right of this role to write the note of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// It may write the sequence.
@@ -82,7 +79,7 @@ pub struct Noted {
     pub position: Option<Lsn>,
     /// The system identifier of the cluster of that position; `None` if it is not known.
     pub system: Option<u64>,
-    /// What this role may do with the note.
+    /// The right of this role to write it.
     pub access: Access,
 }
 

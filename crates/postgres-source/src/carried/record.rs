@@ -152,8 +152,17 @@ pub(super) async fn compare(
 /// Also if the slot is recorded and this role may not delete that: what is recorded would be taken
 /// for the new slot's.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    change(session, slot, &format!("DELETE FROM {TABLE}")).await?;
+    delete(session, slot).await?;
     noted::forget(session, slot).await
+}
+
+/// Deletes what was recorded of a slot, also within the transaction that drops it. The note of its position
+/// stays: a rollback would not restore it.
+///
+/// # Errors
+/// As those of [`forget`].
+pub async fn delete(session: &mut Session, slot: &str) -> Result<(), Error> {
+    change(session, slot, &format!("DELETE FROM {TABLE}")).await
 }
 
 /// Records that the slot passes over rows: nothing of it counts as carried until the user accepts

@@ -116,16 +116,19 @@ pub(crate) async fn drop_slot(
     }
     // A relay that starts meanwhile creates its slot under this lock: only the dropped one is forgotten.
     wait_for_lock(&mut session, name).await?;
-    match session.query(&sql).await {
-        Ok(_) => {}
-        // A relay has started since the question.
-        Err(error) if error.class() == ErrorClass::SlotInUse => {
-            return Err(busy(&mut session, name, error.to_string()).await);
-        }
-        Err(error) => return Err(failure(error)),
-    }
+    session.query("BEGIN").await.map_err(failure)?;
     // A slot of the same name is another one.
-    record::forget(&mut session, name).await.map_err(failure)?;
+    record::delete(&mut session, name).await.map_err(failure)?;
+    if let Err(error) = session.query(&sql).await {
+        session.query("ROLLBACK").await.map_err(failure)?;
+        return Err(match error.class() {
+            // A relay has started since the question.
+            ErrorClass::SlotInUse => busy(&mut session, name, error.to_string()).await,
+            _ => failure(error),
+        });
+    }
+    session.query("COMMIT").await.map_err(failure)?;
+    noted::forget(&mut session, name).await.map_err(failure)?;
     session.close().await;
     print_line(&format!("dropped slot {name}"))
 }
