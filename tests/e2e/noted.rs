@@ -132,7 +132,7 @@ fn a_slot_that_is_moved_before_its_first_relay_is_seen() {
 fn an_accepted_gap_is_recorded_before_the_slot_is_created() {
     let rig = rig(15);
     let db = rig.db();
-    let config = rig.config_and("\n[prune]\n");
+    let config = rig.config_and("\n[prune]\nbefore_slot = true\n");
     let relay = rig.streaming(&config);
     insert(&db, 5, "before");
     rig.caught_up();
