@@ -28,7 +28,7 @@ use super::deadline::bounded;
 use super::error::PostgresError;
 use super::retention::RetentionWatch;
 use super::setup::{Moment, Setup, Unfinished, plan};
-use super::snapshot::SnapshotProgress;
+use super::snapshot::{LockThread, SnapshotProgress};
 use super::state_file::{Position, StateWriter};
 pub use copy::{CopySource, Original};
 pub use held_slot::HeldSlot;
@@ -91,6 +91,8 @@ pub struct PostgresSource {
     setup: Option<Setup>,
     /// The remains of a setup that failed and could not be undone.
     unfinished: Unfinished,
+    /// The thread that drives the control session of a setup that ends with a snapshot.
+    lock_thread: Option<LockThread>,
     /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
     snapshot_progress: Arc<SnapshotProgress>,
@@ -118,6 +120,7 @@ impl PostgresSource {
             walsender: Arc::default(),
             setup: None,
             unfinished: Unfinished::default(),
+            lock_thread: None,
             snapshot: None,
             snapshot_progress: Arc::default(),
         }
@@ -235,8 +238,9 @@ impl Source for PostgresSource {
     }
 
     fn check_slot(&mut self, unresolved: Option<RelationId>) {
-        match &mut self.snapshot {
-            Some(snapshot) => snapshot.check_slot(),
+        match &self.snapshot {
+            // The thread of its lock proves unasked.
+            Some(_) => {}
             None => self.inspections.start(&self.info, &self.wanted, unresolved),
         }
     }

@@ -25,8 +25,9 @@ use crate::catalog::{
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::setup::{
-    Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock,
+    Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
 };
+use crate::snapshot::LockThread;
 use crate::state_file::Position;
 
 /// Interval of the queries for the reader of a busy slot.
@@ -64,6 +65,11 @@ impl PostgresSource {
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
         let moment = self.moment(resume, &ancestors);
+        let will_read = plan(&self.wanted, &facts, moment)
+            .is_ok_and(|plan| plan.actions.contains(&Action::Snapshot));
+        if will_read {
+            control = self.connect_by_thread().await?;
+        }
         // A stop drops this future, and undoes the setup.
         let setup = self.setup.insert(Setup::new(control));
         let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
@@ -78,7 +84,12 @@ impl PostgresSource {
             unreachable!("the setup was inserted above")
         };
         self.unfinished = setup.unfinished;
-        let (control, Prepared { gap, snapshot }) = (setup.control, prepared?);
+        let (mut control, Prepared { gap, snapshot }) = (setup.control, prepared?);
+        if self.lock_thread.is_some() && !snapshot {
+            // Another relay has made the slot meanwhile.
+            control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+            self.lock_thread = None;
+        }
         if gap.is_some() {
             self.accepted = true;
             // The file's position is before the new slot's.
@@ -95,6 +106,12 @@ impl PostgresSource {
             moment,
             snapshot,
         })
+    }
+
+    /// Connects a control session that a thread of its own drives: it will hold the lock of a snapshot.
+    async fn connect_by_thread(&mut self) -> Result<Session, PostgresError> {
+        let thread = LockThread::start().map_err(PostgresError::Thread)?;
+        Ok(self.lock_thread.insert(thread).connect(&self.info).await?)
     }
 
     /// Undoes what the last attempt has left of its setup, over a new session.

@@ -30,6 +30,7 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
                 .remedy("stop the other relay, or give this one a slot of its own")
         }
         PostgresError::NoAnswer { .. }
+        | PostgresError::Thread(_)
         | PostgresError::TwoServers(_)
         | PostgresError::MakeWay(_)
         | PostgresError::ShutsDown(_) => {

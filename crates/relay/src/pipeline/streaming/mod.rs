@@ -25,7 +25,7 @@ mod sink_watch;
 mod slot_checks;
 mod status;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     ) -> PipelineResult<Option<String>, S, F> {
         let mut state = self.first_state();
         loop {
-            self.check_lease(state.phase.reads())?;
+            self.check_lease(&mut state).await?;
             // Park before processing the batch, so that an acknowledgement that arrives meanwhile
             // still wakes this task.
             self.session.reports.ring().park();
@@ -170,11 +170,20 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     /// Returns an error if the lease has expired: another relay may have sent the events that are
     /// still in the buffers.
-    fn check_lease(&mut self, reading: bool) -> PipelineResult<(), S, F> {
+    async fn check_lease(&mut self, state: &mut LoopState) -> PipelineResult<(), S, F> {
+        if self.lease.expired(Instant::now()).is_none() {
+            return Ok(());
+        }
+        // This task may have been too slow to take an answer that proves the slot.
+        tokio::select! {
+            biased;
+            check = self.source.slot_checked(false) => self.slot_checked(state, check)?,
+            () = ready(()) => {}
+        }
         let Some(unproven) = self.lease.expired(Instant::now()) else {
             return Ok(());
         };
-        if !reading || self.stream.is_snapshot() {
+        if !state.phase.reads() || self.stream.is_snapshot() {
             return Err(PipelineError::Displaced { unproven });
         }
         self.failed_attempts.silence.given_up();
