@@ -6,6 +6,9 @@ use crate::catalog::{Facts, Poller, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 
+/// The schema in which walrelay keeps its state. A publication of all tables carries its tables.
+const STATE_SCHEMA: &str = "walrelay_state";
+
 /// The moment of an inspection of the database. It decides what a missing or lost slot means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -433,13 +436,13 @@ pub fn carries_inserts(wanted: &Wanted, publication: &PublicationFacts) -> Resul
     Err(SetupError::PublicationWithoutInsert(name))
 }
 
-/// Returns the tables that the publication carries besides the wanted ones.
+/// Returns the tables that the publication carries besides the wanted ones and walrelay's own.
 fn others<'p>(
     wanted: &'p Wanted,
     publication: &'p PublicationFacts,
 ) -> impl Iterator<Item = &'p TableName> {
     let carried = publication.tables.iter().map(|published| &published.table);
-    carried.filter(|table| !wanted.tables.contains(table))
+    carried.filter(|table| !wanted.tables.contains(table) && table.schema != STATE_SCHEMA)
 }
 
 /// Returns whether the publication may carry a table that is not wanted.

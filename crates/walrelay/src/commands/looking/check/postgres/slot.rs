@@ -50,8 +50,10 @@ pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> O
     if db.facts.slot.is_some() {
         return None;
     }
-    let published = if let Some(publication) = &db.facts.publication {
-        publication.tables.clone()
+    let published: Vec<PublishedTable> = if let Some(publication) = &db.facts.publication {
+        let tables = publication.tables.iter();
+        let wanted = tables.filter(|published| db.wanted.tables.contains(&published.table));
+        wanted.cloned().collect()
     } else {
         // `run` creates the publication with all columns.
         let tables = db.wanted.tables.iter().map(|table| PublishedTable {
