@@ -2,6 +2,7 @@
 //! from there.
 
 mod displaced;
+mod first_start;
 mod gate;
 mod ordered;
 mod resend;
@@ -160,7 +161,8 @@ fn ended_at_each_failpoint_begins_anew() {
         assert!(rig.slot().read().is_none(), "{point}: {}", relay.log());
     }
     let relay = rig.streaming(&config);
-    relay.says("and slot walrelay is not");
+    // The publication says that its slot was never made.
+    assert_lacks(&relay.log(), &["and slot walrelay is not"]);
     let verdict = rig.finish(relay);
     verdict.assert_clean_but_for_ragged();
     // Everything was acknowledged twice.

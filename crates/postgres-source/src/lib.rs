@@ -70,9 +70,12 @@ pub use retention::Danger;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,
-    tells_age, wal_level,
+    tells_age, unmark, wal_level,
 };
-pub use snapshot::{Plan as SnapshotPlan, SnapshotProgress, expected_rows};
+pub use snapshot::{
+    Plan as SnapshotPlan, SnapshotProgress, Unread, expected_rows, record as snapshot_record,
+    unread,
+};
 pub use source::{
     CopySource, HeldSlot, Original, PostgresSource, Range, RangeSource, Reading, ResendSource,
     SourceOptions, first_commit,

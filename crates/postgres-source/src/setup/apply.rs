@@ -14,6 +14,7 @@ use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::script;
+use crate::snapshot::record as snapshot_record;
 
 /// The time that a session tries to lock the setup of a slot, before a new one does. Another relay
 /// may take long: Postgres waits for open transactions before it creates a slot, and a snapshot is
@@ -239,15 +240,23 @@ impl Setup {
                     Err(error) => return Err(error.into()),
                 },
                 // The caller reads the snapshot, and creates the slot.
-                Action::Snapshot => Carrier::begin(&mut self.control, wanted).await?,
+                Action::Snapshot => {
+                    snapshot_record::forget(&mut self.control, slot).await?;
+                    Carrier::begin(&mut self.control, wanted).await?;
+                }
+                Action::FinishSetup => unmark(&mut self.control, wanted).await?,
                 Action::CreateSlot => {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
+                        snapshot_record::forget(&mut self.control, slot).await?;
                         Carrier::begin(&mut self.control, wanted).await?;
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
                     if moment != Moment::Print && wanted.record {
                         Carrier::made(&mut self.control, slot).await?;
+                    }
+                    if moment != Moment::Print && !in_recovery {
+                        unmark(&mut self.control, wanted).await?;
                     }
                 }
             }
@@ -256,12 +265,14 @@ impl Setup {
     }
 
     /// Creates the publication, in a transaction: a statement that waits for a lock while this
-    /// process ends is rolled back.
+    /// process ends is rolled back. Marks it until the slot is made.
     async fn create_publication(&mut self, wanted: &Wanted) -> Result<(), Error> {
         let control = &mut self.control;
         let sql = script::create_publication(&wanted.publication, &wanted.tables);
         control.query("BEGIN").await?;
         control.query(&sql).await?;
+        let mark = script::mark_publication(&wanted.publication, &wanted.slot);
+        control.query(&mark).await?;
         self.unfinished.publication = true;
         control.query("COMMIT").await?;
         info!(
@@ -293,6 +304,21 @@ pub(crate) async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(
         Ok(locked) => Ok(locked?),
         Err(_) => Err(PostgresError::SetupBusy(slot.to_owned())),
     }
+}
+
+/// Removes the mark of the publication that says that the slot is not made yet, if there is one. Before
+/// anything is relayed from the slot.
+pub async fn unmark(control: &mut Session, wanted: &Wanted) -> Result<(), Error> {
+    let marked = format!(
+        "SELECT FROM pg_catalog.pg_publication WHERE pubname = {} AND {}",
+        quote_literal(&wanted.publication),
+        script::publication_is_marked(&wanted.slot)
+    );
+    if !control.query(&marked).await?.is_empty() {
+        let unmark = script::unmark_publication(&wanted.publication);
+        control.query(&unmark).await?;
+    }
+    Ok(())
 }
 
 fn log_notes(notes: &[String]) {

@@ -5,7 +5,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{ON_STANDBY, lock_setup};
+pub use apply::{ON_STANDBY, lock_setup, unmark};
 pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock};
 pub use plan::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,

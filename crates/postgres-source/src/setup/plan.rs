@@ -61,6 +61,9 @@ pub enum Action {
     /// Make the slot a failover slot. A process that was killed after it copied a slot has left one
     /// that is none, because a copy of a slot never is.
     EnableFailover,
+    /// Remove the mark of the publication that says that the slot is not made yet. A process that was
+    /// killed after it made the slot has left it.
+    FinishSetup,
 }
 
 /// The actions before streaming, with findings and the accepted gap.
@@ -78,7 +81,8 @@ pub struct Plan {
 ///
 /// The publication marks a database in which a relay was set up. If it exists without the slot, the
 /// slot was dropped or never created. The catalogs do not show which, so the slot is not created
-/// silently.
+/// silently. walrelay marks a publication that it creates until the slot is made: with the mark the slot
+/// was never created, and the setup goes on.
 pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     wal_level(facts)?;
     failover_known(wanted, facts)?;
@@ -233,7 +237,7 @@ fn missing_slot(
         from,
         to: facts.server.wal_end,
     };
-    let set_up = facts.publication.is_some();
+    let set_up = facts.publication.as_ref().is_some_and(|of| !of.unfinished);
     // A publication without its slot means that the slot was dropped, or that a snapshot was
     // interrupted. Reading all rows again is right for both: it repeats rows, and leaves out only
     // rows that were deleted. Before `cutover switch` the publication is there without a slot as well.
@@ -350,6 +354,10 @@ pub fn slot(
             _ => Action::CreateSlot,
         });
         return Ok(());
+    }
+    let is_marked = facts.publication.as_ref().is_some_and(|of| of.unfinished);
+    if is_marked && moment != Moment::Print && !facts.server.in_recovery {
+        plan.actions.push(Action::FinishSetup);
     }
     let lacks_failover = wanted.failover && slot.failover == Some(false);
     let starts = matches!(moment, Moment::Start { .. });

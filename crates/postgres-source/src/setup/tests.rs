@@ -79,6 +79,7 @@ fn facts() -> Facts {
             insert: true,
             all_tables: false,
             schemas: false,
+            unfinished: false,
             tables: vec![PublishedTable {
                 table: outbox(),
                 columns: Some(columns()),
@@ -696,4 +697,35 @@ fn a_snapshot_comes_before_the_slot() {
     facts.server.in_recovery = true;
     let error = plan(&wanted, &facts, FIRST).expect_err("on the primary");
     assert_eq!(error.id(), "standby");
+}
+
+/// walrelay's mark says that it has created the publication, and never the slot.
+#[test]
+fn a_setup_that_was_not_finished_goes_on() {
+    let mut facts = Facts {
+        slot: None,
+        ..facts()
+    };
+    let mut wanted = wanted();
+    let error = plan(&wanted, &facts, FIRST).expect_err("a slot that was dropped");
+    assert_eq!(error.id(), "slot-missing");
+    publication(&mut facts).unfinished = true;
+    for moment in [FIRST, Moment::Init] {
+        let planned = plan(&wanted, &facts, moment).expect("it goes on");
+        assert_eq!(planned.actions, [Action::CreateSlot]);
+        assert_eq!(planned.notes, [] as [String; 0]);
+    }
+    // A state file knows of a slot.
+    assert!(plan(&wanted, &facts, start(at("0/20"), false)).is_err());
+    wanted.snapshot = Some(Selection::default());
+    wanted.poller = Poller::MayRun;
+    let planned = plan(&wanted, &facts, FIRST).expect("it begins anew");
+    assert_eq!(planned.actions, [Action::Snapshot]);
+    assert_eq!(planned.notes, [] as [String; 0]);
+    // The slot was made, and the mark was left.
+    facts.slot = self::facts().slot;
+    let planned = plan(&wanted, &facts, FIRST).expect("it is finished");
+    assert_eq!(planned.actions, [Action::FinishSetup]);
+    facts.server.in_recovery = true;
+    assert_eq!(plan(&wanted, &facts, FIRST), Ok(Plan::default()));
 }

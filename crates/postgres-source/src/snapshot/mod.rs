@@ -12,7 +12,9 @@ mod frames;
 mod hold;
 mod lock;
 mod query;
+pub mod record;
 mod stream;
+mod unread;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -23,6 +25,7 @@ pub use anchor::{Plan, expected_rows};
 pub(crate) use lock::{LockThread, LockWatch, Proof, SnapshotLock};
 pub(crate) use query::unsent_condition;
 pub(crate) use stream::RowStream;
+pub use unread::{Unread, unread};
 
 /// Progress of a snapshot, shared by the stream, the source and the metrics.
 #[derive(Debug, Default)]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::info;
+use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Opened, SlotCheck};
-use walrelay_walsender::SystemIdentity;
+use walrelay_walsender::{Session, SystemIdentity};
 
 use super::PostgresSource;
 use super::inspections::OwnSlotChecks;
@@ -17,8 +17,8 @@ use crate::carried::Carrier;
 use crate::catalog::{Wanted, slot};
 use crate::deadline::bounded;
 use crate::error::PostgresError;
-use crate::setup::unlock_setup;
-use crate::snapshot::{Anchor, Plan, Proof, SnapshotLock};
+use crate::setup::{unlock_setup, unmark};
+use crate::snapshot::{Anchor, Plan, Proof, SnapshotLock, record};
 
 /// A snapshot that is being read. The permanent slot is created after all rows are acknowledged
 /// (docs/adr/0028-a-slot-after-the-snapshot.md).
@@ -93,17 +93,35 @@ impl InitialSnapshot {
         let mut session = self.lock.session().await;
         let found = bounded("reading the slot", slot(&mut session, name)).await?;
         if found.is_none() {
+            self.record(&mut session, name).await;
             let copy = copy_slot(self.lock.temporary(), name, false);
             session.query(&copy).await?;
             if wanted.record {
                 Carrier::made(&mut session, name).await?;
             }
         }
+        unmark(&mut session, wanted).await?;
         // `pg_copy_logical_replication_slot` does not copy the failover property.
         if wanted.failover {
             self.anchor.exporter.set_failover(name).await?;
         }
         Ok(())
+    }
+
+    /// Records that the snapshot was read to its end: a slot without that may be another program's.
+    async fn record(&self, session: &mut Session, slot: &str) {
+        let recorded = record::complete(session, slot, self.anchor.point).await;
+        let reason = match recorded {
+            Ok(true) => return,
+            Ok(false) => "the slot's name is longer than 54 bytes".to_owned(),
+            Err(error) => Chain(&error).to_string(),
+        };
+        warn!(
+            slot,
+            reason,
+            "the end of the snapshot is not recorded in walrelay_state, so later starts warn of rows before the \
+             slot: let walrelay init --role create the record, or remove snapshot from [source]"
+        );
     }
 
     /// Closes the sessions of the snapshot and unlocks the setup.

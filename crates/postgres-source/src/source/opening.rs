@@ -20,14 +20,15 @@ use super::inspections::Inspections;
 use super::stream::Stream;
 use crate::carried::record;
 use crate::catalog::{
-    ServerFacts, SlotReader, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
+    ServerFacts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot,
+    slot_reader,
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::setup::{
     Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
 };
-use crate::snapshot::LockThread;
+use crate::snapshot::{LockThread, unread};
 use crate::state_file::Position;
 
 /// Interval of the queries for the reader of a busy slot.
@@ -53,6 +54,14 @@ impl PostgresSource {
         self.undo_last_setup(&mut control).await?;
         self.wait_until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        // A relay that was killed has left a walsender, which makes the slot: Postgres waits for
+        // transactions.
+        let is_made = |slot: &SlotRow| slot.kind != "logical" || slot.confirmed.is_some();
+        let is_unfinished = facts.publication.as_ref().is_some_and(|of| of.unfinished);
+        if is_unfinished && facts.slot.as_ref().is_some_and(|slot| !is_made(slot)) {
+            let reader = slot_reader(&mut control, &self.wanted.slot).await?;
+            return Err(self.slot_busy(reader, None));
+        }
         if let Some(state_file) = &self.state_file {
             state_file.check_owner(&self.wanted.slot, &facts.server.database)?;
         }
@@ -330,6 +339,13 @@ impl PostgresSource {
                  has confirmed them, and hang while no relay runs. Name the standbys there, without the \
                  relay's application_name"
             );
+        }
+        // This process may have read the snapshot.
+        if !self.started
+            && !self.snapshot_progress.is_acknowledged()
+            && let Ok(Some(unread)) = unread(&mut control, &self.wanted).await
+        {
+            warn!(remedy = unread.remedy(), "{unread}");
         }
         self.watch_retention(&server, &slot);
         self.carried_at = server.wal_end;

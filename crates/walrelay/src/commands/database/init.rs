@@ -8,7 +8,7 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
-    noted, plan, record, script,
+    noted, plan, record, script, snapshot_record, unmark,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -154,6 +154,10 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ];
         (why, sql.join("\n"))
     });
+    let read = wanted.snapshot.as_ref().map(|_| {
+        let why = "Where the relay records that it has read the snapshot to its end.";
+        (why, snapshot_record::create_sql(&wanted.slot, Some(role)))
+    });
     let others = [
         (
             seen,
@@ -166,7 +170,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts = parts.chain(record).chain([last]);
+    let parts = parts.chain(record).chain(read).chain([last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -219,6 +223,10 @@ async fn create(
             .query(&script::grant_select(&wanted.tables, role))
             .await?;
     }
+    if wanted.snapshot.is_some() {
+        let sql = snapshot_record::create_sql(&wanted.slot, role);
+        session.query(&sql).await?;
+    }
     if wanted.record {
         if !record::exists(session).await? {
             done.created.push("table walrelay_state.carried".to_owned());
@@ -228,23 +236,31 @@ async fn create(
             .query(&noted::create_sql(&wanted.slot, role))
             .await?;
     }
+    let makes_slot = plan.actions.contains(&Action::CreateSlot);
     for action in plan.actions {
         match action {
             Action::CreatePublication => {
-                let sql = script::create_publication(&wanted.publication, &wanted.tables);
+                let mut sql = script::create_publication(&wanted.publication, &wanted.tables);
+                if makes_slot {
+                    // In the same transaction.
+                    sql += &script::mark_publication(&wanted.publication, &wanted.slot);
+                }
                 session.query(&sql).await?;
                 done.created
                     .push(format!("publication {}", wanted.publication));
             }
             Action::CreateSlot => {
+                snapshot_record::forget(session, &wanted.slot).await?;
                 Carrier::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
                 if wanted.record {
                     Carrier::made(session, &wanted.slot).await?;
                 }
+                unmark(session, wanted).await?;
                 done.created.push(format!("slot {}", wanted.slot));
             }
+            Action::FinishSetup => unmark(session, wanted).await?,
             // Only `run` plans these.
             Action::DropSlot | Action::Snapshot | Action::EnableFailover => {
                 unreachable!("init changes no slot and reads no rows")

@@ -9,6 +9,7 @@ use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
     Carrier, ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
+    snapshot_record,
 };
 use walrelay_walsender::Session;
 
@@ -68,6 +69,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     }
     // Nothing is known of what was committed before.
     record::forget(&mut session, name).await.map_err(failure)?;
+    let forgotten = snapshot_record::forget(&mut session, name).await;
+    forgotten.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
     if *name == server.config.source.slot && changes_rows(&server.config) {
         let noted = Carrier::made(&mut session, name).await;
@@ -117,6 +120,8 @@ pub(crate) async fn drop_slot(
     }
     // Before the slot is gone: a slot of the same name is another one.
     record::forget(&mut session, name).await.map_err(failure)?;
+    let forgotten = snapshot_record::forget(&mut session, name).await;
+    forgotten.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
     session.close().await;
     print_line(&format!("dropped slot {name}"))

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
-    record, script,
+    record, script, snapshot_record,
 };
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
 
@@ -202,7 +202,10 @@ async fn drop_slot(
     loop {
         match session.query(&script::drop_slot(server.slot())).await {
             // A slot of the same name is another one.
-            Ok(_) => return Ok(record::forget(session, server.slot()).await?),
+            Ok(_) => {
+                snapshot_record::forget(session, server.slot()).await?;
+                return Ok(record::forget(session, server.slot()).await?);
+            }
             Err(error)
                 if error.class() == ErrorClass::SlotInUse && begun.elapsed() < args.patience =>
             {

@@ -2,7 +2,7 @@
 
 use walrelay_postgres_source::{
     Plan, PublishedTable, ROLLING, RetainedWal, SlotRow, Survey, bookmark_slot, expected_rows,
-    script, slot_fits,
+    script, slot_fits, unread,
 };
 use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
@@ -44,11 +44,17 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     check_result(fits, finding)
 }
 
-/// Checks the snapshot, if `run` would begin with one: how many rows it would read.
+/// Checks the snapshot: how many rows `run` would read first, or would not because the slot exists.
 pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> Option<Check> {
     let selection = db.wanted.snapshot.as_ref()?;
     if db.facts.slot.is_some() {
-        return None;
+        if !db.config.sink.confirms() {
+            return None;
+        }
+        return match unread(session, &db.wanted).await {
+            Ok(unread) => unread.map(|unread| Check::warn(unread.to_string(), unread.remedy())),
+            Err(error) => Some(failed(error)),
+        };
     }
     let published: Vec<PublishedTable> = if let Some(publication) = &db.facts.publication {
         let tables = publication.tables.iter();
