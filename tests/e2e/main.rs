@@ -37,7 +37,8 @@
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped; [`dlq_streams`]: in streams of Redis
 //!   and NATS.
 //! - [`prune`]: confirmed rows are deleted, no others. [`carried`]: rows that the slot does not carry
-//!   are neither marked nor deleted, nor are those of [`open_dead_letters`].
+//!   are neither marked nor deleted, nor are those of [`open_dead_letters`]. [`marks`]: a row is marked
+//!   because its event was acknowledged, before the position is confirmed.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`quoting`]: names with quotes, dollars and newlines are names in every statement.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
@@ -86,6 +87,7 @@ mod http;
 mod idle;
 mod import_debezium;
 mod large;
+mod marks;
 mod modes;
 mod nats;
 mod noted;

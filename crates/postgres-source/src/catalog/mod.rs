@@ -90,6 +90,8 @@ pub struct Wanted {
     pub snapshot: Option<Selection>,
     /// Rows may be marked or deleted, so what the slot carries is recorded.
     pub record: bool,
+    /// Rows are marked as sent, so those that cannot be marked at once are stored.
+    pub marks: bool,
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
     /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing

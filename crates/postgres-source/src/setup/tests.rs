@@ -37,6 +37,7 @@ fn wanted() -> Wanted {
         failover: false,
         snapshot: None,
         record: false,
+        marks: false,
         poller: Poller::Unknown,
         age: Vec::new(),
     }

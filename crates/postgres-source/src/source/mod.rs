@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_relay::{Chain, Opened, Resume, SlotCheck, SlotOwner, Source};
+use walrelay_relay::{Chain, Opened, Resume, SentRows, SlotCheck, SlotOwner, Source};
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
@@ -67,6 +67,11 @@ pub struct PostgresSource {
     state_file: Option<StateWriter>,
     /// Where rows may be marked or deleted: the positions that are noted in the database.
     notes: Option<Notes>,
+    /// The rows that are marked before their positions are confirmed; `None`: no rows are marked.
+    sent_rows: Option<Arc<SentRows>>,
+    /// The highest position before which all rows were marked, or stored as unmarked; at first that of
+    /// the opened stream.
+    marked: CommitEnd,
     /// True if a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
     /// A gap was accepted.
@@ -105,6 +110,8 @@ impl PostgresSource {
             info,
             notes: wanted.record.then(|| Notes::new(wanted.clone())),
             wanted,
+            sent_rows: None,
+            marked: CommitEnd::from_slot(Lsn::ZERO),
             wal_sender_timeout: options.wal_sender_timeout,
             inspections: Inspections::default(),
             state_file: options.state_file.map(StateWriter::new),
@@ -142,6 +149,12 @@ impl PostgresSource {
         self
     }
 
+    /// Confirms a position only after the rows up to there are marked, see [`SentRows::settled`].
+    #[must_use]
+    pub fn with_sent_rows(self, sent_rows: Option<Arc<SentRows>>) -> Self {
+        Self { sent_rows, ..self }
+    }
+
     /// Returns the PID of the stream's walsender; 0 before the first stream.
     pub fn walsender(&self) -> Arc<AtomicI32> {
         Arc::clone(&self.walsender)
@@ -166,13 +179,11 @@ impl PostgresSource {
             .and_then(|slot| slot.confirmed)
             .ok_or_else(|| self.slot_gone().into())
     }
-}
 
-impl Source for PostgresSource {
-    type Stream = Stream;
-    type Error = PostgresError;
-
-    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+    async fn open_stream(
+        &mut self,
+        resume: Option<&Resume>,
+    ) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
         if let Some(notes) = &mut self.notes {
             notes.close();
@@ -193,6 +204,17 @@ impl Source for PostgresSource {
         };
         self.found_busy = matches!(result, Err(PostgresError::SlotBusy { .. }));
         result
+    }
+}
+
+impl Source for PostgresSource {
+    type Stream = Stream;
+    type Error = PostgresError;
+
+    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        let opened = self.open_stream(resume).await?;
+        self.marked = opened.confirmed;
+        Ok(opened)
     }
 
     async fn undo_open(&mut self) {
@@ -219,6 +241,10 @@ impl Source for PostgresSource {
         mut position: CommitEnd,
         soon: CommitEnd,
     ) -> Result<CommitEnd, PostgresError> {
+        if let Some(settled) = self.sent_rows.as_ref().and_then(|rows| rows.settled()) {
+            position = position.min(settled.max(self.marked));
+        }
+        self.marked = self.marked.max(position);
         // No slot exists before the snapshot is complete, so there is nothing to confirm in.
         if self.snapshot.is_some() {
             return Ok(position);

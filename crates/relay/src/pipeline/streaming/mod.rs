@@ -51,8 +51,9 @@ use sink_watch::SinkWatch;
 use slot_checks::SlotChecks;
 use status::Feedback;
 
-/// Interval of the attempts to send while the keys that are parked are not known.
-const PARKED_KEYS_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of the attempts to send while the keys that are parked are not known, or while too many rows
+/// wait for their marks.
+const BLOCKED_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The phase of the loop, and the parts that it keeps from turn to turn.
 struct LoopState {
@@ -133,7 +134,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                 .feedback
                 .due(self.session.core.acknowledged_position());
             let until = [
-                self.parked_keys_at(batch.blocked, now),
+                self.blocked_until(batch.blocked, now),
                 check_at,
                 state.phase.drain_until(),
                 silent_at,
@@ -184,11 +185,13 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     }
 
     /// Returns the time when to try a blocked batch again that may wait for the keys that are
-    /// parked. No event announces that they are known.
-    fn parked_keys_at(&self, blocked: bool, now: Instant) -> Option<Instant> {
+    /// parked, or for marks of rows. No event announces either.
+    fn blocked_until(&self, blocked: bool, now: Instant) -> Option<Instant> {
         let parking = self.settings.poison.parking.as_ref();
         let unknown = parking.is_some_and(|parking| !parking.is_ready());
-        (blocked && unknown).then(|| now + PARKED_KEYS_INTERVAL)
+        let sent_rows = self.settings.sent_rows.as_ref();
+        let full = sent_rows.is_some_and(|rows| rows.is_full());
+        (blocked && (unknown || full)).then(|| now + BLOCKED_INTERVAL)
     }
 
     /// Sends the batch of the last read to the sink, and collects acknowledgements.

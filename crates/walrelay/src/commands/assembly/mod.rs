@@ -7,7 +7,6 @@ mod stop;
 
 pub(crate) use stop::{StopSignals, stop_signal, stop_signal_or};
 
-use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -178,6 +177,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
         record: changes_rows(config),
+        marks: config.source.mark_sent.is_some(),
         poller: match config.source.mark_sent {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,
@@ -265,12 +265,11 @@ pub(crate) fn dead_letters(
 }
 
 /// Describes the rows that count as not sent, and how rows are marked as sent; `set` is empty if
-/// they are not. Their open dead letters are not read: see [`dead_letters`].
+/// they are not.
 pub(crate) fn marking(config: &PipelineConfig) -> Marking {
     let source = &config.source;
     Marking {
-        carrier: carrier(config, &[]),
-        dead_letters: DeadLetters::default(),
+        slot: source.slot.clone(),
         tables: source.tables.clone(),
         selection: Selection {
             unsent: true,
@@ -278,9 +277,7 @@ pub(crate) fn marking(config: &PipelineConfig) -> Marking {
         },
         set: source.mark_sent.clone().unwrap_or_default(),
         messages: source.messages.clone(),
-        in_vain: RefCell::default(),
-        sent: None,
-        catching_up: Cell::default(),
+        create: wanted(config).create,
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, inspect, lock_setup,
-    noted, plan, record, script,
+    noted, plan, record, script, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -154,6 +154,10 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ];
         (why, sql.join("\n"))
     });
+    let unmarked = wanted.marks.then(|| {
+        let why = "Rows that were sent, and cannot be marked at once, for example because they are locked.";
+        (why, unmarked::create_sql(Some(role)))
+    });
     let others = [
         (
             seen,
@@ -166,7 +170,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts = parts.chain(record).chain([last]);
+    let parts = parts.chain(record).chain(unmarked).chain([last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -227,6 +231,9 @@ async fn create(
         session
             .query(&noted::create_sql(&wanted.slot, role))
             .await?;
+    }
+    if wanted.marks {
+        session.query(&unmarked::create_sql(role)).await?;
     }
     for action in plan.actions {
         match action {
