@@ -19,6 +19,17 @@ DO $do$ BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname
 DO $do$ BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'walrelay') THEN
     CREATE ROLE "walrelay" LOGIN REPLICATION; END IF; END $do$;
 
+-- Where the relay notes what the slot has confirmed: a slot that something else moves or
+-- recreates stops the next start.
+CREATE SCHEMA IF NOT EXISTS walrelay_state;
+GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
+GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."position:walrelay" TO "walrelay";
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."system:walrelay" MINVALUE -9223372036854775808; -- the cluster of that position
+GRANT SELECT ON SEQUENCE walrelay_state."system:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";
+
 -- From here on Postgres keeps the log until the relay has confirmed it: last, and not
 -- long before the relay is started.
 SELECT pg_catalog.pg_create_logical_replication_slot('walrelay', 'pgoutput')

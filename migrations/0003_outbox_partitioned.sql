@@ -55,6 +55,3 @@ CREATE TABLE IF NOT EXISTS walrelay_state.carried (
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 GRANT SELECT ON walrelay_state.carried TO PUBLIC;
 GRANT INSERT, UPDATE, DELETE ON walrelay_state.carried TO "walrelay";
-CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
-GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;
-GRANT UPDATE ON SEQUENCE walrelay_state."position:walrelay" TO "walrelay";

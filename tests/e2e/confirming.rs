@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Background, Db, eventually, servers};
 
-use crate::rig::{PATIENCE, Rig, assert_has, insert_of, kafka_in_turn, wait_rows};
+use crate::rig::{PATIENCE, Rig, assert_has, insert_of, kafka_in_turn, wait_rows, with_source};
 
 /// Ids of rows that were committed before the WAL reached a position.
 struct Sample {
@@ -142,6 +142,9 @@ fn for_a_synchronous_commit_is_warned_of() {
 #[test]
 fn a_commit_at_the_confirmed_position_is_sent() {
     let rig = Rig::with_outbox(18);
+    rig.create_slot();
+    // It notes no positions: a note is WAL behind the position that it confirms.
+    let config = with_source(rig.config(), "create = false");
     let [first, second] = [(); 2].map(|()| rig.db());
     let slot = rig.slot();
     let begin = |db: &Db, key: &str, number: u32| {
@@ -151,7 +154,7 @@ fn a_commit_at_the_confirmed_position_is_sent() {
     // The server may write a record of its own between the two commits, so repeat until it does
     // not.
     let adjacent = (1..=20).any(|number| {
-        let relay = rig.relay();
+        let relay = rig.streaming(&config);
         begin(&first, "first", number);
         begin(&second, "second", number);
         first.batch("COMMIT");
@@ -163,5 +166,5 @@ fn a_commit_at_the_confirmed_position_is_sent() {
     });
     assert!(adjacent, "no commit started at the confirmed position");
 
-    rig.finish(rig.relay()).assert_nothing_repeated();
+    rig.finish(rig.streaming(&config)).assert_nothing_repeated();
 }

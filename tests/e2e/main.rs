@@ -36,8 +36,9 @@
 //! - [`secure`]: TLS, logins, access control; least privileges; no secret in any output.
 //! - [`dlq`]: dead letters are listed, shown, redriven and dropped; [`dlq_streams`]: in streams of Redis
 //!   and NATS.
-//! - [`prune`]: sent rows are deleted, no others. [`accounted`]: those that no relay sent stay. [`carried`]: rows that the slot does not carry
-//!   are neither marked nor deleted, nor are those of [`open_dead_letters`].
+//! - [`prune`]: sent rows are deleted, no others. [`accounted`]: those that no relay sent stay.
+//!   [`open_dead_letters`]: nor are rows marked or deleted whose events are dead letters. [`marks`]: a row is
+//!   marked because its event was acknowledged, before the position is confirmed.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`quoting`]: names with quotes, dollars and newlines are names in every statement.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
@@ -87,6 +88,7 @@ mod http;
 mod idle;
 mod import_debezium;
 mod large;
+mod marks;
 mod modes;
 mod nats;
 mod noted;

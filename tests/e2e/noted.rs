@@ -10,10 +10,10 @@ use walrelay_throwaway::Shutdown;
 
 use crate::carried::{MARK, PRUNE, UNMARKED, accept, config, count, insert, mark_first_rows, rig};
 use crate::rig::{
-    PATIENCE, assert_has, assert_lacks, create_slot, done, output_with, refused, said, with_source,
+    PATIENCE, assert_has, assert_lacks, create_slot, done, ends, output_with, refused, said,
+    with_source,
 };
 
-const MOVED: &str = "something else than a relay that notes its positions moved the slot";
 const NOT_NOTED: &str = "the slot's position cannot be noted";
 const SEQUENCE: &str = "walrelay_state.\"position:walrelay\"";
 
@@ -42,25 +42,31 @@ fn rows_that_a_slot_passed_over_while_no_relay_ran_stay() {
         let checked = said(&output_with("check", &config, &[]));
         assert_has(
             &checked,
-            &["no row of public.outbox is deleted", "has noted"],
+            &[
+                "no row of public.outbox is deleted",
+                "has noted",
+                "[slot-passed-over]",
+            ],
         );
         for _ in 0..2 {
-            let relay = rig.streaming(&config);
-            relay.says("its slot was moved, or made anew, while no relay that notes");
+            ends(&mut rig.start(&config), 78, "slot-passed-over");
+        }
+        for arguments in [&["--accept-gap"][..], &[]] {
+            let relay = rig.start_with(&config, arguments);
+            relay.streaming();
+            relay.says("its slot has passed over a gap that was accepted");
             insert(&db, 5, "after");
             rig.caught_up();
             eventually(PATIENCE, || count(&db, UNMARKED) == 20);
             relay.ends_well();
-            refused(&prune(), 78, &["[not-carried]", "was moved, or made anew"]);
+            refused(&prune(), 78, &["[not-carried]", "a gap that was accepted"]);
         }
         assert_eq!((count(&db, "outbox"), count(&db, UNMARKED)), (40, 20));
-        let back = output_with("cutover rollback", &config, &["--yes"]);
-        assert_lacks(&said(&back), &["marked 20 rows"]);
-        assert_eq!(count(&db, UNMARKED), 20);
         accept(&db);
         let relay = rig.streaming(&config);
-        eventually(PATIENCE, || count(&db, UNMARKED) == 0);
-        done(&prune());
+        rig.caught_up_without_events();
+        assert_eq!(count(&db, UNMARKED), 20);
+        eventually(PATIENCE, || prune().status.success());
         relay.ends_well();
         assert_eq!(count(&db, "outbox"), 0);
     }
@@ -73,21 +79,21 @@ fn rows_that_the_slot_of_another_relay_passed_over_stay() {
     let rig = rig(17);
     let db = rig.db();
     let config = config(&rig, "\n[prune]\nslots = [\"other\"]\n");
-    let other = || {
-        let relay = rig.start_with(&config, &["--set=source.slot=other"]);
-        relay.streaming();
-        relay
-    };
+    let other =
+        |more: &[&str]| rig.start_with(&config, &[&["--set=source.slot=other"], more].concat());
     let relay = rig.streaming(&config);
     create_slot(&db, "other");
-    other().ends_well();
+    let second = other(&[]);
+    second.streaming();
+    second.ends_well();
     insert(&db, 20, "passed-over");
     rig.caught_up();
     db.batch("SELECT pg_replication_slot_advance('other', pg_current_wal_lsn())");
     let prune = || output_with("prune", &config, &PRUNE);
     refused(&prune(), 78, &["[not-carried]", "slot other has confirmed"]);
-    let second = other();
-    second.says(MOVED);
+    ends(&mut other(&[]), 78, "slot-passed-over");
+    let second = other(&["--accept-gap"]);
+    second.streaming();
     refused(
         &prune(),
         78,
@@ -107,15 +113,50 @@ fn a_slot_that_is_moved_before_its_first_relay_is_seen() {
     done(&output_with("init", &config, &["--role=postgres"]));
     insert(&db, 20, "passed-over");
     advance(&db);
-    let relay = rig.streaming(&config);
-    relay.says(MOVED);
+    ends(&mut rig.start(&config), 78, "slot-passed-over");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.streaming();
     insert(&db, 5, "after");
     rig.caught_up();
     let pruned = output_with("prune", &config, &PRUNE);
-    refused(&pruned, 78, &["[not-carried]", "was moved, or made anew"]);
+    refused(&pruned, 78, &["[not-carried]", "a gap that was accepted"]);
     relay.ends_well();
     assert_eq!(count(&db, "outbox"), 25);
     assert_eq!(rig.records(5).len(), 5);
+}
+
+/// The relay is killed while it creates the slot after an accepted gap, and something else creates it.
+#[test]
+fn an_accepted_gap_is_recorded_before_the_slot_is_created() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = rig.config_and("\n[prune]\nbefore_slot = true\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "before");
+    rig.caught_up();
+    relay.ends_well();
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    insert(&db, 10, "passed-over");
+    let writer = rig.db();
+    writer.batch("BEGIN; SELECT pg_current_xact_id()");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.says("Postgres waits for open transactions");
+    relay.kill();
+    writer.batch("COMMIT");
+    let make = "SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')";
+    eventually(PATIENCE, || {
+        // The server may complete the slot of the relay that is gone.
+        let _ = db.try_batch(make);
+        let slot = rig.slot().read();
+        slot.is_some_and(|slot| slot.active_pid.is_none())
+    });
+    let relay = rig.streaming(&config);
+    insert(&db, 1, "after");
+    rig.caught_up();
+    let pruned = output_with("prune", &config, &PRUNE);
+    refused(&pruned, 78, &["[not-carried]", "a gap that was accepted"]);
+    relay.ends_well();
+    assert_eq!(count(&db, "outbox"), 16);
 }
 
 /// The sequence is dropped, then locked, while the relay runs. Events go on, the slot confirms them after
@@ -143,7 +184,7 @@ fn a_sequence_that_cannot_be_written_stops_neither_events_nor_the_slot() {
     let prune = || output_with("prune", &config, &PRUNE);
     eventually(PATIENCE, || prune().status.success());
     let log = relay.ends_well();
-    assert_lacks(&log, &[MOVED]);
+    assert_lacks(&log, &["the slot has passed over"]);
     assert_eq!(count(&db, "outbox"), 0);
     assert_eq!(rig.records(15).len(), 15);
 }
@@ -177,7 +218,7 @@ fn a_server_that_shuts_down_leaves_no_doubt() {
     eventually(PATIENCE, || count(&db, UNMARKED) == 0);
     done(&output_with("prune", &config, &PRUNE));
     let log = relay.ends_well();
-    assert_lacks(&log, &[MOVED, NOT_NOTED]);
+    assert_lacks(&log, &["the slot has passed over", NOT_NOTED]);
     assert_eq!(count(&db, "outbox"), 0);
 }
 

@@ -3,7 +3,9 @@
 //! relay that skipped them silently would continue, and the test would fail.
 //!
 //! - [`state_file`]: what is noticed by a state file alone.
+//! - [`noted`]: what is noticed by the position that is noted in the database.
 
+mod noted;
 mod state_file;
 
 use std::path::{Path, PathBuf};
@@ -132,18 +134,12 @@ fn dropped_while_no_relay_ran(noting_too: bool) {
     for _ in 0..2 {
         let log = ends(&mut rig.start(&config), 78, "slot-missing");
         assert_has(&log, &["walrelay init", "walrelay run --accept-gap"]);
-        if noting_too {
-            covers(&log, unseen);
-        } else {
-            assert_has(&log, &["which is unknown"]);
-        }
+        covers(&log, unseen);
         assert!(rig.slot().read().is_none(), "it was made anew");
     }
-    if noting_too {
-        // Not without the publication either, while there is a state file.
-        db.batch("DROP PUBLICATION walrelay");
-        ends(&mut rig.start(&config), 78, "slot-missing");
-    }
+    // Not without the publication either, while there is a state file or a note.
+    db.batch("DROP PUBLICATION walrelay");
+    ends(&mut rig.start(&config), 78, "slot-missing");
     goes_on(&rig, &config, &[1, 9]);
 }
 
@@ -281,7 +277,7 @@ fn of_another_cluster_is_noticed() {
         assert_has(&log, &["--accept-gap"]);
         let mut relay = rig.start(&config);
         if lines.is_empty() {
-            // The relay trusts what it finds: GUARANTEES.md promises nothing else.
+            // There is no note on it. The relay trusts what it finds: GUARANTEES.md promises nothing else.
             relay.streaming();
             continue;
         }
@@ -397,7 +393,7 @@ fn for_failover_is_made_from_17_on() {
     drop_slot(&db);
     create_slot(&db, SLOT);
     assert!(!failover());
-    let log = rig.streaming(&config).ends_well();
+    let log = accepts(&rig, &config).ends_well();
     assert_has(&log, &["made the slot a failover slot"]);
     assert!(failover());
     let log = rig.streaming(&config).ends_well();

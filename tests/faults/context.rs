@@ -24,7 +24,7 @@ use walrelay_throwaway::Postgres;
 
 use crate::destination::{Destination, Servers};
 use crate::outcome::Outcome;
-use crate::rig::{PATIENCE, Relay, run_command, unique};
+use crate::rig::{PATIENCE, Relay, create_slot, run_command, unique};
 
 use recovery::{Fault, recoveries};
 
@@ -55,11 +55,11 @@ pub(crate) struct Context {
     /// Seeded by the run's seed, the scenario and the version.
     pub(crate) rng: Rng,
     pub(crate) postgres: Arc<Postgres>,
-    /// Relays note each position in the database before it is confirmed: in every other scenario, by the
-    /// run's seed.
-    pub(crate) notes: bool,
-    /// The scenario moves the slot while no relay runs.
-    pub(crate) moves_slot: bool,
+    /// Relays may delete rows, so they record what their slot carries: in every other scenario, by the run's
+    /// seed.
+    records: bool,
+    /// Relays note each position in the database before it is confirmed.
+    notes: bool,
     /// The server that relays write to.
     pub(crate) destination: Arc<dyn Destination>,
     /// The same, if it is Kafka.
@@ -95,8 +95,8 @@ impl Context {
         Self {
             major,
             rng: rng_of(seed, &format!("faults::{scenario}-{major}")),
-            notes: rng_of(seed, &format!("notes::{scenario}-{major}")).bool(),
-            moves_slot: false,
+            records: rng_of(seed, &format!("notes::{scenario}-{major}")).bool(),
+            notes: true,
             postgres,
             destination: servers.destination,
             kafka: servers.kafka,
@@ -171,6 +171,15 @@ impl Context {
         let name = format!("judge_{}", self.name);
         self.commits = Some(CommitLog::start(&self.url(), &name, tables, root));
         self.watch = Some(EarlyWatch::start(&self.url(), &self.name));
+    }
+
+    /// The same as [`outbox`](Self::outbox), with publication and slot, and relays that may create nothing:
+    /// they note no positions, and open no connection for that.
+    pub(crate) fn outbox_without_notes(&mut self) {
+        self.outbox();
+        self.create_publication();
+        create_slot(&self.db(), &self.name);
+        self.notes = false;
     }
 
     /// The same as [`outbox`](Self::outbox) with failover slots, of which standbys have copies
@@ -293,10 +302,10 @@ impl Context {
              [log]\nformat = \"json\"\n"
         );
         let config = Config::new(self.dir.join("walrelay.toml"), &text);
-        let config = if self.notes {
-            config.set("prune.before_slot = true")
-        } else {
-            config
+        let config = match (self.notes, self.records) {
+            (false, _) => config.set("source.create = false"),
+            (true, true) => config.set("prune.before_slot = true"),
+            (true, false) => config,
         };
         config
             .set(self.destination.settings())
@@ -442,18 +451,7 @@ impl Context {
         if !outcome.is_clean() {
             self.leave_history(committed, records, commits);
         }
-        outcome.expect(self.is_moved() == self.moves_slot, || {
-            "a relay has recorded that its slot was moved, or has not".to_owned()
-        })
-    }
-
-    /// Checks whether a relay has recorded that something else moved the slot.
-    fn is_moved(&self) -> bool {
-        let db = self.db();
-        db.value::<bool>("SELECT to_regclass('walrelay_state.carried') IS NOT NULL")
-            && db.value::<bool>(
-                "SELECT EXISTS (SELECT FROM walrelay_state.carried WHERE state = 'moved')",
-            )
+        outcome
     }
 
     /// Records of the scenario's topics, read until `distinct` ids were seen or no more arrive, and

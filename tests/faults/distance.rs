@@ -29,8 +29,7 @@ const NOISE: Duration = Duration::from_millis(350);
 /// Postgres is `delay` away in each direction.
 pub(crate) fn looks(ctx: &mut Context, delay: Duration) -> Outcome {
     // Looks are known as the queries of the one connection beside the stream.
-    ctx.notes = false;
-    ctx.outbox();
+    ctx.outbox_without_notes();
     let (proxy, url) = ctx.proxy();
     let warns = "source.retained_wal_warning = \"1MiB\"";
     let mut relay = ctx.streaming(&ctx.config().url(&url).set(warns));

@@ -92,11 +92,12 @@ pub(crate) fn synced(ctx: &mut Context) -> Outcome {
         .expect(code == Some(0), || log)
 }
 
-/// The relay dies with the primary, and starts after the promotion of the standby.
+/// The relay dies with the primary, and starts after the promotion of the standby, which may have the
+/// slot's position and an older note of it.
 pub(crate) fn relay_too(ctx: &mut Context) -> Outcome {
     let standby = pair(ctx, Guard::On);
     let url = standby.url_of_both(&ctx.postgres, &ctx.name);
-    let config = ctx.config().url(&url).set("source.create = false");
+    let config = ctx.config().url(&url);
     let first = ctx.streaming(&config);
     let load = load(ctx, &url);
     lose_primary(ctx, &standby, &load);

@@ -28,6 +28,11 @@ fn to_postgres(ctx: &mut Context) -> ProxiedRelay {
 
 fn to_postgres_with(ctx: &mut Context, settings: &str) -> ProxiedRelay {
     ctx.outbox();
+    proxied(ctx, settings)
+}
+
+/// Starts the relay and the load, once there is an outbox.
+fn proxied(ctx: &mut Context, settings: &str) -> ProxiedRelay {
     let (proxy, url) = ctx.proxy();
     let relay = ctx.streaming(&ctx.config().url(&url).set(settings));
     let load = ctx.load();
@@ -62,8 +67,8 @@ pub(crate) fn postgres_cut(ctx: &mut Context) -> Outcome {
 /// Resets the connection after a random number of bytes: inside a frame and a transaction.
 pub(crate) fn postgres_reset_in_frame(ctx: &mut Context) -> Outcome {
     // The connection of the notes would be hit nearly each time.
-    ctx.notes = false;
-    let link = to_postgres(ctx);
+    ctx.outbox_without_notes();
+    let link = proxied(ctx, SHORT_TIMEOUTS);
     for round in 0..6 {
         let direction = if round % 3 == 2 {
             Direction::ToServer

@@ -18,7 +18,7 @@ fn rollback(ctx: &Context, config: &Config) -> Relay {
     let db = ctx.db();
     let marks = "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'WITH %'";
     eventually(PATIENCE, || db.query(marks, &[]).is_empty());
-    let mut command = command_with("cutover rollback --yes", &config.path, &[]);
+    let mut command = command_with("cutover rollback --yes --no-bookmark", &config.path, &[]);
     Relay::spawn(
         &mut command,
         &ctx.dir.join(format!("rollback-{}.log", unique())),

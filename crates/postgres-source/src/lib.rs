@@ -15,7 +15,8 @@
 //! - `waiting`: the tables whose rows wait in a slot.
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
-//!   as sent, with `sent_keys`: those of the relay's acknowledged records. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
+//!   as sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
+//!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
 //!   which the slot has the row, `dead_letters` the one by which its event was sent.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
@@ -36,6 +37,7 @@ mod partitions;
 mod presets;
 mod prune;
 mod retention;
+mod rollback;
 pub mod script;
 pub mod sections;
 mod sent_keys;
@@ -45,6 +47,7 @@ mod snapshot;
 mod source;
 mod state_file;
 pub mod table_name;
+pub mod unmarked;
 mod waiting;
 
 pub use bookmarks::{
@@ -62,21 +65,25 @@ pub use catalog::{
 pub use confirmed::ConfirmedError;
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
-pub use mark::{MarkError, Marking};
+pub use mark::{MarkError, Marking, SentMarker};
 pub use outbox_table::OutboxTable;
 pub use partitions::Change;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{Evidence, PruneError, Pruning, Unaccounted, age_columns, recent_rows};
 pub use retention::Danger;
+pub use rollback::{EventsWithoutRow, check_events_have_rows};
 pub use sent_rows::account;
 pub use sent_rows::account::AccountSettings;
 pub use sent_rows::compare::NoAccount;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,
-    tells_age, wal_level,
+    tells_age, unmark, wait_for_lock, wal_level,
 };
-pub use snapshot::{Plan as SnapshotPlan, SnapshotProgress, expected_rows};
+pub use snapshot::{
+    Plan as SnapshotPlan, SnapshotProgress, Unread, expected_rows, record as snapshot_record,
+    unread,
+};
 pub use source::{
     CopySource, HeldSlot, Original, PostgresSource, Range, RangeSource, Reading, ResendSource,
     SourceOptions, first_commit,

@@ -1,56 +1,58 @@
-//! Marks confirmed rows as sent, in the column that a polling relay uses (`[source] mark_sent`).
+//! Marks rows as sent, in the column that a polling relay uses (`[source] mark_sent`), by the keys of
+//! rows whose records were acknowledged (docs/adr/0054-mark-first-confirm-then.md).
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
-use walrelay_lsn::{Lsn, RelationId};
-use walrelay_pgoutput::{DecodeError, Insert, Message, Relation, Value, decode};
-use walrelay_relay::{SentRows, Source as _, TableName, WalStream as _};
-use walrelay_walsender::{Error, Frame, Session, SessionKind, quote_ident, quote_literal};
+use tokio::time::Instant;
+use tracing::{info, warn};
+use walrelay_pgoutput::DecodeError;
+use walrelay_relay::{Chain, KeyedTable, SentKeys, SentRows, TableName};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use super::carried::{Carried, CarriedError, Carrier};
-use super::catalog;
 use super::catalog::Selection;
 use super::confirmed::{
-    Change, ConfirmedError, ConfirmedRows, begin_snapshot, count_changed, count_rows, flush_wal,
-    retry, wait_confirmed,
+    ConfirmedError, begin_snapshot, count_changed, count_rows, flush_wal, wait_confirmed,
 };
 use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::error::PostgresError;
+use super::rollback::EventsWithoutRow;
 use super::script;
-use super::sent_keys::MarkByKey;
+use super::sent_keys::{MarkByKey, RowKey};
 use super::snapshot::unsent_condition;
-use super::source::{CopySource, Original};
+use super::unmarked::{self, StoredKey};
 
 /// Memory of the ids of all rows that are not marked: some millions of them.
 const UNMARKED_BYTES: usize = 1 << 30;
-/// Rows marked by one transaction, at most.
-const BATCH: u32 = 2_000;
-/// Delay between two transactions.
-const PAUSE: Duration = Duration::from_millis(20);
-/// `lock_timeout` while the relay runs.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of keys by which one transaction marks rows: some 1,500 rows.
+const BATCH: usize = 128 << 10;
+/// Stored keys whose rows one transaction marks, at most.
+const PAGE: usize = 2_000;
+/// Transactions of one round over the stored keys that may fail.
+const FAILURES: u32 = 40;
+/// The time for which keys are stored without an attempt to mark their rows, after one that failed:
+/// each leaves dead rows.
+const STORING: Duration = Duration::from_secs(10);
+/// Settings of the session while the relay runs. A mark is durable before it counts, and waits for no
+/// standby, which may be this relay.
+const SETTINGS: &[(&str, &str)] = &[
+    ("statement_timeout", "8s"),
+    ("lock_timeout", "1s"),
+    ("synchronous_commit", "local"),
+    // The server takes a table for small beside many keys.
+    ("enable_seqscan", "off"),
+    ("idle_session_timeout", "0"),
+];
 /// `lock_timeout` once the relay has stopped. The server works off the last statement of a relay that
 /// was killed, and nothing else waits for these rows.
-const LOCK_TIMEOUT_STOPPED: Duration = Duration::from_secs(60);
-/// Keys inserted by one statement, at most.
-const KEYS_PER_INSERT: usize = 500;
-/// Keys of rows that are looked for again, at most.
-const LOOKED_FOR: usize = 1_000;
-/// The time that a commit may take from its record to its end, and the interval of the queries.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
-const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The rows that are marked as sent, and the way in which they are marked.
-#[derive(Debug)]
+/// The rows that count as not sent, and the way in which they are marked.
+#[derive(Debug, Clone)]
 pub struct Marking {
-    /// A row is marked only if its slot has confirmed it.
-    pub carrier: Carrier,
-    /// Their rows are not marked.
-    pub dead_letters: DeadLetters,
+    /// The relay's slot.
+    pub slot: String,
     /// The outbox tables.
     pub tables: Vec<TableName>,
     /// Selects the rows that are not marked yet.
@@ -59,33 +61,8 @@ pub struct Marking {
     pub set: String,
     /// The prefix of logical messages that are events.
     pub messages: Option<String>,
-    /// Tables whose rows cannot be marked. They are left alone for the life of this process: each
-    /// attempt would leave dead rows.
-    pub in_vain: RefCell<BTreeSet<TableName>>,
-    /// The keys of rows that the relay saw acknowledged. `None`: there is no relay.
-    pub sent: Option<Arc<SentRows>>,
-    /// While rows are marked that were not noted: the transaction number that was next when they were
-    /// known not to be noted.
-    pub catching_up: Cell<Option<u64>>,
-}
-
-/// The rows of [`Marking::run_stopped`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marked {
-    /// Rows that were marked.
-    pub rows: u64,
-    /// Confirmed rows that stay unmarked, because they have an open dead letter.
-    pub dead_letters: u64,
-}
-
-/// Unconfirmed events that no row holds: the row is deleted, or the event is a logical message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{events} events that are not confirmed have no row: they commit from {} to {}", from.unwrap_or(Lsn::ZERO), to)]
-pub struct EventsWithoutRow {
-    pub events: u64,
-    /// The first and the last commit of a transaction with an unconfirmed event.
-    pub from: Option<Lsn>,
-    pub to: Lsn,
+    /// The table of unmarked rows may be created.
+    pub create: bool,
 }
 
 /// The reason why rows are not marked.
@@ -94,7 +71,7 @@ pub enum MarkError {
     /// The stream that rows are compared with cannot be read.
     #[error(transparent)]
     Postgres(#[from] PostgresError),
-    /// Confirmed rows are not changed.
+    /// The rows are not changed.
     #[error(transparent)]
     Confirmed(#[from] ConfirmedError),
     /// A message of the stream cannot be decoded.
@@ -107,6 +84,25 @@ pub enum MarkError {
     /// Events have no row that could be marked.
     #[error(transparent)]
     WithoutRow(#[from] EventsWithoutRow),
+    /// Sent rows are not visible yet, so they cannot be marked.
+    #[error("{0} rows that were sent cannot be marked yet: their commits are not complete")]
+    Left(u64),
+}
+
+impl MarkError {
+    /// Returns true if the session cannot be used any more, or the server is busy: the attempt may be
+    /// made again.
+    fn may_pass(&self) -> bool {
+        let sql = match self {
+            Self::Postgres(PostgresError::Wal(error))
+            | Self::Confirmed(ConfirmedError::Sql(error)) => error,
+            Self::Postgres(_) => return true,
+            _ => return false,
+        };
+        let passing = ["08", "40", "53", "57P"];
+        sql.sqlstate()
+            .is_none_or(|state| passing.iter().any(|class| state.starts_with(class)))
+    }
 }
 
 impl From<DeadLettersError> for MarkError {
@@ -122,168 +118,111 @@ impl From<Error> for MarkError {
 }
 
 impl Marking {
-    /// Marks rows that a slot at `confirmed` has confirmed, and returns their number: those that the
-    /// relay saw acknowledged, by their keys. Where there are others, such as those of an earlier
-    /// process, also the confirmed rows that the slot carried, until none is left.
-    pub async fn run(&self, session: &mut Session, confirmed: Lsn) -> Result<u64, MarkError> {
+    /// Returns the tables, each with the condition for its unsent rows.
+    async fn conditions(
+        &self,
+        session: &mut Session,
+    ) -> Result<Vec<(TableName, String)>, PostgresError> {
         let mut tables = Vec::new();
         for table in &self.tables {
-            if !self.in_vain.borrow().contains(table) {
-                let unsent = unsent_condition(session, table, &self.selection).await?;
-                tables.push((table.clone(), unsent));
-            }
+            let unsent = unsent_condition(session, table, &self.selection).await?;
+            tables.push((table.clone(), unsent));
         }
-        let mut total = 0;
-        if let Some(sent) = &self.sent {
-            let by_key = MarkByKey {
-                sent,
-                tables: &tables,
-                set: &self.set,
-                lock_timeout: LOCK_TIMEOUT,
+        Ok(tables)
+    }
+
+    /// Connects a session for the marks of a relay that has stopped.
+    pub async fn connect_stopped(&self, info: &ConnInfo) -> Result<Session, Error> {
+        let lock_timeout = LOCK_TIMEOUT.as_millis().to_string();
+        let settings = [
+            ("lock_timeout", lock_timeout.as_str()),
+            ("enable_seqscan", "off"),
+        ];
+        Session::connect(info, SessionKind::Sql, &settings).await
+    }
+
+    /// Marks the stored rows of a slot that no relay reads, and waits for locked ones. Returns their
+    /// number.
+    ///
+    /// # Errors
+    /// Also if not every row that is still unsent is marked.
+    pub async fn work_off_stopped(&self, session: &mut Session) -> Result<u64, MarkError> {
+        if !unmarked::exists(session).await? {
+            return Ok(0);
+        }
+        let tables = self.conditions(session).await?;
+        let by_key = MarkByKey {
+            tables: &tables,
+            set: &self.set,
+            waits: true,
+        };
+        let (mut after, mut rows, mut left) = (0, 0, 0);
+        loop {
+            let page = unmarked::page(session, &self.slot, after, PAGE).await?;
+            let Some(last) = page.last() else {
+                break;
             };
-            total += self.note_in_vain(by_key.run(session, confirmed).await)?;
-            if sent.take_incomplete() {
-                self.catching_up.set(Some(new_transaction(session).await?));
+            after = last.id;
+            let worked = work_off_page(session, &by_key, &page).await?;
+            rows += worked.rows;
+            left += worked.left;
+        }
+        match left {
+            0 => Ok(rows),
+            left => Err(MarkError::Left(left)),
+        }
+    }
+
+    /// Counts the unsent rows of the dead letters that were read.
+    pub async fn dead_letter_rows(
+        &self,
+        session: &mut Session,
+        dead_letters: &DeadLetters,
+    ) -> Result<u64, MarkError> {
+        let mut total = 0;
+        for (table, unsent) in self.conditions(session).await? {
+            if let Some(rows) = dead_letters.rows(&table)? {
+                let table = script::table(&table);
+                let sql =
+                    format!("SELECT count(*) AS rows FROM {table} WHERE (\n{unsent}\n) AND {rows}");
+                total += count_rows(session, &sql).await?;
             }
-        }
-        let mut begun = 0;
-        if self.catching_up.get().is_some() {
-            begun = oldest_in_progress(session).await?;
-        }
-        let mut complete = true;
-        for (table, unsent) in &tables {
-            let (rows, all) = self.catch_up(session, table, unsent).await?;
-            total += rows;
-            complete &= all;
-        }
-        // A transaction that was acknowledged before may have been invisible until it ended.
-        if complete && self.catching_up.get().is_some_and(|since| begun >= since) {
-            self.catching_up.set(None);
         }
         Ok(total)
     }
 
-    /// Marks the table's confirmed rows that the slot carried, if some were not noted. Returns their
-    /// number, and whether none is left.
-    async fn catch_up(
+    /// Marks the unsent rows of the dead letters that were read, on the user's word. Returns their number.
+    pub async fn mark_dead_letters(
         &self,
         session: &mut Session,
-        table: &TableName,
-        unsent: &str,
-    ) -> Result<(u64, bool), MarkError> {
-        if self.sent.is_some() && self.catching_up.get().is_none() {
-            // So that a partition that is new, and a publication that is changed back, are noticed.
-            let carried = self.carrier.carried(session, table).await;
-            if let Err(CarriedError::Not(_)) = &carried {
-                self.catching_up.set(Some(0));
+        dead_letters: &DeadLetters,
+    ) -> Result<u64, MarkError> {
+        let mut total = 0;
+        for (table, unsent) in self.conditions(session).await? {
+            if let Some(rows) = dead_letters.rows(&table)? {
+                let change = format!(
+                    "WITH marked AS (UPDATE {name} SET {set}\n WHERE (\n{unsent}\n) AND {rows} \
+                     RETURNING (\n{unsent}\n) AS unchanged) \
+                     SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM marked",
+                    name = script::table(&table),
+                    set = self.set,
+                );
+                session.query("BEGIN").await?;
+                total += count_changed(session, &change, &table).await?;
+                session.query("COMMIT").await?;
             }
-            carried.map_err(ConfirmedError::from)?;
-            return Ok((0, true));
         }
-        let rows = ConfirmedRows {
-            carrier: &self.carrier,
-            dead_letters: &self.dead_letters,
-            table,
-            condition: unsent,
-            order: "",
-            change: Change::Update(&self.set),
-            batch: BATCH,
-            pause: PAUSE,
-            lock_timeout: LOCK_TIMEOUT,
-        };
-        let (rows, all) = self.note_in_vain(rows.change_all(session, |_| {}).await)?;
-        // The row of a dead letter is marked once that is resolved.
-        Ok((rows, all && self.dead_letters.open() == 0))
-    }
-
-    /// Notes a table whose rows cannot be marked.
-    fn note_in_vain<T>(&self, result: Result<T, ConfirmedError>) -> Result<T, ConfirmedError> {
-        if let Err(ConfirmedError::InVain(table)) = &result {
-            self.in_vain.borrow_mut().insert(table.clone());
-        }
-        result
-    }
-
-    /// Marks the rows that are confirmed in a slot that no relay reads.
-    ///
-    /// One transaction takes its snapshot, then reads the end of the WAL. Rows that the WAL holds
-    /// between the slot's position and this end are not confirmed: their keys are written into
-    /// temporary tables, and all other rows that the snapshot sees are marked. The transaction is
-    /// retried if the relay that was stopped marked some of these rows meanwhile.
-    pub async fn run_stopped(
-        &self,
-        session: &mut Session,
-        original: &Original,
-    ) -> Result<Marked, MarkError> {
-        retry(
-            session,
-            async |session: &mut Session| self.mark_confirmed(session, original).await,
-            |error| {
-                matches!(error, MarkError::Confirmed(error) if error.is_serialization_failure())
-            },
-        )
-        .await
-    }
-
-    async fn mark_confirmed(
-        &self,
-        session: &mut Session,
-        original: &Original,
-    ) -> Result<Marked, MarkError> {
-        let mut conditions = Vec::new();
-        for table in &self.tables {
-            conditions.push(unsent_condition(session, table, &self.selection).await?);
-        }
-        let end = begin_snapshot(session, LOCK_TIMEOUT_STOPPED).await?;
-        let mut carried = Vec::new();
-        for table in &self.tables {
-            let of_table = self.carrier.carried(session, table).await;
-            carried.push(of_table.map_err(ConfirmedError::from)?);
-        }
-        // A walsender sends only flushed WAL. This session cannot flush it, because its transaction
-        // stays open.
-        let mut other = Session::connect(&original.info, SessionKind::Sql, &[]).await?;
-        flush_wal(&mut other).await?;
-        let mut unconfirmed = Vec::new();
-        for (number, table) in self.tables.iter().enumerate() {
-            unconfirmed.push(UnconfirmedKeys::create(session, number, table).await?);
-        }
-        let messages = self.messages.as_deref();
-        let mut gone =
-            collect_unconfirmed(session, original.clone(), end, messages, &mut unconfirmed).await?;
-        for (keys, carried) in unconfirmed.iter().zip(&carried) {
-            gone.events += keys.count_without_row(session, &mut other, carried).await?;
-        }
-        other.close().await;
-        if gone.events > 0 {
-            return Err(gone.into());
-        }
-        self.dead_letters.read().await?;
-        let mut marked = Marked {
-            rows: 0,
-            dead_letters: 0,
-        };
-        for ((condition, keys), carried) in conditions.iter().zip(&unconfirmed).zip(&carried) {
-            if let Some(rows) = self.dead_letters.rows(keys.table)? {
-                let left = keys.count_others(condition, carried, &rows);
-                marked.dead_letters += count_rows(session, &left).await?;
-            }
-            let others = self.dead_letters.others(keys.table)?;
-            let mark = keys.mark_others(condition, &self.set, carried, &others);
-            marked.rows += count_changed(session, &mark, keys.table).await?;
-        }
-        session.query("COMMIT").await?;
-        Ok(marked)
+        Ok(total)
     }
 
     /// Waits until the slot has confirmed everything that is committed now.
     pub async fn wait_confirmed(&self, session: &mut Session) -> Result<(), ConfirmedError> {
         // A new slot has already confirmed the end of an idle WAL, so write to the WAL first.
         flush_wal(session).await?;
-        let position = begin_snapshot(session, LOCK_TIMEOUT).await?;
+        let position = begin_snapshot(session, Duration::from_secs(1)).await?;
         session.query("COMMIT").await?;
         flush_wal(session).await?;
-        wait_confirmed(session, &self.carrier.slots, position).await
+        wait_confirmed(session, std::slice::from_ref(&self.slot), position).await
     }
 
     /// Queries the values of `column`, quoted SQL, in the rows that are not marked.
@@ -318,292 +257,322 @@ impl Marking {
         session: &mut Session,
         what: &str,
     ) -> Result<Vec<String>, PostgresError> {
-        let mut queries = Vec::new();
-        for table in &self.tables {
-            let unsent = unsent_condition(session, table, &self.selection).await?;
+        let conditions = self.conditions(session).await?;
+        let queries = conditions.iter().map(|(table, unsent)| {
             let table = script::table(table);
-            queries.push(format!("SELECT {what} FROM {table} WHERE (\n{unsent}\n)"));
-        }
-        Ok(queries)
-    }
-}
-
-/// Returns the first transaction that may be invisible now.
-async fn oldest_in_progress(session: &mut Session) -> Result<u64, Error> {
-    let sql = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text AS rows";
-    count_rows(session, sql).await
-}
-
-/// Returns a transaction that begins now. A snapshot's `xmax` is not later than the first transaction
-/// whose commit waits for a standby, if all later ones wait, too.
-async fn new_transaction(session: &mut Session) -> Result<u64, Error> {
-    count_rows(
-        session,
-        "SELECT pg_catalog.pg_current_xact_id()::text AS rows",
-    )
-    .await
-}
-
-/// A temporary table with the primary keys of an outbox table's unconfirmed rows.
-struct UnconfirmedKeys<'a> {
-    table: &'a TableName,
-    temporary: String,
-    /// Names of the primary key's columns.
-    key: Vec<String>,
-    /// The table and its partitions, each of which may be published under its own name.
-    relations: Vec<RelationId>,
-    /// The positions of the key's columns in a row, by the relation that the stream announces.
-    positions: HashMap<RelationId, Vec<usize>>,
-    /// The keys that are not stored yet, as rows of `VALUES`.
-    pending: Vec<String>,
-}
-
-impl<'a> UnconfirmedKeys<'a> {
-    /// Creates the temporary table, empty. It is dropped at the end of the transaction.
-    async fn create(
-        session: &mut Session,
-        number: usize,
-        table: &'a TableName,
-    ) -> Result<Self, MarkError> {
-        // Fails if the table does not exist.
-        let relations = relations(session, table).await?;
-        let facts = catalog::table(&session.query(&catalog::table_sql(table)).await?);
-        let key = facts.map(|facts| facts.primary_key).unwrap_or_default();
-        if key.is_empty() {
-            return Err(MarkError::Key(table.clone()));
-        }
-        let temporary = format!("walrelay_unconfirmed_{number}");
-        let columns: Vec<String> = key.iter().map(|name| quote_ident(name)).collect();
-        let create = format!(
-            "CREATE TEMPORARY TABLE {temporary} ON COMMIT DROP AS SELECT {} FROM {} WHERE false",
-            columns.join(", "),
-            script::table(table)
-        );
-        session.query(&create).await?;
-        Ok(Self {
-            table,
-            temporary,
-            key,
-            relations,
-            positions: HashMap::new(),
-            pending: Vec::new(),
-        })
-    }
-
-    /// Finds the key's columns, if the relation is one of this table.
-    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), MarkError> {
-        if !self.relations.contains(&relation.id) {
-            return Ok(());
-        }
-        let names: Vec<&str> = relation.columns().map(|column| column.name).collect();
-        let find = |key: &String| names.iter().position(|name| name == key);
-        let positions: Option<Vec<usize>> = self.key.iter().map(find).collect();
-        let positions = positions.ok_or_else(|| MarkError::Key(self.table.clone()))?;
-        self.positions.insert(relation.id, positions);
-        Ok(())
-    }
-
-    /// Collects the key of an inserted row, if it is one of this table. Returns whether it is.
-    fn insert(&mut self, insert: &Insert<'_>) -> bool {
-        let Some(positions) = self.positions.get(&insert.relation) else {
-            return false;
-        };
-        let values: Vec<Value<'_>> = insert.tuple.values().collect();
-        let key = positions.iter().map(|at| match values.get(*at) {
-            Some(Value::Text(text)) => quote_literal(&String::from_utf8_lossy(text)),
-            _ => "NULL".to_owned(),
+            format!("SELECT {what} FROM {table} WHERE (\n{unsent}\n)")
         });
-        let key: Vec<String> = key.collect();
-        self.pending.push(format!("({})", key.join(", ")));
-        true
+        Ok(queries.collect())
     }
+}
 
-    /// Stores the collected keys if there are `at_least` so many.
-    async fn store(&mut self, session: &mut Session, at_least: usize) -> Result<(), MarkError> {
-        if self.pending.len() < at_least {
-            return Ok(());
+/// Keys of each table's rows.
+type KeysByTable = Vec<(Arc<KeyedTable>, Vec<RowKey>)>;
+
+/// Marks the rows of [`SentRows`] while the relay runs.
+#[derive(Debug)]
+pub struct SentMarker {
+    marking: Marking,
+    sent: Arc<SentRows>,
+    /// Tables whose rows cannot be marked. They are left alone for the life of this process: each
+    /// attempt would leave dead rows.
+    in_vain: BTreeSet<TableName>,
+    /// Keys are stored without an attempt to mark their rows until then.
+    storing_until: Option<Instant>,
+    /// Keys are stored, as far as is known.
+    has_stored: bool,
+    /// Rows that were changed since they were sent, so that they are not marked.
+    changed: u64,
+    /// Rows that stay unmarked although they were sent.
+    dropped: u64,
+}
+
+impl SentMarker {
+    /// Creates a marker, which works off the keys that earlier processes have stored, too.
+    pub fn new(marking: Marking, sent: Arc<SentRows>) -> Self {
+        Self {
+            marking,
+            sent,
+            in_vain: BTreeSet::new(),
+            storing_until: None,
+            has_stored: true,
+            changed: 0,
+            dropped: 0,
         }
-        for chunk in self.pending.chunks(KEYS_PER_INSERT) {
-            let (name, rows) = (&self.temporary, chunk.join(", "));
-            let insert = format!("INSERT INTO {name} VALUES {rows}");
-            session.query(&insert).await?;
-        }
-        self.pending.clear();
-        Ok(())
     }
 
-    /// Writes `WHERE …`: the rows that are carried, fulfil `condition` and are not among these
-    /// keys.
-    fn others(&self, condition: &str, carried: &Carried) -> String {
-        format!(
-            "WHERE (\n{condition}\n){parts} AND NOT EXISTS (SELECT FROM {temporary} AS unconfirmed WHERE {same_key})",
-            parts = carried.condition(),
-            temporary = self.temporary,
-            same_key = self.same_key(),
-        )
+    /// Connects a session for the marks.
+    pub async fn connect(info: &ConnInfo) -> Result<Session, Error> {
+        Session::connect(info, SessionKind::Sql, SETTINGS).await
     }
 
-    /// Writes a query for the number of these rows that are among `rows`, a condition.
-    fn count_others(&self, condition: &str, carried: &Carried, rows: &str) -> String {
-        let others = self.others(condition, carried);
-        format!(
-            "SELECT count(*) AS rows FROM {} {others} AND {rows}",
-            carried.from
-        )
+    /// Returns true if rows are stored that are not marked, as far as is known.
+    pub fn has_stored(&self) -> bool {
+        self.has_stored
     }
 
-    /// Writes a statement that marks these rows, if `and` holds for them. Returns their number as
-    /// `rows`, and of those that fulfil `condition` still as `unchanged`.
-    fn mark_others(&self, condition: &str, set: &str, carried: &Carried, and: &str) -> String {
-        format!(
-            "WITH marked AS (UPDATE {from} SET {set}\n {others}{and} RETURNING (\n{condition}\n) AS unchanged) \
-             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM marked",
-            from = carried.from,
-            others = self.others(condition, carried),
-        )
-    }
-
-    /// Counts these keys without a row.
+    /// Marks the rows that wait for it, and stores the keys of those that cannot be marked now. Returns
+    /// the number of marked rows.
     ///
-    /// A transaction is invisible to the snapshot from its commit record until its commit is
-    /// complete, which takes as long as a flush, or an answer of a synchronous standby. So `other`,
-    /// a session without a transaction, looks for rows that the snapshot does not see.
-    async fn count_without_row(
-        &self,
-        session: &mut Session,
-        other: &mut Session,
-        carried: &Carried,
-    ) -> Result<u64, Error> {
-        let names: Vec<String> = self.key.iter().map(|name| quote_ident(name)).collect();
-        let texts: Vec<String> = names
-            .iter()
-            .map(|name| format!("unconfirmed.{name}::text"))
-            .collect();
-        let missing = format!(
-            "SELECT DISTINCT {} FROM {} AS unconfirmed WHERE NOT EXISTS (SELECT FROM {} WHERE {}) LIMIT {}",
-            texts.join(", "),
-            self.temporary,
-            carried.from,
-            self.same_key(),
-            LOOKED_FOR + 1
-        );
-        let missing: Vec<String> = session
-            .query(&missing)
-            .await?
-            .iter()
-            .map(|row| {
-                let key = (0..names.len()).map(|at| quote_literal(row.get(at).unwrap_or_default()));
-                format!("({})", key.collect::<Vec<_>>().join(", "))
-            })
-            .collect();
-        let count = missing.len() as u64;
-        if missing.is_empty() || missing.len() > LOOKED_FOR {
-            return Ok(count);
+    /// # Errors
+    /// Also if the keys were stored because of it. Otherwise they stay.
+    pub async fn mark_queued(&mut self, session: &mut Session) -> Result<u64, MarkError> {
+        for table in self.sent.take_without_key() {
+            warn!(
+                %table,
+                "rows of this table cannot be marked as sent: its publication carries no primary key, nor another key as \
+                 replica identity"
+            );
         }
-        let found = format!(
-            "SELECT count(*) AS rows FROM {} WHERE ({}) IN ({})",
-            carried.from,
-            names.join(", "),
-            missing.join(", ")
-        );
-        let begun = Instant::now();
+        let tables = self.marking.conditions(session).await?;
+        let (mut rows, mut obstacle) = (0, None);
         loop {
-            let absent = count.saturating_sub(count_rows(other, &found).await?);
-            if absent == 0 || begun.elapsed() > COMMIT_TIMEOUT {
-                return Ok(absent);
-            }
-            sleep(COMMIT_INTERVAL).await;
-        }
-    }
-
-    /// Writes a condition for the table's row of an unconfirmed key. Without an alias of the table:
-    /// a condition beside it may name the table.
-    fn same_key(&self) -> String {
-        let table = script::table(self.table);
-        let names = self.key.iter().map(|name| quote_ident(name));
-        let same: Vec<String> = names
-            .map(|name| format!("unconfirmed.{name} = {table}.{name}"))
-            .collect();
-        same.join(" AND ")
-    }
-}
-
-/// Queries the OIDs of a table and all its partitions.
-async fn relations(session: &mut Session, table: &TableName) -> Result<Vec<RelationId>, MarkError> {
-    let sql = format!(
-        "WITH RECURSIVE tree AS (SELECT {}::pg_catalog.regclass::pg_catalog.oid AS oid UNION \
-         SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.oid \
-         JOIN pg_catalog.pg_class c ON c.oid = t.oid AND c.relkind = 'p') \
-         SELECT oid::int8 FROM tree",
-        quote_literal(&script::table(table))
-    );
-    let rows = session.query(&sql).await?;
-    let oids = rows.iter().filter_map(|row| row.get(0)?.parse().ok());
-    Ok(oids.map(RelationId::new).collect())
-}
-
-/// Reads a copy of the slot up to `end`, and stores the keys of the inserted rows in the temporary
-/// tables. Returns the events that are logical messages.
-async fn collect_unconfirmed(
-    session: &mut Session,
-    original: Original,
-    end: Lsn,
-    messages: Option<&str>,
-    tables: &mut [UnconfirmedKeys<'_>],
-) -> Result<EventsWithoutRow, MarkError> {
-    let name = format!("walrelay_rollback_{:08x}", fastrand::u32(..));
-    let mut stream = CopySource::new(original, &name).open(None).await?.stream;
-    let mut found = EventsWithoutRow {
-        events: 0,
-        from: None,
-        to: Lsn::ZERO,
-    };
-    let mut commit = Lsn::ZERO;
-    'stream: loop {
-        while let Some(frame) = stream.peek()? {
-            match frame {
-                Frame::Keepalive { wal_end, .. } if wal_end >= end => break 'stream,
-                Frame::Keepalive { .. } => {}
-                Frame::XLogData { body, .. } => {
-                    let is_event = match decode(body)? {
-                        Message::Begin(begin) if begin.final_lsn >= end => break 'stream,
-                        Message::Begin(begin) => {
-                            commit = begin.final_lsn;
-                            false
+            let taken = self.sent.take(BATCH);
+            let keys = self.by_table(&taken.keys);
+            let left = if self
+                .storing_until
+                .is_some_and(|until| Instant::now() < until)
+            {
+                keys
+            } else {
+                match self.mark(session, &tables, &keys).await {
+                    Ok((marked, left)) => {
+                        rows += marked;
+                        left
+                    }
+                    Err(error) => {
+                        // If the connection is lost, this fails as well.
+                        let _ = session.query("ROLLBACK").await;
+                        if error.may_pass() {
+                            return Err(error);
                         }
-                        Message::Relation(relation) => {
-                            for keys in &mut *tables {
-                                keys.relation(&relation)?;
-                            }
-                            false
+                        if let MarkError::Confirmed(ConfirmedError::InVain(table)) = &error {
+                            self.in_vain.insert(table.clone());
+                        } else {
+                            self.storing_until = Some(Instant::now() + STORING);
                         }
-                        Message::Insert(insert) => {
-                            let mut tables = tables.iter_mut();
-                            tables.any(|keys| keys.insert(&insert))
-                        }
-                        Message::Logical(message) => {
-                            let is_event =
-                                message.transactional && Some(message.prefix) == messages;
-                            found.events += u64::from(is_event);
-                            is_event
-                        }
-                        _ => false,
-                    };
-                    if is_event {
-                        found.from.get_or_insert(commit);
-                        found.to = commit;
+                        obstacle = Some(error);
+                        continue;
                     }
                 }
+            };
+            self.store(session, &left).await?;
+            let is_last = taken.keys.is_empty();
+            self.sent.settle(&taken);
+            if is_last {
+                break;
             }
-            stream.consume();
         }
-        for keys in &mut *tables {
-            keys.store(session, KEYS_PER_INSERT).await?;
+        obstacle.map_or(Ok(rows), Err)
+    }
+
+    fn by_table(&self, keys: &SentKeys) -> KeysByTable {
+        let mut numbers: Vec<u32> = Vec::new();
+        let mut by_table: KeysByTable = Vec::new();
+        for key in keys.iter() {
+            let known = numbers.iter().position(|number| *number == key.table);
+            let at = known.or_else(|| {
+                by_table.push((self.sent.table(key.table)?, Vec::new()));
+                numbers.push(key.table);
+                Some(numbers.len() - 1)
+            });
+            if let Some((_, keys)) = at.and_then(|at| by_table.get_mut(at)) {
+                keys.push(RowKey::new(&key));
+            }
         }
-        stream.read().await?;
+        by_table
     }
-    for keys in tables {
-        keys.store(session, 1).await?;
+
+    /// Marks rows. Returns their number, and the keys of those that cannot be marked now.
+    async fn mark(
+        &mut self,
+        session: &mut Session,
+        tables: &[(TableName, String)],
+        keys: &KeysByTable,
+    ) -> Result<(u64, KeysByTable), MarkError> {
+        let set = self.marking.set.clone();
+        let by_key = MarkByKey {
+            tables,
+            set: &set,
+            waits: false,
+        };
+        let (mut rows, mut left) = (0, KeysByTable::new());
+        for (table, keys) in keys {
+            if self.in_vain.contains(&table.table) {
+                left.push((Arc::clone(table), keys.clone()));
+                continue;
+            }
+            let marked = by_key.mark(session, table, keys).await?;
+            rows += marked.rows;
+            if marked.without_key {
+                self.drop_keys(
+                    keys.len(),
+                    &format!("table {} has no unique index for their key", table.table),
+                );
+            }
+            self.note_changed(marked.changed);
+            let later = marked.later.iter().filter_map(|at| keys.get(*at).cloned());
+            let later: Vec<RowKey> = later.collect();
+            if !later.is_empty() {
+                left.push((Arc::clone(table), later));
+            }
+        }
+        Ok((rows, left))
     }
-    Ok(found)
+
+    /// Stores keys; drops them if that is not possible, because no position may be held up for ever.
+    async fn store(&mut self, session: &mut Session, keys: &KeysByTable) -> Result<(), MarkError> {
+        for (table, keys) in keys {
+            let (slot, create) = (&self.marking.slot, self.marking.create);
+            match unmarked::store(session, slot, create, table, keys).await {
+                Ok(()) => self.has_stored = true,
+                Err(error) => {
+                    let error = MarkError::from(ConfirmedError::from(error));
+                    if error.may_pass() {
+                        return Err(error);
+                    }
+                    self.drop_keys(keys.len(), &Chain(&error).to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops all keys that wait: no session works, and the position may not be held up for ever.
+    pub fn give_up(&mut self, why: &str) {
+        loop {
+            let taken = self.sent.take(BATCH);
+            let keys = taken.keys.iter().count();
+            self.sent.settle(&taken);
+            if keys == 0 {
+                return;
+            }
+            self.drop_keys(keys, why);
+        }
+    }
+
+    fn drop_keys(&mut self, keys: usize, why: &str) {
+        self.dropped += keys as u64;
+        // Each power of two is logged.
+        if self.dropped.next_power_of_two() != (self.dropped - keys as u64).next_power_of_two() {
+            warn!(
+                rows = self.dropped,
+                error = why,
+                "rows that were sent stay unmarked, because their keys cannot be stored in walrelay_state.unmarked: a \
+                 polling relay would send them again"
+            );
+        }
+    }
+
+    fn note_changed(&mut self, rows: u64) {
+        if rows > 0 && self.changed == 0 {
+            info!(
+                rows,
+                "rows were changed after they were sent: they count as other events, and are not marked"
+            );
+        }
+        self.changed += rows;
+    }
+
+    /// Marks the rows whose keys are stored, as far as that is possible now. Returns their number.
+    pub async fn work_off(&mut self, session: &mut Session) -> Result<u64, MarkError> {
+        if !unmarked::exists(session).await? {
+            self.has_stored = false;
+            return Ok(0);
+        }
+        let tables = self.marking.conditions(session).await?;
+        let set = self.marking.set.clone();
+        let by_key = MarkByKey {
+            tables: &tables,
+            set: &set,
+            waits: false,
+        };
+        let (mut after, mut rows, mut limit, mut failures) = (0, 0, PAGE, 0);
+        let (mut is_any, mut obstacle) = (false, None);
+        loop {
+            let page = unmarked::page(session, &self.marking.slot, after, limit).await?;
+            let Some(last) = page.last().map(|key| key.id) else {
+                break;
+            };
+            is_any = true;
+            let usable = page
+                .iter()
+                .filter(|key| !self.in_vain.contains(&key.table.table));
+            let usable: Vec<&StoredKey> = usable.collect();
+            match work_off_page(session, &by_key, &usable).await {
+                Ok(worked) => {
+                    rows += worked.rows;
+                    self.note_changed(worked.changed);
+                    after = last;
+                    limit = (limit * 4).min(PAGE);
+                }
+                Err(error) => {
+                    let _ = session.query("ROLLBACK").await;
+                    failures += 1;
+                    if error.may_pass() || failures > FAILURES {
+                        return Err(error);
+                    }
+                    if let MarkError::Confirmed(ConfirmedError::InVain(table)) = &error {
+                        self.in_vain.insert(table.clone());
+                    } else if page.len() == 1 {
+                        // The row that fails alone stays, and the others go on.
+                        after = last;
+                    } else {
+                        limit = (page.len() / 8).max(1);
+                    }
+                    obstacle = Some(error);
+                }
+            }
+        }
+        self.has_stored = is_any;
+        obstacle.map_or(Ok(rows), Err)
+    }
+}
+
+/// The result of marking stored rows.
+struct Worked {
+    rows: u64,
+    changed: u64,
+    /// The number of rows that stay.
+    left: u64,
+}
+
+/// Marks stored rows, and deletes the keys of those that need no mark any more.
+async fn work_off_page(
+    session: &mut Session,
+    by_key: &MarkByKey<'_>,
+    page: &[impl std::borrow::Borrow<StoredKey>],
+) -> Result<Worked, MarkError> {
+    let mut by_table: Vec<(&KeyedTable, Vec<u64>, Vec<RowKey>)> = Vec::new();
+    for stored in page.iter().map(std::borrow::Borrow::borrow) {
+        let known = by_table
+            .iter()
+            .position(|(table, ..)| **table == stored.table);
+        let at = known.unwrap_or_else(|| {
+            by_table.push((&stored.table, Vec::new(), Vec::new()));
+            by_table.len() - 1
+        });
+        if let Some((_, ids, keys)) = by_table.get_mut(at) {
+            ids.push(stored.id);
+            keys.push(stored.key.clone());
+        }
+    }
+    let mut worked = Worked {
+        rows: 0,
+        changed: 0,
+        left: 0,
+    };
+    for (table, ids, keys) in by_table {
+        let marked = by_key.mark(session, table, &keys).await?;
+        worked.rows += marked.rows;
+        worked.changed += marked.changed;
+        worked.left += marked.later.len() as u64;
+        let done = ids.iter().enumerate();
+        let done = done
+            .filter(|(at, _)| !marked.later.contains(at))
+            .map(|(_, id)| *id);
+        let done: Vec<u64> = done.collect();
+        unmarked::delete(session, &done).await?;
+    }
+    Ok(worked)
 }

@@ -38,6 +38,37 @@ fn create_publication_in(indent: &str, publication: &str, names: &[TableName]) -
     )
 }
 
+/// Returns SQL that marks a publication: walrelay has created it, and not yet its slot. To be run in the
+/// transaction of [`create_publication`].
+pub fn mark_publication(publication: &str, slot: &str) -> String {
+    format!(
+        "COMMENT ON PUBLICATION {} IS {};",
+        quote_ident(publication),
+        quote_literal(&publication_mark(slot))
+    )
+}
+
+/// Returns SQL that removes the mark of [`mark_publication`].
+pub fn unmark_publication(publication: &str) -> String {
+    format!(
+        "COMMENT ON PUBLICATION {} IS NULL;",
+        quote_ident(publication)
+    )
+}
+
+/// Returns a condition on a row of `pg_publication`: it is marked, and this role may remove the mark.
+pub(crate) fn publication_is_marked(slot: &str) -> String {
+    format!(
+        "(coalesce(pg_catalog.obj_description(pg_publication.oid, 'pg_publication') = {}, false) \
+         AND pg_catalog.pg_has_role(pubowner, 'USAGE'))",
+        quote_literal(&publication_mark(slot))
+    )
+}
+
+fn publication_mark(slot: &str) -> String {
+    format!("walrelay: slot {} is not made yet", quote_ident(slot))
+}
+
 /// Returns SQL that creates or replaces the function `outbox.emit`, which writes an event into the
 /// WAL as a logical message with this prefix.
 pub fn create_emit(prefix: &str) -> String {

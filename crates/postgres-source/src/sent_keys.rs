@@ -1,33 +1,77 @@
-//! Marks rows by their keys: those whose records the relay saw acknowledged, and whose commits the
-//! slot has confirmed (docs/adr/0041-rows-are-marked-by-key.md).
+//! Marks rows by their keys: those whose records the relay saw acknowledged
+//! (docs/adr/0054-mark-first-confirm-then.md).
 //!
-//! Such a row was carried, whatever the publication says now. Each row is found by the columns of a
-//! unique index, compared by their types, and by its `xmin`: a row that was inserted later with the
-//! key of a deleted one is another event. A row that is not found like this, because it was updated,
-//! or inserted inside a savepoint, makes the keys incomplete, so that the catching-up finds it.
+//! Each row is found by the columns of a unique index, compared by their types. It is the row that was
+//! sent if it hashes to the same value as the insert in the log. Any other row of that key is another
+//! event, such as an outbox row that was updated since. The transaction that wrote the row (`xmin`) does
+//! not tell: it may have updated the row after the insert, a savepoint has a number of its own, and a
+//! snapshot does not know it. It decides only if a column that was hashed is gone.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use walrelay_lsn::{Lsn, RelationId, Xid};
-use walrelay_relay::{KeyedTable, SentKey, SentKeys, SentRows, TableName};
+use tokio::time::sleep;
+use walrelay_lsn::Xid;
+use walrelay_relay::{KeyedTable, SentKey, TableName};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
 use super::confirmed::{ConfirmedError, count_changed};
 use super::script;
 
-/// Bytes of keys by which one transaction marks rows: some 2,000 rows.
-const BATCH: usize = 128 << 10;
+/// Attempts to see the commits of all rows, and the delay between two of them.
+const VISIBLE_ATTEMPTS: u32 = 5;
+const VISIBLE_DELAY: Duration = Duration::from_millis(20);
+
+/// A key of a table's row.
+#[derive(Clone)]
+pub(super) struct RowKey {
+    /// The transaction that inserted the row; 0 for a row of a snapshot.
+    pub(super) xid: Xid,
+    /// The row's hash, in hexadecimal digits.
+    pub(super) hash: String,
+    /// The values of the key as text.
+    pub(super) values: Vec<String>,
+}
+
+impl RowKey {
+    /// Copies a key of the queue.
+    pub(super) fn new(key: &SentKey<'_>) -> Self {
+        let values = key.values().map(String::from_utf8_lossy);
+        Self {
+            xid: key.xid,
+            hash: key
+                .hash()
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            values: values.map(Into::into).collect(),
+        }
+    }
+}
 
 /// The way in which rows are marked.
 pub(super) struct MarkByKey<'a> {
-    pub(super) sent: &'a SentRows,
     /// The tables, each with the condition for its unsent rows.
     pub(super) tables: &'a [(TableName, String)],
     /// The SQL assignments of `UPDATE … SET`.
     pub(super) set: &'a str,
-    pub(super) lock_timeout: Duration,
+    /// Locked rows are waited for, up to the session's `lock_timeout`.
+    pub(super) waits: bool,
+}
+
+/// The result of an attempt to mark rows.
+#[derive(Debug, Default)]
+pub(super) struct Marked {
+    /// The number of rows that were marked.
+    pub(super) rows: u64,
+    /// The indexes of the keys whose rows cannot be marked yet: they are locked, or not visible.
+    pub(super) later: Vec<usize>,
+    /// The number of keys whose rows were changed since, so that they are other events.
+    pub(super) changed: u64,
+    /// The rows cannot be told apart: the table is none of the outbox any more, or has no unique index
+    /// for the key.
+    pub(super) without_key: bool,
 }
 
 /// A table whose rows are marked.
@@ -38,99 +82,113 @@ struct Target<'a> {
     from: String,
     /// The columns of the key and the types of their arrays.
     columns: Vec<(String, String)>,
+    /// An SQL condition for a row that is the one that was sent.
+    is_sent: String,
 }
 
 impl MarkByKey<'_> {
-    /// Marks the rows that a slot at `confirmed` has confirmed. Returns their number.
-    ///
-    /// A row that is locked, or whose transaction is not visible yet although the slot has confirmed
-    /// it, is marked by a later call. A row that was marked before is left alone.
-    pub(super) async fn run(
+    /// Marks the rows of these keys. A row that was marked before, or is gone, needs no mark.
+    pub(super) async fn mark(
         &self,
         session: &mut Session,
-        confirmed: Lsn,
-    ) -> Result<u64, ConfirmedError> {
-        let mut marked = 0;
-        // Given back at the end: else they would be taken again at once.
-        let mut left = self.sent.take(Lsn::ZERO, 0);
-        let result = loop {
-            let taken = self.sent.take(confirmed, BATCH);
-            if taken.keys.is_empty() {
-                break Ok(marked);
-            }
-            match self.batch(session, &taken.keys).await {
-                Ok((rows, later)) => {
-                    marked += rows;
-                    left.keys.push(later);
-                }
-                Err(error) => {
-                    // If the connection is lost, this fails as well.
-                    let _ = session.query("ROLLBACK").await;
-                    if is_of_the_keys(&error) {
-                        self.sent.set_incomplete();
-                    } else {
-                        self.sent.give_back(taken);
-                    }
-                    break Err(error);
-                }
-            }
+        keyed: &KeyedTable,
+        keys: &[RowKey],
+    ) -> Result<Marked, ConfirmedError> {
+        let Some(target) = self.target(session, keyed).await? else {
+            return Ok(Marked {
+                without_key: true,
+                ..Marked::default()
+            });
         };
-        self.sent.give_back(left);
-        result
+        let mut attempt = 1;
+        let (later, visible) = loop {
+            // A snapshot of before: what is in progress by it may be invisible to the change.
+            let in_progress = in_progress(session).await?;
+            let is_later = |at: &usize| {
+                keys.get(*at)
+                    .is_some_and(|key| in_progress.contains(key.xid))
+            };
+            let (later, visible): (Vec<usize>, Vec<usize>) = (0..keys.len()).partition(is_later);
+            if later.is_empty() || attempt == VISIBLE_ATTEMPTS {
+                break (later, visible);
+            }
+            attempt += 1;
+            sleep(VISIBLE_DELAY).await;
+        };
+        let mut marked = Marked {
+            later,
+            ..Marked::default()
+        };
+        if !visible.is_empty() {
+            self.mark_visible(session, &target, keys, &visible, &mut marked)
+                .await?;
+        }
+        Ok(marked)
     }
 
-    /// Marks the rows of these keys. Returns their number, and the keys of rows that are left.
-    async fn batch(
+    async fn mark_visible(
         &self,
         session: &mut Session,
-        taken: &[SentKeys],
-    ) -> Result<(u64, SentKeys), ConfirmedError> {
-        let mut later = SentKeys::default();
-        // A snapshot of before: what is in progress by it may be invisible to the change.
-        let in_progress = in_progress(session).await?;
-        let mut by_relation: HashMap<RelationId, Vec<SentKey<'_>>> = HashMap::new();
-        for key in taken.iter().flat_map(SentKeys::iter) {
-            if in_progress.contains(key.xid) {
-                later.push(&key);
+        target: &Target<'_>,
+        keys: &[RowKey],
+        visible: &[usize],
+        marked: &mut Marked,
+    ) -> Result<(), ConfirmedError> {
+        let Target {
+            condition,
+            from,
+            table,
+            ..
+        } = target;
+        let name = script::table(table);
+        let same = target.same_keys(keys, visible);
+        let is_sent = &target.is_sent;
+        // The condition and the assignments are on lines of their own, because they may end in a
+        // comment. The condition may name the table, so there is no alias of it.
+        let change = format!(
+            "WITH batch AS (SELECT {name}.tableoid AS walrelay_part, {name}.ctid AS walrelay_place \
+             FROM {from}, {same} AND (\n{condition}\n) AND {is_sent} FOR UPDATE{skip}), \
+             changed AS (UPDATE {from} SET {set}\n FROM batch \
+             WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
+             RETURNING (\n{condition}\n) AS unchanged) \
+             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM changed",
+            skip = if self.waits { "" } else { " SKIP LOCKED" },
+            set = self.set,
+        );
+        session.query("BEGIN").await?;
+        let rows = count_changed(session, &change, table).await?;
+        session.query("COMMIT").await?;
+        marked.rows = rows;
+        if rows == visible.len() as u64 {
+            return Ok(());
+        }
+        let unsent = format!(
+            "SELECT walrelay_key AS key, {is_sent} AS same FROM {from}, {same} AND (\n{condition}\n)"
+        );
+        let unsent = session.query(&unsent).await?;
+        for row in unsent.iter() {
+            let key = parsed::<usize>(&row, "key").and_then(|key| visible.get(key.checked_sub(1)?));
+            if is_true(&row, "same") {
+                marked.later.extend(key);
             } else {
-                by_relation.entry(key.relation).or_default().push(key);
+                marked.changed += 1;
             }
         }
-        let mut marked = 0;
-        for (relation, keys) in by_relation {
-            let Some(keyed) = self.sent.table(relation) else {
-                continue;
-            };
-            let Some(target) = self.target(session, relation, &keyed).await? else {
-                continue;
-            };
-            let (rows, left) = self.mark(session, &target, &keys).await?;
-            marked += rows;
-            for key in left.iter().filter_map(|at| keys.get(*at)) {
-                later.push(key);
-            }
-        }
-        Ok((marked, later))
+        Ok(())
     }
 
-    /// Returns the table of a relation; `None` if it is none of the tables any more, or its key is
+    /// Returns the table of the keys; `None` if it is none of the tables any more, or its key is
     /// none.
     async fn target(
         &self,
         session: &mut Session,
-        relation: RelationId,
         keyed: &KeyedTable,
     ) -> Result<Option<Target<'_>>, Error> {
         let mut tables = self.tables.iter();
         let Some((table, condition)) = tables.find(|(table, _)| *table == keyed.table) else {
             return Ok(None);
         };
-        let names: Vec<String> = keyed
-            .columns
-            .iter()
-            .map(|name| quote_literal(name))
-            .collect();
-        let names = format!("ARRAY[{}]::text[]", names.join(", "));
+        let names = names(&keyed.columns);
         // A row is known by the key only if no other row of the whole table can have it.
         let sql = format!(
             "SELECT c.relkind = 'p' AS partitioned, pg_catalog.format_type(a.atttypid, -1) || '[]' AS type, \
@@ -140,10 +198,10 @@ impl MarkByKey<'_> {
                JOIN pg_catalog.pg_attribute b ON b.attrelid = c.oid AND b.attnum = k.number \
                WHERE b.attname::text <> ALL ({names}) OR NOT b.attnotnull)) AS is_unique \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
-             AND a.attname::text = ANY ({names}) WHERE c.oid = pg_catalog.to_regclass({table}) \
+             AND a.attnum > 0 AND NOT a.attisdropped WHERE c.oid = pg_catalog.to_regclass({table}) \
              AND (c.oid = {relation} OR {relation} IN (SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))",
             table = quote_literal(&script::table(table)),
-            relation = relation.get(),
+            relation = keyed.relation.get(),
         );
         let found = session.query(&sql).await?;
         let types: HashMap<String, String> = found
@@ -157,8 +215,6 @@ impl MarkByKey<'_> {
         let columns: Option<Vec<_>> = columns.collect();
         let row = found.first().filter(|row| is_true(row, "is_unique"));
         let (Some(columns), Some(row)) = (columns, row) else {
-            // The rows may still be confirmed ones of the table.
-            self.sent.set_incomplete();
             return Ok(None);
         };
         let only = if is_true(&row, "partitioned") {
@@ -166,143 +222,102 @@ impl MarkByKey<'_> {
         } else {
             "ONLY "
         };
+        let name = script::table(table);
         Ok(Some(Target {
             condition,
             table,
-            from: format!("{only}{}", script::table(table)),
+            from: format!("{only}{name}"),
             columns,
+            is_sent: is_sent(&name, &keyed.row_columns, &types),
         }))
     }
+}
 
-    /// Marks the table's rows of these keys. Returns their number, and the indexes of the keys whose
-    /// rows are still unsent.
-    async fn mark(
-        &self,
-        session: &mut Session,
-        target: &Target<'_>,
-        keys: &[SentKey<'_>],
-    ) -> Result<(u64, BTreeSet<usize>), ConfirmedError> {
-        let Target {
-            condition,
-            from,
-            columns,
-            table,
-        } = target;
-        let begin = [
-            "BEGIN".to_owned(),
-            format!(
-                "SET LOCAL lock_timeout = {}",
-                self.lock_timeout.as_millis().max(1)
-            ),
-        ];
-        session.query_all(&begin).await?;
-        let name = script::table(table);
-        let arrays = arrays(columns, keys);
-        let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
-        let names = names.join(", ");
+impl Target<'_> {
+    /// Writes the keys at these indexes as an item of `FROM`, and `WHERE …`: the table's rows of these
+    /// keys. The item has the columns `walrelay_xid`, `walrelay_hash` and `walrelay_key`, a number from
+    /// 1 on.
+    fn same_keys(&self, keys: &[RowKey], indexes: &[usize]) -> String {
+        let keys: Vec<&RowKey> = indexes.iter().filter_map(|at| keys.get(*at)).collect();
+        let arrays = self.columns.iter().enumerate().map(|(column, (_, of))| {
+            let values = keys
+                .iter()
+                .map(|key| key.values.get(column).map_or("", String::as_str));
+            format!("{}::{of}", quote_literal(&array(values)))
+        });
+        let arrays: Vec<String> = arrays.collect();
         // The function of several arrays has no name that a schema could qualify.
-        let unnested: Vec<String> = arrays
+        let unnested = arrays
             .iter()
-            .map(|array| format!("pg_catalog.unnest({array})"))
-            .collect();
-        let unnested = unnested.join(", ");
-        let xids = xids(keys);
-        let mut same = format!(
-            "({names}, xmin::text) IN (SELECT * FROM ROWS FROM ({unnested}, {xids}) AS keys)"
-        );
-        if let [array] = arrays.as_slice() {
-            same = format!("{names} = ANY ({array}) AND {same}");
-        } else {
-            // The server takes the table for small beside so many keys.
-            session.query("SET LOCAL enable_seqscan = off").await?;
+            .map(|array| format!("pg_catalog.unnest({array})"));
+        let unnested: Vec<String> = unnested.collect();
+        let xids: Vec<String> = keys.iter().map(|key| key.xid.to_string()).collect();
+        let hashes = array(keys.iter().map(|key| key.hash.as_str()));
+        let numbered = (1..=arrays.len()).map(|at| format!("walrelay_{at}"));
+        let numbered: Vec<String> = numbered.collect();
+        let name = script::table(self.table);
+        let joined = self.columns.iter().zip(&numbered);
+        let joined = joined.map(|((column, _), number)| format!("{name}.{column} = {number}"));
+        let mut joined: Vec<String> = joined.collect();
+        // The server estimates few rows by it, so that it uses the index.
+        if let ([array], [(column, _)]) = (arrays.as_slice(), self.columns.as_slice()) {
+            joined.push(format!("{name}.{column} = ANY ({array})"));
         }
-        // The condition and the assignments are on lines of their own, because they may end in a
-        // comment. The condition may name the table, so there is no alias of it.
-        let change = format!(
-            "WITH batch AS (SELECT tableoid AS walrelay_part, ctid AS walrelay_place FROM {from} \
-             WHERE (\n{condition}\n) AND {same} FOR UPDATE SKIP LOCKED), changed AS (UPDATE {from} SET {set}\n FROM batch \
-             WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
-             RETURNING (\n{condition}\n) AS unchanged) \
-             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM changed",
-            set = self.set,
-        );
-        let marked = count_changed(session, &change, table).await?;
-        session.query("COMMIT").await?;
-        if marked == keys.len() as u64 {
-            return Ok((marked, BTreeSet::new()));
-        }
-        let numbered: Vec<String> = (1..=columns.len())
-            .map(|at| format!("walrelay_{at}"))
-            .collect();
-        let joined = columns.iter().zip(&numbered);
-        let joined: Vec<String> = joined
-            .map(|((column, _), number)| format!("{name}.{column} = {number}"))
-            .collect();
-        let rows = format!(
-            "SELECT walrelay_key AS key, (\n{condition}\n) AS unsent, {name}.xmin::text = walrelay_xid AS same \
-             FROM {from}, ROWS FROM ({unnested}, {xids}) WITH ORDINALITY \
-             AS keys({}, walrelay_xid, walrelay_key) WHERE {}",
+        format!(
+            "ROWS FROM ({}, pg_catalog.unnest('{{{}}}'::text[]), pg_catalog.unnest('{hashes}'::text[])) \
+             WITH ORDINALITY AS keys({}, walrelay_xid, walrelay_hash, walrelay_key) WHERE {}",
+            unnested.join(", "),
+            xids.join(","),
             numbered.join(", "),
             joined.join(" AND "),
-        );
-        let rows = session.query(&rows).await?;
-        let mut left = BTreeSet::new();
-        for row in rows.iter() {
-            if !is_true(&row, "unsent") {
-                continue;
-            }
-            if is_true(&row, "same") {
-                let key = parsed::<usize>(&row, "key").and_then(|key| key.checked_sub(1));
-                left.extend(key);
-            } else {
-                self.sent.set_incomplete();
-            }
-        }
-        // Keys without a row: it was deleted, has another key now, or is not visible yet.
-        if rows.len() < keys.len() {
-            self.sent.set_incomplete();
-        }
-        Ok((marked, left))
+        )
     }
 }
 
-/// Returns the keys as SQL arrays, one for each column.
-fn arrays(columns: &[(String, String)], keys: &[SentKey<'_>]) -> Vec<String> {
-    let mut arrays = vec![String::from("{"); columns.len()];
-    for (number, key) in keys.iter().enumerate() {
-        for (array, value) in arrays.iter_mut().zip(key.values()) {
-            array.push_str(if number == 0 { "\"" } else { ",\"" });
-            for char in String::from_utf8_lossy(value).chars() {
-                if matches!(char, '"' | '\\') {
-                    array.push('\\');
-                }
-                array.push(char);
-            }
-            array.push('"');
-        }
+/// Writes a condition for a row of the table `name`: it has the hash of a key, see [`SentKey::hash`].
+fn is_sent(name: &str, columns: &[String], types: &HashMap<String, String>) -> String {
+    if columns.iter().any(|column| !types.contains_key(column)) {
+        return format!("{name}.xmin::text = walrelay_xid");
     }
-    let types = columns.iter().map(|(_, array)| array);
-    arrays
-        .iter()
-        .zip(types)
-        .map(|(array, of)| format!("{}::{of}", quote_literal(&format!("{array}}}"))))
-        .collect()
+    let values = columns.iter().map(|column| {
+        let column = format!("{name}.{}", quote_ident(column));
+        // As pgoutput sends the column: by its type's output function.
+        let text = format!("pg_catalog.convert_to(pg_catalog.format('%s', {column}), 'UTF8')");
+        // A record of NULLs is NULL by IS NULL, too.
+        format!(
+            "CASE WHEN pg_catalog.num_nulls({column}) = 1 THEN '\\x6e'::bytea \
+             ELSE pg_catalog.convert_to('t' || pg_catalog.length({text}) || ':', 'UTF8') || {text} END"
+        )
+    });
+    let values: Vec<String> = values.collect();
+    format!(
+        "pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256({}), 1, {}), 'hex') = walrelay_hash",
+        values.join(" || "),
+        walrelay_relay::HASH_BYTES
+    )
 }
 
-/// Returns the transactions of the keys, as an SQL function of texts.
-fn xids(keys: &[SentKey<'_>]) -> String {
-    let xids: Vec<String> = keys.iter().map(|key| key.xid.to_string()).collect();
-    format!("pg_catalog.unnest('{{{}}}'::text[])", xids.join(","))
+/// Writes an array of names.
+fn names(columns: &[String]) -> String {
+    let names: Vec<String> = columns.iter().map(|name| quote_literal(name)).collect();
+    format!("ARRAY[{}]::text[]", names.join(", "))
 }
 
-/// Returns true if the server refuses the keys themselves, so that they would be refused again: a column was
-/// dropped, or has another type.
-fn is_of_the_keys(error: &ConfirmedError) -> bool {
-    let ConfirmedError::Sql(error) = error else {
-        return matches!(error, ConfirmedError::InVain(_));
-    };
-    let state = error.sqlstate().unwrap_or_default();
-    state.starts_with("22") || matches!(state, "42703" | "42804" | "42883" | "42704")
+/// Writes the text of an array of texts.
+pub(super) fn array<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    let mut array = String::from("{");
+    for (number, value) in values.enumerate() {
+        array.push_str(if number == 0 { "\"" } else { ",\"" });
+        for char in value.chars() {
+            if matches!(char, '"' | '\\') {
+                array.push('\\');
+            }
+            array.push(char);
+        }
+        array.push('"');
+    }
+    array.push('}');
+    array
 }
 
 /// Transactions that may be invisible. A transaction is, from its commit record until its commit is
@@ -316,8 +331,9 @@ struct InProgress {
 
 impl InProgress {
     fn contains(&self, xid: Xid) -> bool {
-        // Transaction ids wrap around.
-        xid.get().wrapping_sub(self.from.get()) < 1 << 31 || self.xids.contains(&xid)
+        // A snapshot has seen its rows. Transaction ids wrap around.
+        xid.get() != 0
+            && (xid.get().wrapping_sub(self.from.get()) < 1 << 31 || self.xids.contains(&xid))
     }
 }
 

@@ -68,5 +68,5 @@ pub use pipeline::error::{Chain, PipelineError};
 pub use pipeline::measuring;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart};
-pub use sent_rows::{KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
+pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
 pub use table::TableName;

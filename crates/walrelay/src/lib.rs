@@ -25,6 +25,7 @@ pub mod config;
 mod dead_letter_watch;
 mod failures;
 mod json;
+mod mark_worker;
 mod rolling;
 mod row_worker;
 mod sinks;

@@ -43,6 +43,25 @@ fn of_the_slot() {
     broken(prepared, item, &words);
     case.db.batch(ADVANCE);
 
+    // Something else moved the slot; or this role may note no position.
+    let item = "postgres/slot-position";
+    case.check().passes(item, &[]);
+    let noted = "CREATE SCHEMA walrelay_state; CREATE SEQUENCE walrelay_state.\"position:walrelay\"; \
+                 SELECT setval('walrelay_state.\"position:walrelay\"', 1)";
+    case.db.batch(noted);
+    let checked = case.check();
+    checked.fails(
+        item,
+        &["[slot-passed-over]", "from 0/1 to ", "--accept-gap"],
+    );
+    checked.ends(78);
+    case.db.batch("DROP SCHEMA walrelay_state CASCADE");
+    case.db
+        .batch("CREATE ROLE least LOGIN REPLICATION PASSWORD 'hunter2'");
+    let url = case.rig.url_as("least", "hunter2", "postgres");
+    let config = case.rig.config_with(&url, "");
+    Checked::run(&config, &WITHOUT_KAFKA).warns(item, &["walrelay init --role least"]);
+
     // The slot is gone although a relay was set up here.
     case.db.batch("SELECT pg_drop_replication_slot('walrelay')");
     let checked = case.check();

@@ -61,7 +61,9 @@ fn test_role(major: u32) {
     rig.finish(relay).assert_counts(10, 0);
 
     // Errors name a missing privilege, and none that the role has.
-    db.batch("SELECT pg_drop_replication_slot('walrelay'); DROP PUBLICATION walrelay");
+    db.batch(
+        "SELECT pg_drop_replication_slot('walrelay'); DROP PUBLICATION walrelay; DROP SCHEMA walrelay_state CASCADE",
+    );
     let refused = |words: &str| {
         let output = output_with("run", &config, &[]);
         refused(&output, "privilege", 77, &[words])

@@ -1,13 +1,14 @@
 //! The note of a slot's position: a sequence of the database, which is set to each position before the
-//! slot confirms it. So a slot beyond it was moved, or made anew, by something else than a relay.
+//! slot confirms it. So a slot beyond it was moved, or recreated, by something else than a relay. A second
+//! sequence tells the cluster of the position: a note that was restored elsewhere shows nothing.
 //!
 //! A sequence, because `setval` leaves no dead row, is no change of a published table, and is durable
 //! when its transaction is committed.
 
 use walrelay_lsn::Lsn;
-use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Ancestor, Error, Session, quote_ident, quote_literal};
 
-use crate::catalog::row::parsed;
+use crate::catalog::row::{is_true, parsed};
 
 /// Bytes of WAL without an event up to which a position is neither noted nor confirmed, once the
 /// server is idle. Each note is WAL, and the server writes records of its own after it: without this
@@ -27,56 +28,224 @@ fn name(slot: &str) -> String {
     }
 }
 
+/// Returns the name of the sequence that holds the system identifier of the cluster whose log has the
+/// noted position. `None` if the name would be too long: then every note counts as this cluster's.
+fn system_name(slot: &str) -> Option<String> {
+    Some(format!("system:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
+}
+
 /// Returns the quoted name with its schema.
-fn quoted(slot: &str) -> String {
-    format!("walrelay_state.{}", quote_ident(&name(slot)))
+fn quoted(name: &str) -> String {
+    format!("walrelay_state.{}", quote_ident(name))
 }
 
-/// Returns SQL that creates the sequence, which everybody may read, in the schema of
-/// the record. `role`: the relay's role, if another one creates it.
+/// Returns SQL that creates the sequences, which every role may read, and their schema. `role`: the
+/// relay's role, if another one creates them.
 pub fn create_sql(slot: &str, role: Option<&str>) -> String {
-    let sequence = quoted(slot);
-    let create = format!(
-        "CREATE SEQUENCE IF NOT EXISTS {sequence}; -- what the slot has confirmed at most\n\
-         GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"
-    );
-    let grant = role.map(|role| {
-        format!(
-            "\nGRANT UPDATE ON SEQUENCE {sequence} TO {};",
-            quote_ident(role)
-        )
+    let position = (name(slot), "; -- what the slot has confirmed at most");
+    let system = system_name(slot).map(|name| {
+        let signed = " MINVALUE -9223372036854775808; -- the cluster of that position";
+        (name, signed)
     });
-    create + &grant.unwrap_or_default()
+    let mut lines = vec![
+        "CREATE SCHEMA IF NOT EXISTS walrelay_state;".to_owned(),
+        "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),
+    ];
+    for (name, rest) in [position].into_iter().chain(system) {
+        let sequence = quoted(&name);
+        lines.push(format!("CREATE SEQUENCE IF NOT EXISTS {sequence}{rest}"));
+        lines.push(format!("GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"));
+        let role = role.map(quote_ident);
+        lines.extend(role.map(|role| format!("GRANT UPDATE ON SEQUENCE {sequence} TO {role};")));
+    }
+    lines.join("\n")
 }
 
-/// Checks whether the sequence exists, and this role has a privilege for it.
-pub(super) async fn may(session: &mut Session, slot: &str, privilege: &str) -> Result<bool, Error> {
+/// The right of this role to write the note of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It may write the sequence.
+    Write,
+    /// It may create the sequence.
+    Create,
+    /// Neither, or the server is a standby.
+    None,
+}
+
+/// The note of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Noted {
+    /// The position; `None`: none is noted, or this role may not read it.
+    pub position: Option<Lsn>,
+    /// The system identifier of the cluster of that position; `None` if it is not known.
+    pub system: Option<u64>,
+    /// The right of this role to write it.
+    pub access: Access,
+}
+
+/// A slot's position, compared with its note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The slot is not beyond the note, or the note shows nothing.
+    Continues,
+    /// The note is a position in the log of another cluster.
+    OtherCluster,
+    /// A standby was promoted that had the slot's position, and not yet the note, which follows that
+    /// position in the log.
+    Promoted {
+        /// The noted position.
+        from: Lsn,
+    },
+    /// The slot is beyond the note.
+    PassedOver {
+        /// The noted position.
+        from: Lsn,
+    },
+}
+
+impl Noted {
+    /// Reads the note of a slot. `create`: missing objects may be created.
+    pub async fn find(session: &mut Session, slot: &str, create: bool) -> Result<Self, Error> {
+        let position = read(session, slot).await?;
+        let system = match system_name(slot) {
+            Some(name) => read_sequence(session, &name).await?,
+            None => None,
+        };
+        let access = if may(session, slot, "UPDATE").await? {
+            Access::Write
+        } else if create && may_create(session, slot).await? {
+            Access::Create
+        } else {
+            Access::None
+        };
+        Ok(Self {
+            position,
+            system: system.map(i64::cast_unsigned),
+            access,
+        })
+    }
+
+    /// Returns the noted position, unless it is in the log of another cluster.
+    pub fn position_in(&self, system: &str) -> Option<Lsn> {
+        self.position.filter(|_| !self.is_of_other(system))
+    }
+
+    fn is_of_other(&self, system: &str) -> bool {
+        self.system.is_some_and(|noted| noted.to_string() != system)
+    }
+
+    /// Compares the position of the slot with the note, on a cluster with this system identifier whose
+    /// timeline has these ancestors, oldest first.
+    ///
+    /// A note that this role may not write shows nothing: its relay confirms positions without notes.
+    pub fn compare(&self, slot: Lsn, system: &str, ancestors: &[Ancestor]) -> Standing {
+        let Some(from) = self.position.filter(|_| self.access == Access::Write) else {
+            return Standing::Continues;
+        };
+        if self.is_of_other(system) {
+            return Standing::OtherCluster;
+        }
+        if slot <= from {
+            return Standing::Continues;
+        }
+        // The timeline on which the noted position is.
+        match ancestors.iter().find(|ancestor| from < ancestor.ended) {
+            Some(ancestor) if slot <= ancestor.ended => Standing::Promoted { from },
+            _ => Standing::PassedOver { from },
+        }
+    }
+}
+
+/// Checks whether a sequence exists, and this role has a privilege for it.
+async fn may_use(session: &mut Session, name: &str, privilege: &str) -> Result<bool, Error> {
     let sql = format!(
         "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE n.nspname = 'walrelay_state' AND c.relname = {} AND c.relkind = 'S' \
          AND NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
          AND pg_catalog.has_sequence_privilege(c.oid, {})",
-        quote_literal(&name(slot)),
+        quote_literal(name),
         quote_literal(privilege)
     );
     Ok(!session.query(&sql).await?.is_empty())
 }
 
+/// Checks whether the sequence exists, and this role has a privilege for it.
+pub(super) async fn may(session: &mut Session, slot: &str, privilege: &str) -> Result<bool, Error> {
+    may_use(session, &name(slot), privilege).await
+}
+
+/// Checks whether the sequence is missing, and this role may create it.
+async fn may_create(session: &mut Session, slot: &str) -> Result<bool, Error> {
+    // CREATE SCHEMA IF NOT EXISTS needs the privilege for the database also if the schema exists.
+    let sql = format!(
+        "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE') \
+         AND NOT pg_catalog.pg_is_in_recovery() \
+         AND coalesce((SELECT pg_catalog.has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace \
+          WHERE nspname = 'walrelay_state'), true) \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+          WHERE n.nspname = 'walrelay_state' AND c.relname = {}) AS may",
+        quote_literal(&name(slot))
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().is_some_and(|row| is_true(&row, "may")))
+}
+
+/// Creates the sequences that are missing, for the relay's role if one is named. Returns whether the
+/// sequence of the position was created. A role that may write it only now has confirmed positions without
+/// notes, so what was noted before is forgotten.
+pub async fn grant(session: &mut Session, slot: &str, role: Option<&str>) -> Result<bool, Error> {
+    let sequence = quote_literal(&quoted(&name(slot)));
+    let role_name = quote_literal(role.unwrap_or_default());
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {role_name} AND NOT \
+          pg_catalog.has_sequence_privilege(oid, c.oid, 'UPDATE')) AS new_to_role \
+         FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({sequence})"
+    );
+    let rows = session.query(&sql).await?;
+    let new_to_role = rows.first().is_some_and(|row| is_true(&row, "new_to_role"));
+    session.query(&create_sql(slot, role)).await?;
+    if new_to_role {
+        forget(session, slot).await?;
+    }
+    Ok(rows.is_empty())
+}
+
+/// Reads the value of a sequence; `None` if it has none, or this role may not read it.
+async fn read_sequence(session: &mut Session, name: &str) -> Result<Option<i64>, Error> {
+    if !may_use(session, name, "SELECT").await? {
+        return Ok(None);
+    }
+    let sql = format!("SELECT last_value FROM {} WHERE is_called", quoted(name));
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| parsed(&row, "last_value")))
+}
+
 /// Reads the noted position, also within a transaction whose snapshot is older. `None`: nothing is
 /// noted, or this role may not read it.
 pub(crate) async fn read(session: &mut Session, slot: &str) -> Result<Option<Lsn>, Error> {
-    if !may(session, slot, "SELECT").await? {
-        return Ok(None);
-    }
-    let sql = format!("SELECT last_value FROM {} WHERE is_called", quoted(slot));
-    let rows = session.query(&sql).await?;
-    let position = rows.first().and_then(|row| parsed(&row, "last_value"));
-    Ok(position.map(Lsn::new))
+    let position = read_sequence(session, &name(slot)).await?;
+    Ok(position.map(|position| Lsn::new(position.cast_unsigned())))
 }
 
-/// Creates the sequence.
-pub(crate) async fn create(session: &mut Session, slot: &str) -> Result<(), Error> {
-    session.query(&create_sql(slot, None)).await?;
+/// Notes of which cluster the noted position is, if there is a sequence for that which this role may
+/// write.
+pub(crate) async fn set_system(
+    session: &mut Session,
+    slot: &str,
+    system: &str,
+) -> Result<(), Error> {
+    let Some((name, system)) = system_name(slot).zip(system.parse::<u64>().ok()) else {
+        return Ok(());
+    };
+    let system = system.cast_signed();
+    if may_use(session, &name, "UPDATE").await? {
+        let sequence = quoted(&name);
+        let sql = format!(
+            "SELECT pg_catalog.setval({}, {system}) FROM {sequence} WHERE NOT is_called OR last_value <> {system}",
+            quote_literal(&sequence)
+        );
+        session.query(&sql).await?;
+    }
     Ok(())
 }
 
@@ -88,7 +257,7 @@ pub(crate) async fn replace(
     before: Option<Lsn>,
     position: Lsn,
 ) -> Result<bool, Error> {
-    let sequence = quoted(slot);
+    let sequence = quoted(&name(slot));
     let unchanged = match before {
         Some(before) => format!("is_called AND last_value = {}", before.get()),
         None => "NOT is_called".to_owned(),
@@ -104,7 +273,7 @@ pub(crate) async fn replace(
 /// Notes a position that is to be confirmed. A higher one stays: another relay, which has the slot by
 /// now, has noted it.
 pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> Result<(), Error> {
-    let sequence = quoted(slot);
+    let sequence = quoted(&name(slot));
     let sql = format!(
         "SELECT pg_catalog.setval({}, greatest({}, CASE WHEN is_called THEN last_value END)) FROM {sequence}",
         quote_literal(&sequence),
@@ -114,13 +283,11 @@ pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> R
     Ok(())
 }
 
-/// Forgets what is noted of a slot, if there is a sequence: the slot is made anew.
-///
-/// # Errors
-/// Also if this role may not change the sequence: its position would be taken for the new slot's.
-pub(super) async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    if read(session, slot).await?.is_some() {
-        let sequence = quote_literal(&quoted(slot));
+/// Forgets what is noted of a slot, if this role may write it. A note that stays is before the position
+/// of each later slot of this name, so it hides no move.
+pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
+    if may(session, slot, "UPDATE").await? {
+        let sequence = quote_literal(&quoted(&name(slot)));
         let sql = format!("SELECT pg_catalog.setval({sequence}, 1, false)");
         session.query(&sql).await?;
     }
@@ -142,5 +309,53 @@ mod tests {
         assert_eq!(name(&short), format!("position:{short}"));
         assert_eq!(name(&format!("{short}s")), format!("{short}s"));
         assert_eq!(name(&long), long);
+        assert_eq!(system_name("carried").as_deref(), Some("system:carried"));
+        assert_eq!(system_name(&long), None);
+    }
+
+    fn noted(position: Option<u64>, system: Option<u64>, access: Access) -> Noted {
+        Noted {
+            position: position.map(Lsn::new),
+            system,
+            access,
+        }
+    }
+
+    #[test]
+    fn a_slot_beyond_its_note_was_moved_unless_a_promotion_explains_it() {
+        let from = Lsn::new(100);
+        let ancestors = [(1, 90), (2, 120), (3, 150)].map(|(timeline, ended)| Ancestor {
+            timeline,
+            ended: Lsn::new(ended),
+        });
+        let (promoted, passed_over) = (Standing::Promoted { from }, Standing::PassedOver { from });
+        let note = noted(Some(100), Some(7), Access::Write);
+        for (slot, ancestors, expected) in [
+            (90, &[][..], Standing::Continues),
+            (100, &[], Standing::Continues),
+            (101, &[], passed_over),
+            // The note is on timeline 2, which ended at 120.
+            (120, &ancestors, promoted),
+            (121, &ancestors, passed_over),
+            (160, &ancestors, passed_over),
+            (101, &ancestors[..1], passed_over),
+        ] {
+            let found = note.compare(Lsn::new(slot), "7", ancestors);
+            assert_eq!(found, expected, "{slot} {ancestors:?}");
+        }
+        for (note, expected) in [
+            (noted(Some(100), None, Access::Write), passed_over),
+            (
+                noted(Some(100), Some(8), Access::Write),
+                Standing::OtherCluster,
+            ),
+            (noted(None, Some(7), Access::Write), Standing::Continues),
+            (noted(None, None, Access::Create), Standing::Continues),
+            (noted(Some(100), Some(7), Access::None), Standing::Continues),
+        ] {
+            assert_eq!(note.compare(Lsn::new(200), "7", &[]), expected, "{note:?}");
+        }
+        assert_eq!(note.position_in("7"), Some(from));
+        assert_eq!(note.position_in("8"), None);
     }
 }

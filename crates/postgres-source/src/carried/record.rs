@@ -145,24 +145,33 @@ pub(super) async fn compare(
     Ok(state.map(Doubt::from_state))
 }
 
-/// Forgets what was recorded of a slot: it is made anew.
+/// Forgets what was recorded of a slot, and the note of its position: the slot is dropped, or about to be
+/// created.
 ///
 /// # Errors
 /// Also if the slot is recorded and this role may not delete that: what is recorded would be taken
 /// for the new slot's.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    change(session, slot, &format!("DELETE FROM {TABLE}")).await?;
+    delete(session, slot).await?;
     noted::forget(session, slot).await
 }
 
+/// Deletes what was recorded of a slot, also within the transaction that drops it. The note of its position
+/// stays: a rollback would not restore it.
+///
+/// # Errors
+/// As those of [`forget`].
+pub async fn delete(session: &mut Session, slot: &str) -> Result<(), Error> {
+    change(session, slot, &format!("DELETE FROM {TABLE}")).await
+}
+
 /// Records that the slot passes over rows: nothing of it counts as carried until the user accepts
-/// it.
+/// it. To be called before the slot passes over them.
 ///
 /// # Errors
 /// Also if the slot is recorded and this role may not change that.
 pub async fn gap(session: &mut Session, slot: &str) -> Result<(), Error> {
-    change(session, slot, &format!("UPDATE {TABLE} SET state = 'gap'")).await?;
-    noted::forget(session, slot).await
+    change(session, slot, &format!("UPDATE {TABLE} SET state = 'gap'")).await
 }
 
 /// Records that the slot has passed over rows of these tables, unless a gap is recorded already.
@@ -236,13 +245,11 @@ async fn change(session: &mut Session, slot: &str, change: &str) -> Result<(), E
 mod tests {
     use super::*;
 
-    /// The migration of partitions makes the table for the role of the first migration, then the
-    /// sequence for the slot.
+    /// The migration of partitions makes the table for the role of the first migration.
     #[test]
     fn the_migration_of_partitions_ends_with_it() {
         let migration = include_str!("../../../../migrations/0003_outbox_partitioned.sql");
-        let role = Some("walrelay");
-        let sql = [create_sql(role), noted::create_sql("walrelay", role)].join("\n");
+        let sql = create_sql(Some("walrelay"));
         assert!(migration.ends_with(&format!("{sql}\n")), "{sql}");
     }
 }

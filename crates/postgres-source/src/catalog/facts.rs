@@ -98,6 +98,7 @@ pub enum Generated {
 
 /// A row of `pg_publication`, with the tables that it carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct PublicationFacts {
     /// The publication publishes INSERTs.
     pub insert: bool,
@@ -105,6 +106,8 @@ pub struct PublicationFacts {
     pub all_tables: bool,
     /// True if the publication was made `FOR TABLES IN SCHEMA`, perhaps among others.
     pub schemas: bool,
+    /// walrelay has created the publication, and nothing was relayed from its slot yet.
+    pub unfinished: bool,
     /// The tables whose changes it carries, under the names that the stream announces: without
     /// `publish_via_partition_root`, partitions are listed themselves.
     pub tables: Vec<PublishedTable>,

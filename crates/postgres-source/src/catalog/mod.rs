@@ -16,6 +16,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
+use crate::script;
 pub use columns::describe;
 pub use facts::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
@@ -90,6 +91,8 @@ pub struct Wanted {
     pub snapshot: Option<Selection>,
     /// Rows may be marked or deleted, so what the slot carries is recorded.
     pub record: bool,
+    /// Rows are marked as sent, so those that cannot be marked at once are stored.
+    pub marks: bool,
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
     /// The account of sent rows; `None`: no rows are deleted by it.
@@ -123,8 +126,10 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
         SERVER.to_owned(),
         slot_sql(major, &wanted.slot),
         format!(
-            "SELECT pubinsert, puballtables, {} AS pubschemas FROM pg_catalog.pg_publication WHERE pubname = {}",
+            "SELECT pubinsert, puballtables, {} AS pubschemas, {} AS unfinished \
+             FROM pg_catalog.pg_publication WHERE pubname = {}",
             publishes_schemas(major),
+            script::publication_is_marked(&wanted.slot),
             quote_literal(&wanted.publication)
         ),
         published_tables_sql(major, &wanted.publication, Filters::Hidden),
@@ -368,6 +373,7 @@ fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
         insert: is_true(&row, "pubinsert"),
         all_tables: is_true(&row, "puballtables"),
         schemas: is_true(&row, "pubschemas"),
+        unfinished: is_true(&row, "unfinished"),
         tables: published(tables),
     })
 }

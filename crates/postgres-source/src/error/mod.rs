@@ -68,6 +68,9 @@ pub enum PostgresError {
     /// The server has ended a session of the relay, and takes no other.
     #[error("the server shuts down: closing the connection, for it waits for its clients")]
     ShutsDown(#[source] walrelay_walsender::Error),
+    /// The system starts no thread for the session that holds the lock of a snapshot.
+    #[error("cannot start a thread for the lock of the snapshot")]
+    Thread(#[source] std::io::Error),
     /// The server accepted a command and did not answer in time.
     #[error("Postgres did not answer within {after:?}: {doing}")]
     NoAnswer {
@@ -209,6 +212,7 @@ impl SourceError for PostgresError {
             | Self::MakeWay(_)
             | Self::ShutsDown(_)
             | Self::NoAnswer { .. }
+            | Self::Thread(_)
             | Self::TwoServers(_) => Disposition::Retryable,
         }
     }

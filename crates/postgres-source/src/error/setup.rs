@@ -134,6 +134,19 @@ pub enum SetupError {
         /// before.
         gap: Option<Gap>,
     },
+    /// The slot is beyond the position that its relay has noted at most.
+    #[error(
+        "replication slot {slot} is at {to}, and a relay noted {from} at most: something else moved the slot, or \
+         dropped and recreated it: what was committed from {from} to {to} may not be relayed"
+    )]
+    SlotPassedOver {
+        /// Name of the slot.
+        slot: String,
+        /// The noted position.
+        from: Lsn,
+        /// The slot's position.
+        to: Lsn,
+    },
     /// A polling relay may send the rows: before `cutover switch`, and after `cutover rollback`.
     #[error(
         "replication slot {0} does not exist, and [source] mark_sent is set: a polling relay may send what this \
@@ -300,6 +313,7 @@ impl SetupError {
             Self::PublicationColumns { .. } => "publication-lacks-column",
             Self::Standby(_) => "standby",
             Self::SlotMissing { .. } => "slot-missing",
+            Self::SlotPassedOver { .. } => "slot-passed-over",
             Self::NotSwitched(_) => "cutover-not-switched",
             Self::SlotGone { .. } => "slot-gone",
             Self::SlotPlugin { .. } => "slot-plugin",
@@ -431,6 +445,12 @@ impl SetupError {
                 "on the first day run walrelay init. If the slot was there before, find out who \
                  dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
                  moved\""
+            ),
+            Self::SlotPassedOver { .. } => format!(
+                "find out what moved the slot: pg_replication_slot_advance, another reader such as Debezium, a tool that \
+                 recreates slots, or a walrelay that could not note its positions. Then {GO_ON} from where the slot is, \
+                 and if nothing else relayed these events, send their rows with walrelay resend: docs/OPERATIONS.md, \
+                 \"The slot is gone or was moved\""
             ),
             Self::NotSwitched(_) => format!(
                 "make the slot by walrelay cutover switch, when the polling relay is to stop. If there is none, \

@@ -15,6 +15,7 @@ use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::script;
 use crate::sent_rows::account;
+use crate::snapshot::record as snapshot_record;
 
 /// The time that a session tries to lock the setup of a slot, before a new one does. Another relay
 /// may take long: Postgres waits for open transactions before it creates a slot, and a snapshot is
@@ -176,8 +177,9 @@ impl Setup {
         log_notes(&notes);
         let snapshot = actions.contains(&Action::Snapshot);
         let in_recovery = facts.server.in_recovery;
+        let accepted = gap.is_some();
         let slot_start = self
-            .carry_out(actions, wanted, moment, in_recovery, replication)
+            .carry_out(actions, wanted, moment, in_recovery, accepted, replication)
             .await?;
         if snapshot {
             if let Some(gap) = gap {
@@ -188,10 +190,6 @@ impl Setup {
             }
             // The lock is held until the slot exists.
             return Ok(Prepared { gap, snapshot });
-        }
-        if gap.is_some() {
-            // No snapshot sends the rows of the gap.
-            record::gap(&mut self.control, slot).await?;
         }
         unlock_setup(&mut self.control, slot).await?;
         let gap = gap.map(|gap| Gap {
@@ -207,13 +205,15 @@ impl Setup {
         Ok(Prepared { gap, snapshot })
     }
 
-    /// Carries out the actions. Returns the start of the new slot, if one was created.
+    /// Carries out the actions. `accepted`: the new slot begins after a gap. Returns the start of the new
+    /// slot, if one was created.
     async fn carry_out(
         &mut self,
         actions: Vec<Action>,
         wanted: &Wanted,
         moment: Moment,
         in_recovery: bool,
+        accepted: bool,
         replication: &mut Session,
     ) -> Result<Option<Lsn>, PostgresError> {
         let slot = wanted.slot.as_str();
@@ -241,18 +241,28 @@ impl Setup {
                 },
                 // The caller reads the snapshot, and creates the slot.
                 Action::Snapshot => {
+                    snapshot_record::forget(&mut self.control, slot).await?;
                     Carrier::begin(&mut self.control, wanted).await?;
                     account::begin(&mut self.control, wanted).await?;
                 }
+                Action::FinishSetup => unmark(&mut self.control, wanted).await?,
                 Action::CreateSlot => {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
+                        snapshot_record::forget(&mut self.control, slot).await?;
                         Carrier::begin(&mut self.control, wanted).await?;
+                        if accepted {
+                            // No snapshot sends the rows of the gap.
+                            record::gap(&mut self.control, slot).await?;
+                        }
                         account::begin(&mut self.control, wanted).await?;
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
-                    if moment != Moment::Print && wanted.record {
+                    if moment != Moment::Print {
                         Carrier::made(&mut self.control, slot).await?;
+                    }
+                    if moment != Moment::Print && !in_recovery {
+                        unmark(&mut self.control, wanted).await?;
                     }
                 }
             }
@@ -261,12 +271,14 @@ impl Setup {
     }
 
     /// Creates the publication, in a transaction: a statement that waits for a lock while this
-    /// process ends is rolled back.
+    /// process ends is rolled back. Marks it until the slot is made.
     async fn create_publication(&mut self, wanted: &Wanted) -> Result<(), Error> {
         let control = &mut self.control;
         let sql = script::create_publication(&wanted.publication, &wanted.tables);
         control.query("BEGIN").await?;
         control.query(&sql).await?;
+        let mark = script::mark_publication(&wanted.publication, &wanted.slot);
+        control.query(&mark).await?;
         self.unfinished.publication = true;
         control.query("COMMIT").await?;
         info!(
@@ -293,11 +305,26 @@ impl Setup {
 ///
 /// # Errors
 /// [`PostgresError::SetupBusy`] if another relay holds the lock for so long.
-pub(crate) async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(), PostgresError> {
+pub async fn wait_for_lock(control: &mut Session, slot: &str) -> Result<(), PostgresError> {
     match timeout(LOCK_DEADLINE, lock_setup(control, slot)).await {
         Ok(locked) => Ok(locked?),
         Err(_) => Err(PostgresError::SetupBusy(slot.to_owned())),
     }
+}
+
+/// Removes the mark of the publication that says that the slot is not made yet, if there is one. Before
+/// anything is relayed from the slot.
+pub async fn unmark(control: &mut Session, wanted: &Wanted) -> Result<(), Error> {
+    let marked = format!(
+        "SELECT FROM pg_catalog.pg_publication WHERE pubname = {} AND {}",
+        quote_literal(&wanted.publication),
+        script::publication_is_marked(&wanted.slot)
+    );
+    if !control.query(&marked).await?.is_empty() {
+        let unmark = script::unmark_publication(&wanted.publication);
+        control.query(&unmark).await?;
+    }
+    Ok(())
 }
 
 fn log_notes(notes: &[String]) {

@@ -5,8 +5,8 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{ON_STANDBY, lock_setup};
-pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock};
+pub use apply::{ON_STANDBY, lock_setup, unmark, wait_for_lock};
+pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup};
 pub use plan::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
     no_publication, plan, sends_columns, slot as slot_fits, table as table_fits, tells_age,

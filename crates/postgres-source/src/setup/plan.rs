@@ -6,6 +6,9 @@ use crate::catalog::{Facts, Poller, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 
+/// The schema in which walrelay keeps its state. A publication of all tables carries its tables.
+const STATE_SCHEMA: &str = "walrelay_state";
+
 /// The moment of an inspection of the database. It decides what a missing or lost slot means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -15,8 +18,10 @@ pub enum Moment {
     Print,
     /// A relay starts.
     Start {
-        /// The last position known to be relayed by an earlier process.
+        /// The last position known to be relayed by an earlier process, from the state file.
         known: Option<Lsn>,
+        /// The position that a relay has noted of the slot in this database.
+        noted: Option<Lsn>,
         /// A gap is accepted (`--accept-gap`).
         accept_gap: bool,
     },
@@ -34,6 +39,14 @@ impl Moment {
             Moment::Init | Moment::Print => None,
             Moment::Start { known, .. } => known,
             Moment::Relayed { upto } => Some(upto),
+        }
+    }
+
+    /// Returns the last position that a relay is known to have confirmed to the slot at most.
+    fn confirmed(self) -> Option<Lsn> {
+        match self {
+            Moment::Start { known, noted, .. } => known.or(noted),
+            moment => moment.known(),
         }
     }
 
@@ -58,6 +71,9 @@ pub enum Action {
     /// Make the slot a failover slot. A process that was killed after it copied a slot has left one
     /// that is none, because a copy of a slot never is.
     EnableFailover,
+    /// Remove the mark of the publication that says that the slot is not made yet. A process that was
+    /// killed after it made the slot has left it.
+    FinishSetup,
 }
 
 /// The actions before streaming, with findings and the accepted gap.
@@ -73,9 +89,10 @@ pub struct Plan {
 
 /// Compares the wanted setup with the facts.
 ///
-/// The publication marks a database in which a relay was set up. If it exists without the slot, the
-/// slot was dropped or never created. The catalogs do not show which, so the slot is not created
-/// silently.
+/// The publication, or a noted position, marks a database in which a relay was set up. If one of them
+/// exists without the slot, the slot was dropped or never created. The catalogs do not show which, so the
+/// slot is not created silently. walrelay marks a publication that it creates until the slot is made: with
+/// the mark the slot was never created, and the setup goes on.
 pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     wal_level(facts)?;
     failover_known(wanted, facts)?;
@@ -230,7 +247,7 @@ fn missing_slot(
         from,
         to: facts.server.wal_end,
     };
-    let set_up = facts.publication.is_some();
+    let set_up = facts.publication.as_ref().is_some_and(|of| !of.unfinished);
     // A publication without its slot means that the slot was dropped, or that a snapshot was
     // interrupted. Reading all rows again is right for both: it repeats rows, and leaves out only
     // rows that were deleted. Before `cutover switch` the publication is there without a slot as well.
@@ -246,7 +263,7 @@ fn missing_slot(
         }
         Moment::Start { known, .. } if snapshot => {
             if known.is_some() || (set_up && accepted) {
-                plan.gap = Some(gap(known));
+                plan.gap = Some(gap(moment.confirmed()));
             } else if set_up && wanted.poller != Poller::Stopped {
                 plan.notes.push(format!(
                     "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
@@ -277,8 +294,8 @@ fn missing_slot(
              it was dropped is not relayed",
             wanted.publication
         )),
-        Moment::Start { known, accept_gap } if known.is_some() || set_up => {
-            let gap = gap(known);
+        Moment::Start { accept_gap, .. } if moment.confirmed().is_some() || set_up => {
+            let gap = gap(moment.confirmed());
             if !accept_gap {
                 let gap = Some(gap);
                 return Err(SetupError::SlotMissing { slot, gap });
@@ -347,6 +364,10 @@ pub fn slot(
             _ => Action::CreateSlot,
         });
         return Ok(());
+    }
+    let is_marked = facts.publication.as_ref().is_some_and(|of| of.unfinished);
+    if is_marked && moment != Moment::Print && !facts.server.in_recovery {
+        plan.actions.push(Action::FinishSetup);
     }
     let lacks_failover = wanted.failover && slot.failover == Some(false);
     let starts = matches!(moment, Moment::Start { .. });
@@ -433,13 +454,13 @@ pub fn carries_inserts(wanted: &Wanted, publication: &PublicationFacts) -> Resul
     Err(SetupError::PublicationWithoutInsert(name))
 }
 
-/// Returns the tables that the publication carries besides the wanted ones.
+/// Returns the tables that the publication carries besides the wanted ones and walrelay's own.
 fn others<'p>(
     wanted: &'p Wanted,
     publication: &'p PublicationFacts,
 ) -> impl Iterator<Item = &'p TableName> {
     let carried = publication.tables.iter().map(|published| &published.table);
-    carried.filter(|table| !wanted.tables.contains(table))
+    carried.filter(|table| !wanted.tables.contains(table) && table.schema != STATE_SCHEMA)
 }
 
 /// Returns whether the publication may carry a table that is not wanted.

@@ -37,6 +37,7 @@ fn wanted() -> Wanted {
         failover: false,
         snapshot: None,
         record: false,
+        marks: false,
         poller: Poller::Unknown,
         age: Vec::new(),
     }
@@ -79,6 +80,7 @@ fn facts() -> Facts {
             insert: true,
             all_tables: false,
             schemas: false,
+            unfinished: false,
             tables: vec![PublishedTable {
                 table: outbox(),
                 columns: Some(columns()),
@@ -114,7 +116,19 @@ fn table(facts: &mut Facts) -> &mut TableFacts {
 const FIRST: Moment = start(None, false);
 
 const fn start(known: Option<Lsn>, accept_gap: bool) -> Moment {
-    Moment::Start { known, accept_gap }
+    Moment::Start {
+        known,
+        noted: None,
+        accept_gap,
+    }
+}
+
+fn noted(position: &str, accept_gap: bool) -> Moment {
+    Moment::Start {
+        known: None,
+        noted: at(position),
+        accept_gap,
+    }
 }
 
 /// Returns the facts before the first setup.
@@ -259,6 +273,30 @@ fn a_known_position_forbids_to_create_the_slot_even_without_a_publication() {
         [Action::CreatePublication, Action::CreateSlot]
     );
     assert_eq!(plan.gap, Some(gap));
+}
+
+/// A relay has streamed here. A snapshot reads all rows, so it needs no range.
+#[test]
+fn a_noted_position_forbids_to_create_the_slot_without_a_snapshot() {
+    let gap = Some(Gap {
+        from: at("0/30"),
+        to: at("0/90"),
+    });
+    for facts in [bare(), without_slot()] {
+        let error = plan(&wanted(), &facts, noted("0/30", false)).expect_err("it is gone");
+        let slot = wanted().slot;
+        assert_eq!(error, SetupError::SlotMissing { slot, gap });
+        let plan = plan(&wanted(), &facts, noted("0/30", true)).expect("accepted");
+        assert_eq!(plan.actions.last(), Some(&Action::CreateSlot));
+        assert_eq!(plan.gap, gap);
+    }
+    let snapshot = Wanted {
+        snapshot: Some(Selection::default()),
+        ..wanted()
+    };
+    let plan = plan(&snapshot, &without_slot(), noted("0/30", false)).expect("read again");
+    assert_eq!(plan.actions, [Action::Snapshot]);
+    assert_eq!(plan.gap, None);
 }
 
 #[test]
@@ -696,4 +734,35 @@ fn a_snapshot_comes_before_the_slot() {
     facts.server.in_recovery = true;
     let error = plan(&wanted, &facts, FIRST).expect_err("on the primary");
     assert_eq!(error.id(), "standby");
+}
+
+/// walrelay's mark says that it has created the publication, and never the slot.
+#[test]
+fn a_setup_that_was_not_finished_goes_on() {
+    let mut facts = Facts {
+        slot: None,
+        ..facts()
+    };
+    let mut wanted = wanted();
+    let error = plan(&wanted, &facts, FIRST).expect_err("a slot that was dropped");
+    assert_eq!(error.id(), "slot-missing");
+    publication(&mut facts).unfinished = true;
+    for moment in [FIRST, Moment::Init] {
+        let planned = plan(&wanted, &facts, moment).expect("it goes on");
+        assert_eq!(planned.actions, [Action::CreateSlot]);
+        assert_eq!(planned.notes, [] as [String; 0]);
+    }
+    // A state file knows of a slot.
+    assert!(plan(&wanted, &facts, start(at("0/20"), false)).is_err());
+    wanted.snapshot = Some(Selection::default());
+    wanted.poller = Poller::MayRun;
+    let planned = plan(&wanted, &facts, FIRST).expect("it begins anew");
+    assert_eq!(planned.actions, [Action::Snapshot]);
+    assert_eq!(planned.notes, [] as [String; 0]);
+    // The slot was made, and the mark was left.
+    facts.slot = self::facts().slot;
+    let planned = plan(&wanted, &facts, FIRST).expect("it is finished");
+    assert_eq!(planned.actions, [Action::FinishSetup]);
+    facts.server.in_recovery = true;
+    assert_eq!(plan(&wanted, &facts, FIRST), Ok(Plan::default()));
 }

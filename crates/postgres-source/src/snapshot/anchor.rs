@@ -27,7 +27,7 @@ pub struct Plan {
     pub info: ConnInfo,
     /// Name of the publication.
     pub publication: String,
-    /// The tables to describe for the router. The publication decides which tables are read.
+    /// The tables that are read, as far as the publication carries them.
     pub tables: Vec<TableName>,
     /// The rows that are read, and their order.
     pub selection: Selection,
@@ -136,11 +136,15 @@ impl Anchor {
         ];
         session.query_all(&begin).await?;
         let publication = &self.plan.publication;
+        // The publication may carry more, such as all tables of the database.
         for published in published_tables(&mut session, publication, Filters::Hidden).await? {
-            hold(&mut session, &published.table).await?;
+            if self.plan.tables.contains(&published.table) {
+                hold(&mut session, &published.table).await?;
+            }
         }
         // The snapshot is the same, and the tables are held, so the filters can be read.
-        let published = published_tables(&mut session, publication, Filters::Shown).await?;
+        let mut published = published_tables(&mut session, publication, Filters::Shown).await?;
+        published.retain(|published| self.plan.tables.contains(&published.table));
         for table in &self.plan.tables {
             if !published.iter().any(|published| published.table == *table) {
                 return Err(unseen(&mut session, &self.plan.publication, table).await?);

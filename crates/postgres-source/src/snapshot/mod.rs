@@ -3,7 +3,7 @@
 //! An [`Anchor`] is a session whose transaction exports the snapshot. As long as the session lives,
 //! the rows of this moment can be read again. [`RowStream`] reads them over a second session.
 //! `query` selects and orders the rows, `frames` encodes them as pgoutput messages. Before the rows
-//! are sent, [`SnapshotLock`] shows that no other relay reads them.
+//! are sent, [`SnapshotLock`] shows that no other relay reads them, from a thread of its own.
 //!
 //! Progress is not stored: docs/adr/0028-a-slot-after-the-snapshot.md.
 
@@ -12,7 +12,9 @@ mod frames;
 mod hold;
 mod lock;
 mod query;
+pub mod record;
 mod stream;
+mod unread;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -20,9 +22,10 @@ use tokio::sync::Notify;
 
 pub(crate) use anchor::Anchor;
 pub use anchor::{Plan, expected_rows};
-pub(crate) use lock::SnapshotLock;
+pub(crate) use lock::{LockThread, LockWatch, Proof, SnapshotLock};
 pub(crate) use query::unsent_condition;
 pub(crate) use stream::RowStream;
+pub use unread::{Unread, unread};
 
 /// Progress of a snapshot, shared by the stream, the source and the metrics.
 #[derive(Debug, Default)]

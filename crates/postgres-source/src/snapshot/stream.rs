@@ -15,7 +15,7 @@ use walrelay_relay::WalStream;
 use walrelay_walsender::{CopyItem, CopyOut, Error, Frame, Session, Socket, StatusUpdate};
 
 use super::query::{Group, Table};
-use super::{SnapshotLock, SnapshotProgress, frames};
+use super::{LockWatch, SnapshotProgress, frames};
 use crate::error::PostgresError;
 
 /// Interval of empty reads while the server sends no rows, for example because it sorts them. The
@@ -48,11 +48,11 @@ pub struct RowStream {
     insert: Vec<u8>,
     progress: Arc<SnapshotProgress>,
     /// The lock that the rows are sent under; `None` if any process may send them.
-    lock: Option<SnapshotLock>,
+    lock: Option<LockWatch>,
     /// The time when the lock was last seen.
     locked_at: Option<Instant>,
-    /// A query whether the lock is still held. No row is sent before its answer.
-    proving: Option<Proving>,
+    /// The lock may be lost. No row is sent before the server has answered, and the lock is seen.
+    proving: bool,
     /// The stream of a slot follows, so this one ends when all rows are acknowledged.
     followed: bool,
     /// The time when the next read ends without bytes. Not counted from the call: the pipeline
@@ -62,7 +62,6 @@ pub struct RowStream {
     log_at: Instant,
 }
 
-type Proving = Pin<Box<dyn Future<Output = Result<(), PostgresError>> + Send>>;
 type Starting = Pin<Box<dyn Future<Output = Result<CopyOut, Error>> + Send>>;
 
 enum Rows {
@@ -96,7 +95,7 @@ impl RowStream {
             progress,
             lock: None,
             locked_at: None,
-            proving: None,
+            proving: false,
             followed: true,
             empty_at: now + EMPTY_READ_INTERVAL,
             log_at: now + LOG_INTERVAL,
@@ -112,23 +111,20 @@ impl RowStream {
     }
 
     /// Sends rows only while this lock is held.
-    pub fn under(self, lock: SnapshotLock) -> Self {
+    pub(crate) fn under(self, lock: LockWatch) -> Self {
         Self {
             lock: Some(lock),
             ..self
         }
     }
 
-    /// Returns whether rows may be sent now. If the session of the lock may have ended, starts a
-    /// query, for [`read`](WalStream::read) to wait for. This process may have been stopped since
+    /// Returns whether rows may be sent now. If the session of the lock may have ended,
+    /// [`read`](WalStream::read) waits for an answer over it. This process may have been stopped since
     /// it received the rows, so they are no proof.
     fn may_send(&mut self) -> bool {
-        let Some(lock) = &self.lock else {
+        let Some(lock) = &mut self.lock else {
             return true;
         };
-        if self.proving.is_some() {
-            return false;
-        }
         let now = Instant::now();
         if self
             .locked_at
@@ -136,13 +132,9 @@ impl RowStream {
         {
             return true;
         }
-        if lock.is_quiet() {
-            self.locked_at = Some(now);
-            return true;
-        }
-        let lock = lock.clone();
-        self.proving = Some(Box::pin(async move { lock.prove().await }));
-        false
+        self.proving = !lock.is_quiet();
+        self.locked_at = (!self.proving).then_some(now);
+        !self.proving
     }
 
     fn frame<'a>(&self, body: &'a [u8]) -> Frame<'a> {
@@ -268,12 +260,10 @@ impl WalStream for RowStream {
         }
         let empty_at = self.empty_at;
         let proven_or_read = async {
-            let Some(proving) = &mut self.proving else {
-                return self.advance().await;
-            };
-            let proven = proving.await;
-            self.proving = None;
-            proven.map(|()| 0)
+            match &mut self.lock {
+                Some(lock) if self.proving => lock.proven().await.map(|()| 0),
+                _ => self.advance().await,
+            }
         };
         let read = tokio::select! {
             biased;

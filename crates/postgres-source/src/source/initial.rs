@@ -3,25 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Opened, SentAccount, SlotCheck};
-use walrelay_walsender::SystemIdentity;
+use walrelay_walsender::{Session, SystemIdentity};
 
 use super::PostgresSource;
-use super::inspections::{DEADLINE, OwnSlotChecks};
-use super::one_task::OneTask;
+use super::inspections::OwnSlotChecks;
 use super::opening::Connected;
 use super::stream::Stream;
 use crate::bookmarks::copy_slot;
 use crate::carried::Carrier;
 use crate::catalog::{Wanted, slot};
-use crate::deadline::{bounded, bounded_by};
+use crate::deadline::bounded;
 use crate::error::PostgresError;
 use crate::sent_rows::account;
-use crate::setup::unlock_setup;
-use crate::snapshot::{Anchor, Plan, SnapshotLock};
+use crate::setup::{unlock_setup, unmark};
+use crate::snapshot::{Anchor, Plan, Proof, SnapshotLock, record};
 
 /// A snapshot that is being read. The permanent slot is created after all rows are acknowledged
 /// (docs/adr/0028-a-slot-after-the-snapshot.md).
@@ -30,10 +28,9 @@ pub(super) struct InitialSnapshot {
     anchor: Anchor,
     /// The lock by which only one of several relays reads the snapshot.
     lock: SnapshotLock,
-    /// The time that a proof that the lock is held is valid, as for the stream of a slot.
+    /// The time that a proof that the lock is held is valid: `wal_sender_timeout`, or longer after an
+    /// attempt that was too slow for it.
     lease: Duration,
-    /// The check under way, if there is one: when it was started, and its answer.
-    check: OneTask<(Instant, Result<(), PostgresError>)>,
     /// The snapshot cannot be read any more. It still holds the lock, if the session lives: the
     /// records in flight must be given up first.
     over: bool,
@@ -44,15 +41,25 @@ pub(super) struct InitialSnapshot {
 impl InitialSnapshot {
     /// Opens the stream of the rows, from the first row.
     async fn open(&mut self, slot: &str) -> Result<Opened<Stream>, PostgresError> {
-        self.check = OneTask::default();
         // The server may have ended the sessions of the snapshot, which this process does not
         // notice.
         bounded("reading the slot", self.lock.prove()).await?;
+        let gap = self.lock.take_longest_gap();
+        if gap > self.lease {
+            // No other relay read anything meanwhile. With the same lease, a slow process would read the
+            // first rows again and again.
+            self.lease = self.lease.saturating_mul(2);
+            info!(
+                unproven_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX),
+                lease_s = self.lease.as_secs(),
+                "the lock of the snapshot was held, and its proof came too late: doubled its time"
+            );
+        }
         let (stream, tables) = self.anchor.open_rows().await?;
         // The lease begins now, and opening may have waited for a lock on the tables.
         bounded("reading the slot", self.lock.prove()).await?;
         Ok(Opened {
-            stream: Stream::Rows(Box::new(stream.under(self.lock.clone()))),
+            stream: Stream::Rows(Box::new(stream.under(self.lock.watch()))),
             system_id: self.system.system_id.clone(),
             timeline: self.system.timeline,
             slot: Some(slot.to_owned()),
@@ -67,27 +74,15 @@ impl InitialSnapshot {
         })
     }
 
-    /// Starts a check, unless one is under way.
-    pub(super) fn check_slot(&mut self) {
-        let lock = self.lock.clone();
-        self.check.start(async move {
-            let asked_at = Instant::now();
-            let proven = bounded_by(DEADLINE, "a look at the snapshot", lock.prove());
-            (asked_at, proven.await)
-        });
-    }
-
-    /// Waits for the check under way; pending if there is none. Cancel-safe.
+    /// Waits for the next proof, which the thread of the lock gives unasked; pending if there is none
+    /// any more. Cancel-safe.
     pub(super) async fn slot_checked(&mut self) -> Result<SlotCheck, PostgresError> {
-        let (asked_at, proven) = self.check.ended().await;
-        match proven {
-            Ok(()) => Ok(OwnSlotChecks::ours(asked_at, None)),
-            Err(error @ PostgresError::NoAnswer { .. }) => Ok(SlotCheck::Failed {
-                reason: Chain(&error).to_string(),
-            }),
-            Err(error) => {
+        match self.lock.next_proof().await {
+            Proof::Held(asked_at) => Ok(OwnSlotChecks::ours(asked_at, None)),
+            Proof::Unanswered(reason) => Ok(SlotCheck::Failed { reason }),
+            Proof::Lost => {
                 self.over = true;
-                Err(error)
+                Err(PostgresError::SnapshotLost)
             }
         }
     }
@@ -110,17 +105,33 @@ impl InitialSnapshot {
                 let counted = account.take();
                 account::replace(&mut session, wanted, system, point, counted.as_ref()).await?;
             }
-            let copy = copy_slot(&self.lock.temporary, name, false);
+            self.record(&mut session, name).await;
+            let copy = copy_slot(self.lock.temporary(), name, false);
             session.query(&copy).await?;
-            if wanted.record {
-                Carrier::made(&mut session, name).await?;
-            }
+            Carrier::made(&mut session, name).await?;
         }
+        unmark(&mut session, wanted).await?;
         // `pg_copy_logical_replication_slot` does not copy the failover property.
         if wanted.failover {
             self.anchor.exporter.set_failover(name).await?;
         }
         Ok(())
+    }
+
+    /// Records that the snapshot was read to its end: a slot without that may be another program's.
+    async fn record(&self, session: &mut Session, slot: &str) {
+        let recorded = record::complete(session, slot, self.anchor.point).await;
+        let reason = match recorded {
+            Ok(true) => return,
+            Ok(false) => "the slot's name is longer than 54 bytes".to_owned(),
+            Err(error) => Chain(&error).to_string(),
+        };
+        warn!(
+            slot,
+            reason,
+            "the end of the snapshot is not recorded in walrelay_state, so later starts warn of rows before the \
+             slot: let walrelay init --role create the record, or remove snapshot from [source]"
+        );
     }
 
     /// Closes the sessions of the snapshot and unlocks the setup.
@@ -136,7 +147,7 @@ impl InitialSnapshot {
         );
         self.anchor.exporter.close().await;
         unlock_setup(&mut *self.lock.session().await, &wanted.slot).await?;
-        self.lock.close().await;
+        self.lock.close();
         Ok(())
     }
 }
@@ -147,6 +158,10 @@ impl PostgresSource {
         &mut self,
         connected: Connected,
     ) -> Result<Opened<Stream>, PostgresError> {
+        let Some(thread) = self.lock_thread.take() else {
+            // The slot vanished between two looks at the catalogs: begin with the second one.
+            return Err(PostgresError::SetupBusy(self.wanted.slot.clone()));
+        };
         let temporary = format!("walrelay_snapshot_{:08x}", fastrand::u32(..));
         info!(
             slot = self.wanted.slot,
@@ -163,11 +178,11 @@ impl PostgresSource {
             progress: Arc::clone(&self.snapshot_progress),
         };
         let anchor = Anchor::with_slot(plan, connected.replication, &temporary).await?;
+        let lease = self.wal_sender_timeout;
         let snapshot = self.snapshot.insert(InitialSnapshot {
             anchor,
-            lock: SnapshotLock::new(connected.control, temporary),
-            lease: self.wal_sender_timeout,
-            check: OneTask::default(),
+            lock: SnapshotLock::new(thread, connected.control, temporary, lease),
+            lease,
             over: false,
             system: connected.system,
             server_start: connected.server.start,

@@ -159,11 +159,6 @@ async fn queries(
         Some(id) => Some((id, place(session, &wanted.tables, id).await?)),
         None => None,
     };
-    // Only notes of positions depend on it.
-    let is_synchronous = if wanted.record {
-        Some(is_synchronous(session, name).await?)
-    } else {
-        None
-    };
-    Ok((facts, place, is_synchronous))
+    let is_synchronous = is_synchronous(session, name).await?;
+    Ok((facts, place, Some(is_synchronous)))
 }

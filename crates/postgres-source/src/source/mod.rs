@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tracing::warn;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_relay::{Chain, Opened, Resume, SentAccount, SlotCheck, SlotOwner, Source};
+use walrelay_relay::{Chain, Opened, Resume, SentAccount, SentRows, SlotCheck, SlotOwner, Source};
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
@@ -28,7 +28,7 @@ use super::deadline::bounded;
 use super::error::PostgresError;
 use super::retention::RetentionWatch;
 use super::setup::{Moment, Setup, Unfinished, plan};
-use super::snapshot::SnapshotProgress;
+use super::snapshot::{LockThread, SnapshotProgress};
 use super::state_file::{Position, StateWriter};
 pub use copy::{CopySource, Original};
 pub use held_slot::HeldSlot;
@@ -65,16 +65,23 @@ pub struct PostgresSource {
     /// The inspections beside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
-    /// Where rows may be marked or deleted: the positions that are noted in the database.
-    notes: Option<Notes>,
+    /// The positions that are noted in the database.
+    notes: Notes,
     /// The sums of acknowledged rows, which are written with the notes.
     account: Option<Arc<SentAccount>>,
+    /// The rows that are marked before their positions are confirmed; `None`: no rows are marked.
+    sent_rows: Option<Arc<SentRows>>,
+    /// The highest position before which all rows were marked, or stored as unmarked; at first that of
+    /// the opened stream.
+    marked: CommitEnd,
     /// True if a gap may be accepted; reset when the first stream is open.
     accept_gap: bool,
     /// A gap was accepted.
     accepted: bool,
     /// A stream was open.
     started: bool,
+    /// It is logged that this role may not note positions.
+    logged_unnoted: bool,
     /// The start time of the last stream's server, as the server prints it.
     server_start: Option<String>,
     /// The LSN up to which everything is acknowledged, by the last `persist_position`. Shared with the
@@ -93,6 +100,8 @@ pub struct PostgresSource {
     setup: Option<Setup>,
     /// The remains of a setup that failed and could not be undone.
     unfinished: Unfinished,
+    /// The thread that drives the control session of a setup that ends with a snapshot.
+    lock_thread: Option<LockThread>,
     /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
     snapshot_progress: Arc<SnapshotProgress>,
@@ -105,15 +114,18 @@ impl PostgresSource {
             watch: RetentionWatch::new(wanted.slot.clone(), options.retained_wal_warning),
             readers: Readers::new(info.shown_application_name()),
             info,
-            notes: wanted.record.then(|| Notes::new(wanted.clone())),
+            notes: Notes::new(wanted.clone()),
             account: None,
             wanted,
+            sent_rows: None,
+            marked: CommitEnd::from_slot(Lsn::ZERO),
             wal_sender_timeout: options.wal_sender_timeout,
             inspections: Inspections::default(),
             state_file: options.state_file.map(StateWriter::new),
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,
+            logged_unnoted: false,
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
@@ -121,6 +133,7 @@ impl PostgresSource {
             walsender: Arc::default(),
             setup: None,
             unfinished: Unfinished::default(),
+            lock_thread: None,
             snapshot: None,
             snapshot_progress: Arc::default(),
         }
@@ -138,9 +151,7 @@ impl PostgresSource {
     /// Writes these sums before it confirms the position up to which they count.
     #[must_use]
     pub fn with_account(mut self, account: Option<Arc<SentAccount>>) -> Self {
-        if let Some(notes) = &mut self.notes {
-            notes.account.clone_from(&account);
-        }
+        self.notes.account.clone_from(&account);
         self.account = account;
         self
     }
@@ -153,6 +164,12 @@ impl PostgresSource {
         let state_file = self.state_file.take();
         self.state_file = state_file.map(|file| file.with_sink(sink, accepts));
         self
+    }
+
+    /// Confirms a position only after the rows up to there are marked, see [`SentRows::settled`].
+    #[must_use]
+    pub fn with_sent_rows(self, sent_rows: Option<Arc<SentRows>>) -> Self {
+        Self { sent_rows, ..self }
     }
 
     /// Returns the PID of the stream's walsender; 0 before the first stream.
@@ -179,17 +196,13 @@ impl PostgresSource {
             .and_then(|slot| slot.confirmed)
             .ok_or_else(|| self.slot_gone().into())
     }
-}
 
-impl Source for PostgresSource {
-    type Stream = Stream;
-    type Error = PostgresError;
-
-    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+    async fn open_stream(
+        &mut self,
+        resume: Option<&Resume>,
+    ) -> Result<Opened<Stream>, PostgresError> {
         self.inspections = Inspections::default();
-        if let Some(notes) = &mut self.notes {
-            notes.close();
-        }
+        self.notes.close();
         // The future of the last attempt was dropped. Drop its control session, which releases the
         // lock; `connect` undoes the rest over a new session.
         if let Some(setup) = self.setup.take() {
@@ -206,6 +219,17 @@ impl Source for PostgresSource {
         };
         self.found_busy = matches!(result, Err(PostgresError::SlotBusy { .. }));
         result
+    }
+}
+
+impl Source for PostgresSource {
+    type Stream = Stream;
+    type Error = PostgresError;
+
+    async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
+        let opened = self.open_stream(resume).await?;
+        self.marked = opened.confirmed;
+        Ok(opened)
     }
 
     async fn undo_open(&mut self) {
@@ -232,15 +256,17 @@ impl Source for PostgresSource {
         mut position: CommitEnd,
         soon: CommitEnd,
     ) -> Result<CommitEnd, PostgresError> {
+        if let Some(settled) = self.sent_rows.as_ref().and_then(|rows| rows.settled()) {
+            position = position.min(settled.max(self.marked));
+        }
+        self.marked = self.marked.max(position);
         // No slot exists before the snapshot is complete, so there is nothing to confirm in.
         if self.snapshot.is_some() {
             return Ok(position);
         }
         self.relayed
             .fetch_max(position.lsn().get(), Ordering::Relaxed);
-        if let Some(notes) = &mut self.notes {
-            position = notes.persist_position(position, soon)?;
-        }
+        let position = self.notes.persist_position(position, soon)?;
         match &mut self.state_file {
             Some(state_file) => Ok(state_file.persist_position(position)?),
             None => Ok(position),
@@ -248,8 +274,9 @@ impl Source for PostgresSource {
     }
 
     fn check_slot(&mut self, unresolved: Option<RelationId>) {
-        match &mut self.snapshot {
-            Some(snapshot) => snapshot.check_slot(),
+        match &self.snapshot {
+            // The thread of its lock proves unasked.
+            Some(_) => {}
             None => self.inspections.start(&self.info, &self.wanted, unresolved),
         }
     }
@@ -264,8 +291,8 @@ impl Source for PostgresSource {
             place,
             is_synchronous,
         } = self.inspections.ended().await;
-        if let (Some(notes), Some(is_synchronous)) = (&mut self.notes, is_synchronous) {
-            notes.set_synchronous(is_synchronous);
+        if let Some(is_synchronous) = is_synchronous {
+            self.notes.set_synchronous(is_synchronous);
         }
         let facts = match facts {
             Ok(facts) => facts,

@@ -1,12 +1,12 @@
 //! [`Notes`]: notes each position in the database before it is confirmed, over a connection of its own.
 //!
 //! The slot is therefore never beyond what is noted, unless something else than a relay moved it, or
-//! made it anew: then rows were passed over that no relay sent. The first note on a slot compares,
-//! and records what it finds.
+//! recreated it: then rows were passed over that no relay sent. The opening of a stream compares the two
+//! before the first note.
 //!
 //! A note never keeps the stream from going on. If it fails for [`PATIENCE`], positions are confirmed
 //! without it. Until notes work again the slot is beyond what is noted, so no row is marked or deleted
-//! on account of its position.
+//! on account of its position, and a relay that starts meanwhile stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Chain, Counted, SentAccount};
+use walrelay_relay::{Chain, Counted, Opened, SentAccount};
 use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind};
 
 use super::one_task::OneTask;
@@ -75,13 +75,15 @@ struct Server {
     info: ConnInfo,
     /// The server's start, as [`ServerFacts`](crate::catalog::ServerFacts) has it.
     start: String,
+    /// The system identifier of its cluster.
+    system: String,
 }
 
 /// The task of an attempt.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Compares what is noted with the position that the slot had before this process confirmed
-    /// anything, and notes the slot's position.
+    /// Notes the slot's position, whatever is noted, and the cluster. Before that, compares the note with
+    /// the position at which this process found the slot, if the opening could not.
     Begin { unproved: Option<Lsn>, at: Lsn },
     /// Notes a position that is to be confirmed, and adds the sums of rows up to there to the account.
     Raise(Lsn, Option<Counted>),
@@ -107,7 +109,7 @@ pub(super) struct Notes {
     /// The attempt writes sums.
     counts: bool,
     /// The highest position at which this process found the slot, and to which it had not relayed
-    /// itself, as long as that is not compared with what was noted.
+    /// itself, as long as that is not compared with the note.
     unproved: Option<Lsn>,
     /// When the first attempt since the last success failed.
     failing_since: Option<Instant>,
@@ -142,19 +144,18 @@ impl Notes {
         }
     }
 
-    /// Begins the notes of a stream that was opened at `confirmed`, before anything is confirmed on
-    /// it. `relayed`: the position up to which this process relayed everything; `None` if it has not
-    /// streamed yet. `is_synchronous`: the relay is a synchronous standby.
-    pub(super) async fn open(
+    /// Begins the notes of a stream that was opened on this host, before anything is confirmed on it.
+    /// `is_proved`: everything before the slot's position was relayed, as far as the opening could tell. `is_synchronous`: the relay is a synchronous standby.
+    pub(super) async fn open<S>(
         &mut self,
         info: &ConnInfo,
         host: &Host,
-        start: &str,
+        opened: &Opened<S>,
         is_synchronous: bool,
-        confirmed: Lsn,
-        relayed: Option<Lsn>,
+        is_proved: bool,
     ) {
-        if relayed.is_none_or(|relayed| relayed < confirmed) {
+        let confirmed = opened.confirmed.lsn();
+        if !is_proved {
             self.unproved = self.unproved.max(Some(confirmed));
         }
         let info = ConnInfo {
@@ -162,11 +163,15 @@ impl Notes {
             connect_timeout: info.connect_timeout.min(CONNECT),
             ..info.clone()
         };
-        let start = start.to_owned();
+        let start = opened.server_start.clone();
         if self.server.as_ref().is_some_and(|last| last.start != start) {
             self.failing_since = None;
         }
-        self.server = Some(Server { info, start });
+        self.server = Some(Server {
+            info,
+            start,
+            system: opened.system_id.clone(),
+        });
         self.close();
         self.noted = confirmed;
         self.returned = confirmed;
@@ -179,6 +184,12 @@ impl Notes {
         if let Ok((session, result)) = timeout(OPENING, self.running.ended()).await {
             self.ended(session, result);
         }
+    }
+
+    /// Takes no notes of the next stream: its role may not, or its server is a standby.
+    pub(super) fn stop(&mut self) {
+        self.close();
+        self.server = None;
     }
 
     /// Notes whether the relay is a synchronous standby: the setting may change while it streams.
@@ -204,6 +215,9 @@ impl Notes {
         position: CommitEnd,
         soon: CommitEnd,
     ) -> Result<CommitEnd, PostgresError> {
+        if self.server.is_none() {
+            return Ok(position);
+        }
         if let Some((session, result)) = self.running.ended_already()
             && let Some(shutdown) = self.ended(session, result)
         {
@@ -252,7 +266,11 @@ impl Notes {
         let step = if self.is_first {
             Step::Begin {
                 unproved: self.unproved,
-                at: position,
+                // Sums are written with later notes, and none must be confirmed before it is written.
+                at: match self.account {
+                    Some(_) => self.noted,
+                    None => position,
+                },
             }
         } else {
             let account = self.account.as_ref();
@@ -296,9 +314,9 @@ impl Notes {
                     warn!(
                         slot,
                         error = %Chain(&error),
-                        "the slot's position cannot be noted in walrelay_state: events go on, and until it can be, no row \
-                         is deleted, or marked that this relay did not send. A role that may create nothing there needs \
-                         walrelay init --role ROLE of this version"
+                        "the slot's position cannot be noted in walrelay_state: events go on. Until it can be, no row \
+                         is deleted, or marked that this relay did not send, and a relay that starts stops. A role that may \
+                         create nothing there needs walrelay init --role ROLE of this version"
                     );
                 }
                 let delay = if self.lasting { RETRY_LASTING } else { RETRY };
@@ -344,7 +362,7 @@ async fn attempt(
     let attempt = async {
         let mut ended_by_server = false;
         if let Some(mut session) = kept.take() {
-            match timeout(KEPT, step.carry_out(&mut session, &wanted)).await {
+            match timeout(KEPT, step.carry_out(&mut session, &wanted, &server.system)).await {
                 Ok(Err(error)) if is_of_connection(&error) => {
                     ended_by_server = error.sqlstate().is_some_and(|state| ENDED.contains(&state));
                 }
@@ -367,7 +385,7 @@ async fn attempt(
         if rows.first().map(|row| text(&row, "start")).as_ref() != Some(&server.start) {
             return Err(PostgresError::TwoServers(wanted.slot.clone()));
         }
-        let done = step.carry_out(&mut session, &wanted).await;
+        let done = step.carry_out(&mut session, &wanted, &server.system).await;
         Ok((session, done))
     };
     match bounded_by(ATTEMPT, "noting the slot's position", attempt).await {
@@ -378,18 +396,31 @@ async fn attempt(
 }
 
 impl Step {
-    async fn carry_out(&self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
-        match self.note(session, wanted).await {
+    async fn carry_out(
+        &self,
+        session: &mut Session,
+        wanted: &Wanted,
+        system: &str,
+    ) -> Result<Lsn, Error> {
+        match self.note(session, wanted, system).await {
             Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
-                record::create(session).await?;
-                noted::create(session, &wanted.slot).await?;
-                self.note(session, wanted).await
+                if wanted.record {
+                    record::create(session).await?;
+                }
+                let sql = noted::create_sql(&wanted.slot, None);
+                session.query(&format!("{}\n{sql}", record::LOCK)).await?;
+                self.note(session, wanted, system).await
             }
             noted => noted,
         }
     }
 
-    async fn note(&self, session: &mut Session, wanted: &Wanted) -> Result<Lsn, Error> {
+    async fn note(
+        &self,
+        session: &mut Session,
+        wanted: &Wanted,
+        system: &str,
+    ) -> Result<Lsn, Error> {
         let slot = &wanted.slot;
         match self {
             Self::Raise(position, counted) => {
@@ -404,20 +435,21 @@ impl Step {
                     let noted = noted::read(session, slot).await?;
                     if let (Some(noted), Some(unproved)) = (noted, unproved)
                         && noted < unproved
+                        && wanted.record
                     {
                         warn!(
                             slot,
                             from = %noted,
                             to = %unproved,
-                            "something else than a relay that notes its positions moved the slot, or made it anew: events \
-                             of this range may not be sent. No row of before is deleted, or marked as sent, until the \
-                             user accepts it"
+                            "the slot has passed over events of this range that may not be sent: no row of before is \
+                             deleted, or marked as sent, until the user accepts it"
                         );
                         record::moved(session, slot, &wanted.tables).await?;
                     }
                     // This process has the slot, so also a lower position is right. A process that had it
                     // before may be about to note one.
                     if noted::replace(session, slot, noted, at).await? {
+                        noted::set_system(session, slot, system).await?;
                         return Ok(at);
                     }
                 }

@@ -12,22 +12,26 @@ use walrelay_relay::{
     Ancestor, Chain, Continuity, HolderKind, Opened, Predecessor, Resume, WalStream as _,
 };
 use walrelay_walsender::{
-    Error, ErrorClass, ReplicationStream, Session, SessionKind, StartReplication, SystemIdentity,
+    Error, ErrorClass, Host, ReplicationStream, Session, SessionKind, StartReplication,
+    SystemIdentity,
 };
 
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
+use crate::carried::noted::{self, Access, Noted, Standing};
 use crate::carried::record;
 use crate::catalog::{
-    ServerFacts, SlotReader, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
+    ServerFacts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot,
+    slot_reader,
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::sent_rows::account;
 use crate::setup::{
-    Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup, wait_for_lock,
+    Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
 };
+use crate::snapshot::{LockThread, unread};
 use crate::state_file::Position;
 
 /// Interval of the queries for the reader of a busy slot.
@@ -53,6 +57,14 @@ impl PostgresSource {
         self.undo_last_setup(&mut control).await?;
         self.wait_until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        // A relay that was killed has left a walsender, which makes the slot: Postgres waits for
+        // transactions.
+        let is_made = |slot: &SlotRow| slot.kind != "logical" || slot.confirmed.is_some();
+        let is_unfinished = facts.publication.as_ref().is_some_and(|of| of.unfinished);
+        if is_unfinished && facts.slot.as_ref().is_some_and(|slot| !is_made(slot)) {
+            let reader = slot_reader(&mut control, &self.wanted.slot).await?;
+            return Err(self.slot_busy(reader, None));
+        }
         if let Some(state_file) = &self.state_file {
             state_file.check_owner(&self.wanted.slot, &facts.server.database)?;
         }
@@ -64,7 +76,14 @@ impl PostgresSource {
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
-        let moment = self.moment(resume, &ancestors);
+        let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
+        let noted = bounded("reading the noted position", noted).await?;
+        let moment = self.moment(resume, &ancestors, noted.position_in(&system.system_id));
+        let will_read = plan(&self.wanted, &facts, moment)
+            .is_ok_and(|plan| plan.actions.contains(&Action::Snapshot));
+        if will_read {
+            control = self.connect_by_thread().await?;
+        }
         // A stop drops this future, and undoes the setup.
         let setup = self.setup.insert(Setup::new(control));
         let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
@@ -79,7 +98,12 @@ impl PostgresSource {
             unreachable!("the setup was inserted above")
         };
         self.unfinished = setup.unfinished;
-        let (control, Prepared { gap, snapshot }) = (setup.control, prepared?);
+        let (mut control, Prepared { gap, snapshot }) = (setup.control, prepared?);
+        if self.lock_thread.is_some() && !snapshot {
+            // Another relay has made the slot meanwhile.
+            control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+            self.lock_thread = None;
+        }
         if gap.is_some() {
             self.accepted = true;
             // The file's position is before the new slot's.
@@ -96,6 +120,12 @@ impl PostgresSource {
             moment,
             snapshot,
         })
+    }
+
+    /// Connects a control session that a thread of its own drives: it will hold the lock of a snapshot.
+    async fn connect_by_thread(&mut self) -> Result<Session, PostgresError> {
+        let thread = LockThread::start().map_err(PostgresError::Thread)?;
+        Ok(self.lock_thread.insert(thread).connect(&self.info).await?)
     }
 
     /// Undoes what the last attempt has left of its setup, over a new session.
@@ -125,7 +155,12 @@ impl PostgresSource {
 
     /// Returns the moment of the inspection, with the relayed position limited to the history that
     /// a server with these ancestors shares.
-    fn moment(&self, resume: Option<&Resume>, ancestors: &[Ancestor]) -> Moment {
+    fn moment(
+        &self,
+        resume: Option<&Resume>,
+        ancestors: &[Ancestor],
+        noted: Option<Lsn>,
+    ) -> Moment {
         let in_common = |known: &Resume| known.in_common(ancestors).lsn();
         match resume {
             Some(resume) if self.started => Moment::Relayed {
@@ -134,6 +169,7 @@ impl PostgresSource {
             // An unfinished snapshot counts as nothing relayed.
             _ => Moment::Start {
                 known: self.kept().map(|kept| in_common(&kept.resume(None))),
+                noted,
                 accept_gap: self.accept_gap,
             },
         }
@@ -174,8 +210,8 @@ impl PostgresSource {
         }
     }
 
-    /// Returns the ancestors of the server's timeline; empty if it is the timeline of the last
-    /// stream and state file.
+    /// Returns the ancestors of the server's timeline. If it is the timeline of the last stream and state
+    /// file, only the note needs them: a history that cannot be read counts as none.
     async fn ancestors(
         &self,
         replication: &mut Session,
@@ -188,24 +224,29 @@ impl PostgresSource {
             .into_iter()
             .flatten()
             .any(|known| known != timeline);
-        if !promoted {
-            return Ok(Vec::new());
-        }
         let history = replication.timeline_history(timeline);
-        bounded("TIMELINE_HISTORY", history).await
+        match bounded("TIMELINE_HISTORY", history).await {
+            Err(PostgresError::Wal(Error::Server(error))) if !promoted => {
+                debug!(timeline, %error, "the history of the timeline cannot be read");
+                Ok(Vec::new())
+            }
+            history => history,
+        }
     }
 
-    /// Checks that the stream continues the position in the state file, and writes the file before
-    /// anything is streamed.
+    /// Checks that the stream continues the position in the state file. Returns the position to write into
+    /// the file before anything is streamed, and whether the file shows that everything before the slot's
+    /// position was relayed.
     async fn continue_file(
         &mut self,
         opened: &Opened<Stream>,
         database: String,
         control: &mut Session,
-    ) -> Result<(), PostgresError> {
-        let Some(state_file) = &mut self.state_file else {
-            return Ok(());
+    ) -> Result<(Option<Position>, bool), PostgresError> {
+        let Some(state_file) = &self.state_file else {
+            return Ok((None, false));
         };
+        let mut is_proved = false;
         let here = Position {
             system_id: opened.system_id.clone(),
             timeline: opened.timeline,
@@ -217,10 +258,13 @@ impl PostgresSource {
         let position = match state_file.kept() {
             None => here,
             Some(kept) => match kept.resume(self.server_start.clone()).continued_by(opened) {
-                Ok(Continuity::Same) => Position {
-                    timeline: opened.timeline,
-                    ..kept.clone()
-                },
+                Ok(Continuity::Same) => {
+                    is_proved = true;
+                    Position {
+                        timeline: opened.timeline,
+                        ..kept.clone()
+                    }
+                }
                 // If this process has streamed before, the pipeline logs it.
                 Ok(Continuity::HandedOver { from, to, by }) => {
                     if !self.started {
@@ -229,6 +273,7 @@ impl PostgresSource {
                     here
                 }
                 Ok(Continuity::Promoted { parted }) => {
+                    is_proved = true;
                     // If this process has streamed before, the pipeline logs it.
                     if !self.started && parted < kept.confirmed {
                         warn!(
@@ -243,13 +288,91 @@ impl PostgresSource {
                 Err(error) if self.accept_gap => {
                     warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
                     record::gap(control, &self.wanted.slot).await?;
+                    noted::forget(control, &self.wanted.slot).await?;
                     self.accepted = true;
                     here
                 }
                 Err(error) => return Err(error.into()),
             },
         };
-        Ok(state_file.set(position).await?)
+        Ok((Some(position), is_proved))
+    }
+
+    /// Checks that the slot is not beyond the position that is noted of it. Returns whether everything
+    /// before the slot's position was relayed, as far as the note tells. If it was not, and the gap is
+    /// accepted, the first note of the stream records that.
+    async fn continue_note(
+        &mut self,
+        opened: &Opened<Stream>,
+        noted: &Noted,
+        control: &mut Session,
+    ) -> Result<bool, PostgresError> {
+        let slot = &self.wanted.slot;
+        let to = opened.confirmed.lsn();
+        match noted.compare(to, &opened.system_id, &opened.ancestors) {
+            Standing::Continues if noted.position.is_none() && !self.started => {
+                info!(slot, position = %to, "no position of the slot was noted before: it is read from where it is");
+            }
+            // Where the role may not write the note, nothing is compared.
+            Standing::Continues if noted.access == Access::None => return Ok(false),
+            Standing::Continues => {}
+            Standing::OtherCluster => warn!(
+                slot,
+                position = %to,
+                "the noted position is of another cluster: the slot is read from where it is, and what was committed \
+                 before it is unknown"
+            ),
+            Standing::Promoted { from } => warn!(
+                slot,
+                %from,
+                %to,
+                "a standby was promoted that has the slot's position and not yet the note of it: what was committed in \
+                 this range counts as relayed from the former primary"
+            ),
+            Standing::PassedOver { from } => {
+                let error = SetupError::SlotPassedOver {
+                    slot: slot.clone(),
+                    from,
+                    to,
+                };
+                if !self.accept_gap {
+                    return Err(error.into());
+                }
+                warn!(slot, "accepted by --accept-gap: {error}");
+                record::gap(control, slot).await?;
+                self.accepted = true;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Begins the notes of the stream, if this role may note positions.
+    async fn begin_notes(
+        &mut self,
+        opened: &Opened<Stream>,
+        noted: &Noted,
+        host: &Host,
+        is_synchronous: bool,
+        is_proved: bool,
+    ) {
+        let may = noted.access != Access::None;
+        if !may && !self.wanted.record {
+            self.notes.stop();
+            if !std::mem::replace(&mut self.logged_unnoted, true) {
+                warn!(
+                    slot = self.wanted.slot,
+                    "this role may not note the slot's positions in walrelay_state: a slot that something else moves, or \
+                     recreates, while no relay runs is not noticed. As a user who may: walrelay init --role ROLE"
+                );
+            }
+            return;
+        }
+        // Where the role may not, the notes log why.
+        let opening = self
+            .notes
+            .open(&self.info, host, opened, is_synchronous, is_proved);
+        opening.await;
     }
 
     pub(super) async fn attempt(
@@ -262,13 +385,14 @@ impl PostgresSource {
         if connected.snapshot {
             return self.begin_snapshot(connected).await;
         }
-        self.open_slot(connected, by_file).await
+        self.open_slot(connected, resume, by_file).await
     }
 
     /// Starts the stream of the slot. `by_file`: another relay has written the state file.
     async fn open_slot(
         &mut self,
         connected: Connected,
+        resume: Option<&Resume>,
         mut by_file: bool,
     ) -> Result<Opened<Stream>, PostgresError> {
         let Connected {
@@ -315,6 +439,13 @@ impl PostgresSource {
                  relay's application_name"
             );
         }
+        // This process may have read the snapshot.
+        if !self.started
+            && !self.snapshot_progress.is_acknowledged()
+            && let Ok(Some(unread)) = unread(&mut control, &self.wanted).await
+        {
+            warn!(remedy = unread.remedy(), "{unread}");
+        }
         self.watch_retention(&server, &slot);
         self.carried_at = server.wal_end;
         let described = describe(&mut control, &self.wanted.tables);
@@ -332,22 +463,45 @@ impl PostgresSource {
             tables,
             predecessor: self.readers.predecessor(),
         };
-        let continued = self.continue_file(&opened, server.database, &mut control);
-        if let Err(error) = continued.await {
-            // The next relay would count a walsender that is left as the reader that moved the slot.
-            let _ = bounded("ending the stream", opened.stream.finish()).await;
-            return Err(error);
-        }
-        self.open_account(&mut control, &opened.system_id).await;
-        if let Some(notes) = &mut self.notes {
-            let relayed = match connected.moment {
-                Moment::Relayed { upto } => Some(upto),
-                _ => None,
-            };
-            let start = &opened.server_start;
-            let (info, host) = (&self.info, control.host());
-            let opening = notes.open(info, host, start, is_synchronous, confirmed, relayed);
-            opening.await;
+        // The setup, or another relay, may have noted a position since.
+        let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
+        let noted = bounded("reading the noted position", noted).await?;
+        let by_itself = matches!(connected.moment, Moment::Relayed { upto } if confirmed <= upto);
+        let accepted = self.accepted;
+        let continued = async {
+            let database = server.database;
+            let (position, in_file) = self.continue_file(&opened, database, &mut control).await?;
+            if resume.is_some_and(|resume| resume.continued_by(&opened).is_err()) {
+                // The pipeline stops at the slot's position: note and file stay as they are.
+                return Ok(None);
+            }
+            let mut is_proved = by_itself || in_file || self.accepted != accepted;
+            if !is_proved && !server.in_recovery {
+                is_proved = self.continue_note(&opened, &noted, &mut control).await?;
+            }
+            if let (Some(state_file), Some(position)) = (&mut self.state_file, position) {
+                state_file.set(position).await?;
+            }
+            Ok(Some(is_proved))
+        };
+        match continued.await {
+            Ok(Some(is_proved)) if !server.in_recovery => {
+                self.open_account(&mut control, &opened.system_id).await;
+                let host = control.host().clone();
+                let notes = self.begin_notes(&opened, &noted, &host, is_synchronous, is_proved);
+                notes.await;
+            }
+            Ok(_) => {
+                self.notes.stop();
+                if let Some(account) = &self.account {
+                    account.begin(None);
+                }
+            }
+            Err(error) => {
+                // The next relay would count a walsender that is left as the reader that moved the slot.
+                let _ = bounded("ending the stream", opened.stream.finish()).await;
+                return Err(error);
+            }
         }
         self.inspections = Inspections::over(control);
         if by_file && self.started {

@@ -79,13 +79,6 @@ impl Core {
         self
     }
 
-    /// Sets whether the rows of this connection are noted. Call it before its first frame.
-    pub(crate) fn note_rows(&mut self, noting: bool) {
-        if let Some(rows) = &mut self.sent_rows {
-            rows.note(noting);
-        }
-    }
-
     /// Sets the position up to which the sink has everything, see
     /// [`Sink::durable_before`](walrelay_sink::Sink::durable_before).
     #[must_use]

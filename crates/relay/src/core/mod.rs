@@ -223,6 +223,7 @@ impl Core {
     fn keepalive(&mut self, wal_end: Lsn) {
         self.received = self.received.max(wal_end);
         self.ledger.advance();
+        self.release_rows();
         // The ledger does not know of an open transaction that is a repetition.
         if self.transactions.open.is_none() {
             self.ledger.idle(wal_end);
@@ -267,15 +268,8 @@ impl Core {
     }
 
     fn begin(&mut self, lsn: Lsn, begin: Begin) -> Result<(), CoreError> {
-        match self.transactions.begin(lsn, begin)? {
-            Some(Ignored::Repeated) => return Ok(()),
-            Some(Ignored::InSink) => {
-                // The sink of an earlier process took these rows, so their keys are not noted.
-                if let Some(rows) = &mut self.sent_rows {
-                    rows.set_incomplete();
-                }
-            }
-            None => {}
+        if self.transactions.begin(lsn, begin)? == Some(Ignored::Repeated) {
+            return Ok(());
         }
         self.ledger.begin().map_err(CoreError::from_ledger(lsn))
     }
@@ -387,6 +381,9 @@ impl Core {
         if decisions.holds_back(position, self.ledger.in_flight()) {
             return Ok(Step::Blocked);
         }
+        if self.sent_rows.as_ref().is_some_and(PendingRows::is_full) {
+            return Ok(Step::Blocked);
+        }
         let Some(seq) = self.ledger.next_seq() else {
             return Ok(Step::Blocked);
         };
@@ -445,10 +442,9 @@ impl Core {
                 Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
             },
         };
-        // An event that is diverted is not sent: what its row counts as, its dead letter decides.
+        // An event that is diverted is not sent, so its row does not count as sent.
         if let Some(rows) = &mut self.sent_rows {
             rows.retract();
-            rows.set_incomplete();
         }
         let place = (&open.begin, table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
@@ -521,13 +517,23 @@ impl Core {
         let lowest = self.lowest_in_flight();
         self.in_flight.forget_below(lowest);
         self.diversions.acknowledged_below(lowest, &mut self.counts);
-        if let Some(rows) = &mut self.sent_rows {
-            rows.confirmed(confirmed.lsn());
-        }
+        self.release_rows();
         if let Some(account) = &mut self.account {
             account.release(confirmed.lsn());
         }
         self.transactions.take_sample(confirmed)
+    }
+
+    /// Passes on the keys of rows whose events, and all before them, are acknowledged.
+    fn release_rows(&mut self) {
+        if self.sent_rows.is_none() {
+            return;
+        }
+        let (first, acknowledged) = (self.first_in_flight(), self.acknowledged_position());
+        let first = first.or(self.transactions.processed);
+        if let Some(rows) = &mut self.sent_rows {
+            rows.release(first, acknowledged);
+        }
     }
 
     /// Takes the commit time of a sampled transaction that was received whole since the last call.

@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// Returns the event of the lowest record in flight.
-    fn first_in_flight(&self) -> Option<EventPosition> {
+    pub(super) fn first_in_flight(&self) -> Option<EventPosition> {
         let lowest = (self.in_flight() > 0).then(|| self.lowest_in_flight());
         Some(self.in_flight.event(lowest?)?.id)
     }

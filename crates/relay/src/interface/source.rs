@@ -205,6 +205,9 @@ pub trait Source: Send {
     /// flushed: `position` or an earlier one. Called before each status update. Must not block: a later
     /// call continues a write that was begun. A source that writes nothing returns `position`.
     ///
+    /// Where rows are marked as sent, the result is at most [`SentRows::settled`](crate::SentRows::settled):
+    /// rows are marked first, and their positions are confirmed then.
+    ///
     /// The result is durable in the state file, so the slot is never beyond the file. It is durable in
     /// the database, too, unless writes there fail: a source may then return `position` all the same,
     /// because no note may fill the disk of the server.

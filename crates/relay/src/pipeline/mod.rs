@@ -350,7 +350,6 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         }
         session.core.connected(confirmed);
         session.core.describe(tables);
-        session.core.note_rows(!snapshot);
         if snapshot {
             info!(system_id, timeline, "streaming the snapshot");
             self.observer.state(PipelineState::Snapshot);

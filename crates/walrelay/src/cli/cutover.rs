@@ -165,6 +165,10 @@ pub struct RollbackCutoverArgs {
     #[arg(long)]
     pub mark_dead_letters: bool,
 
+    /// Drop the slot without keeping a copy of it as a bookmark.
+    #[arg(long)]
+    pub no_bookmark: bool,
+
     /// The configuration, `--dry-run` and `--yes`; with `--yes`, the relay is stopped already.
     #[command(flatten)]
     pub ask: AskArgs,

@@ -30,6 +30,7 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
                 .remedy("stop the other relay, or give this one a slot of its own")
         }
         PostgresError::NoAnswer { .. }
+        | PostgresError::Thread(_)
         | PostgresError::TwoServers(_)
         | PostgresError::MakeWay(_)
         | PostgresError::ShutsDown(_) => {
@@ -207,7 +208,13 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "end sessions that are not needed (pg_stat_activity), or raise the limit that the cause names: \
              max_connections, max_wal_senders, or CONNECTION LIMIT of role or database",
         ),
-        (ErrorClass::ServerUnavailable | ErrorClass::SlotInUse | ErrorClass::Unknown, _) => (
+        (ErrorClass::SlotInUse, _) => (
+            "slot-busy",
+            Exit::Unavailable,
+            "the slot is being read",
+            "stop its reader first, whose server process the cause names: a relay, or a standby",
+        ),
+        (ErrorClass::ServerUnavailable | ErrorClass::Unknown, _) => (
             "postgres-unreachable",
             Exit::Unavailable,
             "Postgres cannot be reached",

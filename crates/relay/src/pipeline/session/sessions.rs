@@ -161,9 +161,6 @@ impl<F: SinkFactory> Sessions<F> {
     pub(in crate::pipeline) fn forget_events(&mut self) {
         self.forget_acknowledged();
         self.unconfirmed.forget();
-        if let Some(rows) = &mut self.sent_rows {
-            rows.forget_all();
-        }
         if let Some((_, decisions)) = &mut self.idle {
             decisions.forget_events();
         }

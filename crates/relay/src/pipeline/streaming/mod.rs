@@ -25,7 +25,7 @@ mod sink_watch;
 mod slot_checks;
 mod status;
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -51,8 +51,9 @@ use sink_watch::SinkWatch;
 use slot_checks::SlotChecks;
 use status::Feedback;
 
-/// Interval of the attempts to send while the keys that are parked are not known.
-const PARKED_KEYS_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of the attempts to send while the keys that are parked are not known, or while too many rows
+/// wait for their marks.
+const BLOCKED_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The phase of the loop, and the parts that it keeps from turn to turn.
 struct LoopState {
@@ -116,7 +117,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     ) -> PipelineResult<Option<String>, S, F> {
         let mut state = self.first_state();
         loop {
-            self.check_lease(state.phase.reads())?;
+            self.check_lease(&mut state).await?;
             // Park before processing the batch, so that an acknowledgement that arrives meanwhile
             // still wakes this task.
             self.session.reports.ring().park();
@@ -133,7 +134,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                 .feedback
                 .due(self.session.core.acknowledged_position());
             let until = [
-                self.parked_keys_at(batch.blocked, now),
+                self.blocked_until(batch.blocked, now),
                 check_at,
                 state.phase.drain_until(),
                 silent_at,
@@ -170,11 +171,20 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
 
     /// Returns an error if the lease has expired: another relay may have sent the events that are
     /// still in the buffers.
-    fn check_lease(&mut self, reading: bool) -> PipelineResult<(), S, F> {
+    async fn check_lease(&mut self, state: &mut LoopState) -> PipelineResult<(), S, F> {
+        if self.lease.expired(Instant::now()).is_none() {
+            return Ok(());
+        }
+        // This task may have been too slow to take an answer that proves the slot.
+        tokio::select! {
+            biased;
+            check = self.source.slot_checked(false) => self.slot_checked(state, check)?,
+            () = ready(()) => {}
+        }
         let Some(unproven) = self.lease.expired(Instant::now()) else {
             return Ok(());
         };
-        if !reading || self.stream.is_snapshot() {
+        if !state.phase.reads() || self.stream.is_snapshot() {
             return Err(PipelineError::Displaced { unproven });
         }
         self.failed_attempts.silence.given_up();
@@ -184,11 +194,13 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
     }
 
     /// Returns the time when to try a blocked batch again that may wait for the keys that are
-    /// parked. No event announces that they are known.
-    fn parked_keys_at(&self, blocked: bool, now: Instant) -> Option<Instant> {
+    /// parked, or for marks of rows. No event announces either.
+    fn blocked_until(&self, blocked: bool, now: Instant) -> Option<Instant> {
         let parking = self.settings.poison.parking.as_ref();
         let unknown = parking.is_some_and(|parking| !parking.is_ready());
-        (blocked && unknown).then(|| now + PARKED_KEYS_INTERVAL)
+        let sent_rows = self.settings.sent_rows.as_ref();
+        let full = sent_rows.is_some_and(|rows| rows.is_full());
+        (blocked && (unknown || full)).then(|| now + BLOCKED_INTERVAL)
     }
 
     /// Sends the batch of the last read to the sink, and collects acknowledgements.

@@ -7,7 +7,6 @@ mod stop;
 
 pub(crate) use stop::{StopSignals, stop_signal, stop_signal_or};
 
-use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -185,6 +184,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             before_slot: config.prune.as_ref().is_some_and(|prune| prune.before_slot)
                 && config.source.snapshot == SnapshotMode::Never,
         }),
+        marks: config.source.mark_sent.is_some(),
         poller: match config.source.mark_sent {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,
@@ -291,12 +291,11 @@ pub(crate) fn dead_letters(
 }
 
 /// Describes the rows that count as not sent, and how rows are marked as sent; `set` is empty if
-/// they are not. Their open dead letters are not read: see [`dead_letters`].
+/// they are not.
 pub(crate) fn marking(config: &PipelineConfig) -> Marking {
     let source = &config.source;
     Marking {
-        carrier: carrier(config, &[]),
-        dead_letters: DeadLetters::default(),
+        slot: source.slot.clone(),
         tables: source.tables.clone(),
         selection: Selection {
             unsent: true,
@@ -304,9 +303,7 @@ pub(crate) fn marking(config: &PipelineConfig) -> Marking {
         },
         set: source.mark_sent.clone().unwrap_or_default(),
         messages: source.messages.clone(),
-        in_vain: RefCell::default(),
-        sent: None,
-        catching_up: Cell::default(),
+        create: wanted(config).create,
     }
 }
 
@@ -325,9 +322,8 @@ pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
              may create nothing: walrelay init --role ROLE, as a user who may"
             .to_owned(),
         NotCarried::Moved { slot, .. } => format!(
-            "start walrelay run, which records that rows may be missing, and says how to go on. If it runs, its log says \
-             why it cannot note positions. If its configuration has neither mark_sent nor [prune] any more: \
-             DROP SEQUENCE walrelay_state.\"position:{slot}\""
+            "start walrelay run for slot {slot}, which names the range and says how to go on. If it runs, its log says \
+             why it cannot note positions"
         ),
         NotCarried::Unrecorded => {
             "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()

@@ -8,7 +8,7 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect,
-    lock_setup, noted, plan, record, script,
+    lock_setup, noted, plan, record, script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -148,17 +148,24 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     };
     let record = wanted.record.then(|| {
         let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
-        let mut sql = vec![
-            record::create_sql(Some(role)),
-            noted::create_sql(&wanted.slot, Some(role)),
-        ];
-        sql.extend(
-            wanted
-                .account
-                .iter()
-                .map(|_| account::create_sql(Some(role))),
-        );
-        (why, sql.join("\n"))
+        (why, record::create_sql(Some(role)))
+    });
+    let account = wanted.account.as_ref().map(|_| {
+        let why = "The account of sent rows: only rows that it has are deleted.";
+        (why, account::create_sql(Some(role)))
+    });
+    let noted = (
+        "Where the relay notes what the slot has confirmed: a slot that something else moves or\n\
+         -- recreates stops the next start.",
+        noted::create_sql(&wanted.slot, Some(role)),
+    );
+    let read = wanted.snapshot.as_ref().map(|_| {
+        let why = "Where the relay records that it has read the snapshot to its end.";
+        (why, snapshot_record::create_sql(&wanted.slot, Some(role)))
+    });
+    let unmarked = wanted.marks.then(|| {
+        let why = "Rows that were sent, and cannot be marked at once, for example because they are locked.";
+        (why, unmarked::create_sql(Some(role)))
     });
     let others = [
         (
@@ -172,7 +179,12 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts = parts.chain(record).chain([last]);
+    let parts = parts
+        .chain(record)
+        .chain(account)
+        .chain(unmarked)
+        .chain(read);
+    let parts = parts.chain([noted, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -225,14 +237,23 @@ async fn create(
             .query(&script::grant_select(&wanted.tables, role))
             .await?;
     }
+    if wanted.snapshot.is_some() {
+        let sql = snapshot_record::create_sql(&wanted.slot, role);
+        session.query(&sql).await?;
+    }
     if wanted.record {
         if !record::exists(session).await? {
             done.created.push("table walrelay_state.carried".to_owned());
         }
         session.query(&record::create_sql(role)).await?;
-        session
-            .query(&noted::create_sql(&wanted.slot, role))
-            .await?;
+    }
+    if wanted.marks {
+        session.query(&unmarked::create_sql(role)).await?;
+    }
+    if noted::grant(session, &wanted.slot, role).await? {
+        let slot = &wanted.slot;
+        done.created
+            .push(format!("sequence for the noted position of slot {slot}"));
     }
     if wanted.account.is_some() {
         if !account::may_write(session).await? {
@@ -241,24 +262,30 @@ async fn create(
         }
         session.query(&account::create_sql(role)).await?;
     }
+    let makes_slot = plan.actions.contains(&Action::CreateSlot);
     for action in plan.actions {
         match action {
             Action::CreatePublication => {
-                let sql = script::create_publication(&wanted.publication, &wanted.tables);
+                let mut sql = script::create_publication(&wanted.publication, &wanted.tables);
+                if makes_slot {
+                    // In the same transaction.
+                    sql += &script::mark_publication(&wanted.publication, &wanted.slot);
+                }
                 session.query(&sql).await?;
                 done.created
                     .push(format!("publication {}", wanted.publication));
             }
             Action::CreateSlot => {
+                snapshot_record::forget(session, &wanted.slot).await?;
                 Carrier::begin(session, wanted).await?;
                 account::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
-                if wanted.record {
-                    Carrier::made(session, &wanted.slot).await?;
-                }
+                Carrier::made(session, &wanted.slot).await?;
+                unmark(session, wanted).await?;
                 done.created.push(format!("slot {}", wanted.slot));
             }
+            Action::FinishSetup => unmark(session, wanted).await?,
             // Only `run` plans these.
             Action::DropSlot | Action::Snapshot | Action::EnableFailover => {
                 unreachable!("init changes no slot and reads no rows")

@@ -8,16 +8,17 @@
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    Carrier, ON_STANDBY, SlotRow, advance_slot as advance_sql, record, script, slots as read_slots,
+    Carrier, ON_STANDBY, SlotRow, advance_slot as advance_sql, noted, record, script, slot_reader,
+    slots as read_slots, snapshot_record, wait_for_lock,
 };
-use walrelay_walsender::Session;
+use walrelay_walsender::{ErrorClass, Session};
 
 use crate::cli::{
     AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
     ListSlotsArgs, SlotsCommand,
 };
+use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::{Server, failure};
-use crate::commands::assembly::{block_on, changes_rows};
 use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, EnvVars, print_line, print_notice, print_text};
@@ -68,11 +69,11 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     }
     // Nothing is known of what was committed before.
     record::forget(&mut session, name).await.map_err(failure)?;
+    let forgotten = snapshot_record::forget(&mut session, name).await;
+    forgotten.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
-    if *name == server.config.source.slot && changes_rows(&server.config) {
-        let noted = Carrier::made(&mut session, name).await;
-        noted.map_err(failure)?;
-    }
+    let noted = Carrier::made(&mut session, name).await;
+    noted.map_err(failure)?;
     session.close().await;
     print_line(&format!(
         "created slot {name}: what is committed from now on can be relayed, and the server keeps WAL for it"
@@ -115,9 +116,23 @@ pub(crate) async fn drop_slot(
         let question = format!("Type {known_as} to drop it: ");
         confirm(&question, |answer| answer == known_as, not_agreed())?;
     }
-    // Before the slot is gone: a slot of the same name is another one.
-    record::forget(&mut session, name).await.map_err(failure)?;
-    session.query(&sql).await.map_err(failure)?;
+    // A relay that starts meanwhile creates its slot under this lock: only the dropped one is forgotten.
+    wait_for_lock(&mut session, name).await?;
+    session.query("BEGIN").await.map_err(failure)?;
+    // A slot of the same name is another one.
+    record::delete(&mut session, name).await.map_err(failure)?;
+    if let Err(error) = session.query(&sql).await {
+        session.query("ROLLBACK").await.map_err(failure)?;
+        return Err(match error.class() {
+            // A relay has started since the question.
+            ErrorClass::SlotInUse => busy(&mut session, name, error.to_string()).await,
+            _ => failure(error),
+        });
+    }
+    session.query("COMMIT").await.map_err(failure)?;
+    noted::forget(&mut session, name).await.map_err(failure)?;
+    let forgotten = snapshot_record::forget(&mut session, name).await;
+    forgotten.map_err(failure)?;
     session.close().await;
     print_line(&format!("dropped slot {name}"))
 }
@@ -154,6 +169,7 @@ pub(crate) async fn advance_slot(
     // Before the slot moves: what it passes over does not count as sent.
     record::gap(&mut session, name).await.map_err(failure)?;
     let rows = session.query(&sql).await.map_err(failure)?;
+    noted::forget(&mut session, name).await.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));
     session.close().await;
     print_line(&format!(
@@ -217,13 +233,18 @@ async fn find_unread(session: &mut Session, name: &str) -> Result<SlotRow, Failu
         return Err(Failure::new("slot-unknown", Exit::Usage, what).remedy("walrelay slots list"));
     };
     match slot.active_pid {
-        Some(pid) => {
-            let what = format!("slot {name} is being read by server process {pid}");
-            Err(Failure::new("slot-busy", Exit::Unavailable, what)
-                .remedy("stop its reader first: a relay, or a standby"))
-        }
+        Some(pid) => Err(busy(session, name, format!("server process {pid}")).await),
         None => Ok(slot),
     }
+}
+
+/// Makes the failure of a change to a slot that is read. `by`: the reader, if it cannot be queried.
+async fn busy(session: &mut Session, name: &str, by: String) -> Failure {
+    let reader = slot_reader(session, name).await.ok().flatten();
+    let reader = reader.map_or(by, |reader| reader.to_string());
+    let what = format!("slot {name} is being read by {reader}: nothing was changed");
+    Failure::new("slot-busy", Exit::Unavailable, what)
+        .remedy("stop its reader first: a relay, or a standby")
 }
 
 fn not_agreed() -> Failure {

@@ -12,7 +12,7 @@ use walrelay_observe::{
     SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::{
-    CopySource, Marking, Poller, PostgresError, PostgresSource, ROLLING, SnapshotProgress,
+    CopySource, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SnapshotProgress,
     SourceOptions, bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
@@ -30,8 +30,9 @@ use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
 use crate::dead_letter_watch::DeadLetterWatch;
 use crate::failures;
+use crate::mark_worker::MarkWorker;
 use crate::rolling::{self, Keep, Keeping};
-use crate::row_worker::{RowWorker, Work};
+use crate::row_worker::RowWorker;
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";
@@ -233,7 +234,9 @@ impl Relay<'_> {
         if self.switches {
             wanted.poller = Poller::Stopped;
         }
-        PostgresSource::new(self.info.clone(), wanted, options).with_account(self.account.clone())
+        PostgresSource::new(self.info.clone(), wanted, options)
+            .with_account(self.account.clone())
+            .with_sent_rows(self.sent_rows.clone())
     }
 
     /// Starts the threads that keep the rolling bookmark, delete confirmed rows and mark them as sent,
@@ -278,22 +281,22 @@ impl Relay<'_> {
         let keep = config.prune.as_ref().and_then(|prune| prune.keep);
         let prune = keep.map(|keep| pruning(config, info.clone(), Some(keep), unsent()?));
         let prune = prune.transpose()?;
-        let mark = config.source.mark_sent.as_ref().map(|_| {
-            Ok::<_, Failure>(Marking {
-                dead_letters: unsent()?,
-                sent: self.sent_rows.clone(),
-                ..marking(config)
-            })
-        });
-        let mark = mark.transpose()?;
-        for work in [prune.map(Work::Prune), mark.map(Work::Mark)]
-            .into_iter()
-            .flatten()
-        {
+        if let Some(pruning) = prune {
             let worker = RowWorker {
                 info: info.clone(),
                 slot: slot.clone(),
-                work,
+                pruning,
+                walsender: source.walsender(),
+                telemetry: telemetry.clone(),
+            };
+            workers.push(worker.start().map_err(no_thread)?);
+        }
+        if let Some(sent) = &self.sent_rows {
+            let worker = MarkWorker {
+                info: info.clone(),
+                slot: slot.clone(),
+                sent: Arc::clone(sent),
+                marker: SentMarker::new(marking(config), Arc::clone(sent)),
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };

@@ -107,6 +107,7 @@ items! {
     PublishedColumns = Postgres, "publication-columns";
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
+    SlotPosition = Postgres, "slot-position";
     Account = Postgres, "account";
     Waiting = Postgres, "waiting-rows";
     Snapshot = Postgres, "snapshot";

@@ -10,7 +10,7 @@
 //! - Each step prints what it does and what can go wrong, and asks before it changes something.
 //! - The slot begins where the snapshot of the rows that the polling relay has not marked ends. So
 //!   no event is missing, and only rows that it published and did not mark are repeated.
-//! - A row is marked only if its commit is confirmed in the slot.
+//! - A row is marked only if walrelay has read its insert and its event was acknowledged, or on the user's word.
 
 mod compare;
 mod plan;

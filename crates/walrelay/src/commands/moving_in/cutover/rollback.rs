@@ -1,5 +1,5 @@
-//! `walrelay cutover rollback`: marks the rows that walrelay published, and drops its slot, so that
-//! the polling relay can continue.
+//! `walrelay cutover rollback`: marks the rows that walrelay published and could not mark yet, and
+//! drops its slot, so that the polling relay can continue.
 
 use std::fmt;
 
@@ -8,37 +8,31 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
-    record, script,
+    bookmark_slot, check_events_have_rows, copy_slot, record, script, slots, snapshot_record,
 };
+use walrelay_relay::Chain;
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
 
 use super::{INTERVAL, marking, no_slot, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::commands::assembly::server::Server;
-use crate::commands::assembly::{block_on, dead_letters, not_carried};
+use crate::commands::assembly::{block_on, dead_letters};
 use crate::commands::{print_as, print_notice};
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
     let config = &server.config;
-    let mut marking = marking(config);
+    let marking = marking(config);
     if marking.set.is_empty() {
         let what = "[source] mark_sent is not set: rows that walrelay published cannot be marked";
         return Err(Failure::new("cutover-mark", Exit::Config, what).remedy(
             "set it to what the polling relay does with a row that is sent, such as dispatched_at = now()",
         ));
     }
-    let open = || {
-        if args.mark_dead_letters {
-            return Ok(DeadLetters::default());
-        }
-        dead_letters(config, || None)
-    };
-    marking.dead_letters = open()?;
+    let open = dead_letters(config, || None)?;
     let unmarked = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         find_intact_slot(&mut session, server).await?;
-        let read = marking.dead_letters.read().await;
-        read.map_err(dead_letters_failure)?;
+        read_dead_letters(args, &open).await?;
         let unmarked = marking.unmarked(&mut session).await;
         session.close().await;
         Ok::<_, Failure>(unmarked?)
@@ -46,22 +40,27 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     let state_file = config.source.state_file.as_ref();
     let steps = format!(
         "1. walrelay stops, also relays that stand by. Events wait from then on.\n\
-         2. Of the rows that are not marked as sent, {unmarked} now, those whose commit is confirmed in slot {} are \
-         marked: SET {}. Events that were in flight stay unmarked, and are repeated.\n{}\
-         3. The slot is dropped{}.\n\
+         2. {unmarked} rows are not marked as sent now. Of these, rows that slot {} has confirmed, and that could not be \
+         marked so far, are marked: SET {}. Events that were in flight stay unmarked, and are repeated.\n{}\
+         3. The slot is dropped{}{}.\n\
          4. You start the polling relay, which sends what is not marked.\n",
         config.source.slot,
         marking.set,
-        match marking.dead_letters.open() {
-            _ if args.mark_dead_letters =>
-                "   Rows with an open dead letter, which were not sent, are marked, too.\n"
-                    .to_owned(),
+        match open.open() {
+            open if args.mark_dead_letters => format!(
+                "   Rows of the {open} open dead letters, which were not sent, are marked, too.\n"
+            ),
             0 => String::new(),
             open => format!(
                 "   {open} open dead letters are in topic {}: their rows, which were not sent, stay unmarked, so the \
                  polling relay sends them (--mark-dead-letters marks them).\n",
                 config.poison.topic
             ),
+        },
+        if args.no_bookmark {
+            ""
+        } else {
+            ", and a copy of it is kept as a bookmark"
         },
         state_file.map_or_else(String::new, |path| format!(
             ", and {} removed",
@@ -72,15 +71,15 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
         let object = json!({
             "slot": config.source.slot,
             "unmarked_rows": unmarked,
-            "open_dead_letters": marking.dead_letters.open(),
+            "open_dead_letters": open.open(),
         });
         return print_as(args.output, &steps, &object);
     }
     print_notice(&steps);
     stop("walrelay run", args.stop_relay.as_deref(), args.ask.yes)?;
     // Read anew: the relay may have made the topic meanwhile.
-    marking.dead_letters = open()?;
-    let done = block_on(Box::pin(mark_and_drop(args, server, &marking)))??;
+    let open = dead_letters(config, || None)?;
+    let done = block_on(Box::pin(mark_and_drop(args, server, &marking, &open)))??;
     if let Some(path) = state_file
         && let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -91,22 +90,44 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
             .remedy("remove it before the next switch. The polling relay can be started now"));
     }
     let text = format!(
-        "{done}.\nStart the polling relay now. walrelay has no slot any more: do not start walrelay run before the next \
-         walrelay cutover switch.\n"
+        "{done}.\n{}Start the polling relay now. walrelay has no slot any more: do not start walrelay run before the next \
+         walrelay cutover switch.\n",
+        done.bookmark.as_ref().map_or_else(String::new, |name| format!(
+            "Postgres keeps the log from there on for bookmark {name}, so drop it soon: walrelay bookmark drop {name}\n"
+        )),
     );
     print_as(args.output, &text, &done)
 }
 
-/// Takes the slot when it has no reader, so that no relay can, marks the rows whose commit is
-/// confirmed in it, and drops it.
+/// Reads the open dead letters. If they need not be known, an error is only reported.
+async fn read_dead_letters(
+    args: &RollbackCutoverArgs,
+    dead_letters: &DeadLetters,
+) -> Result<(), Failure> {
+    match dead_letters.read().await {
+        Err(error) if args.mark_dead_letters => Err(dead_letters_failure(error)),
+        Err(error) => {
+            print_notice(&format!(
+                "{}: how many there are is not known. Their rows stay unmarked",
+                Chain(&error)
+            ));
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Takes the slot when it has no reader, so that no relay can, marks the sent rows that are not marked
+/// yet, keeps a copy of the slot, and drops it.
 async fn mark_and_drop(
     args: &RollbackCutoverArgs,
     server: &Server,
     marking: &Marking,
+    dead_letters: &DeadLetters,
 ) -> Result<Done, Failure> {
     let source = &server.config.source;
-    let mut session = server.connect().await?;
-    let original = Original {
+    let mut session = marking.connect_stopped(&server.info).await?;
+    let mut original = Original {
         info: server.info.clone(),
         slot: server.slot().to_owned(),
         publication: source.publication.clone(),
@@ -116,21 +137,105 @@ async fn mark_and_drop(
     };
     let mut held = hold_slot(args, &mut session, &original).await?;
     let begun = Instant::now();
-    let marking = marking.run_stopped(&mut session, &original);
-    let marked = held.during(marking).await?;
+    let (tables, messages) = (&source.tables, source.messages.as_deref());
+    let work = async {
+        let mut rows = marking
+            .work_off_stopped(&mut session)
+            .await
+            .map_err(mark_failure)?;
+        read_dead_letters(args, dead_letters).await?;
+        let mut left = 0;
+        if args.mark_dead_letters {
+            let marked = marking.mark_dead_letters(&mut session, dead_letters).await;
+            rows += marked.map_err(mark_failure)?;
+        } else {
+            let counted = marking.dead_letter_rows(&mut session, dead_letters).await;
+            left = counted.map_err(mark_failure)?;
+        }
+        let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
+        checked.map_err(mark_failure)?;
+        let bookmark = if args.no_bookmark {
+            None
+        } else {
+            Some(keep_bookmark(&mut session, server).await?)
+        };
+        // What was emitted while the log was read.
+        let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
+        if let Err(error) = checked {
+            if let Some((_, slot)) = &bookmark {
+                session.query(&script::drop_slot(slot)).await?;
+            }
+            return Err(mark_failure(error));
+        }
+        Ok((rows, left, bookmark))
+    };
+    let result = held.during(work).await?;
     held.release().await;
-    let marked = marked.map_err(mark_failure)?;
+    let (marked_rows, unmarked_rows, bookmark) = result?;
     let mut done = Done {
-        marked_rows: marked.rows,
-        unmarked_rows: marked.dead_letters,
+        marked_rows,
+        unmarked_rows,
         dead_letter_topic: server.config.poison.topic.clone(),
         seconds: begun.elapsed().as_secs_f64(),
         dropped_slot: None,
+        bookmark: bookmark.as_ref().map(|(name, _)| name.clone()),
     };
     drop_slot(args, &mut session, server, &done).await?;
-    session.close().await;
     done.dropped_slot = Some(server.slot().to_owned());
+    if let Some((name, slot)) = bookmark {
+        // What was emitted before the slot was dropped.
+        original.slot = slot;
+        let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
+        checked.map_err(|error| mark_failure(error).remedy(format!(
+            "the slot is dropped, and the polling relay would never send these events: end the writers that use \
+             outbox.emit or delete their rows, and send the events with walrelay replay --from {name}"
+        )))?;
+    }
+    session.close().await;
     Ok(done)
+}
+
+/// Copies the slot to a bookmark. Returns the names of the bookmark and of its slot.
+async fn keep_bookmark(
+    session: &mut Session,
+    server: &Server,
+) -> Result<(String, String), Failure> {
+    let failed = |why: String| {
+        let what = "the slot is not dropped, because no copy of it can be kept as a bookmark";
+        Failure::new("cutover-bookmark", Exit::Temporary, what)
+            .caused_by(why)
+            .remedy(
+                "drop a bookmark that is not needed (walrelay bookmark list), or raise max_replication_slots. Or say \
+                 --no-bookmark: then the slot is dropped without a copy",
+            )
+    };
+    let known = slots(session).await?;
+    let position = |slot: &str| {
+        known
+            .iter()
+            .find(|known| known.name == slot)
+            .map(|slot| slot.confirmed)
+    };
+    let mut number = 1;
+    loop {
+        let name = match number {
+            1 => "rolled_back".to_owned(),
+            number => format!("rolled_back_{number}"),
+        };
+        let slot = bookmark_slot(server.slot(), &name).map_err(failed)?;
+        match position(&slot) {
+            // A rollback that was interrupted has made it.
+            Some(kept) if Some(kept) == position(server.slot()) => return Ok((name, slot)),
+            Some(_) => {
+                number += 1;
+                continue;
+            }
+            None => {}
+        }
+        let copied = session.query(&copy_slot(server.slot(), &slot, false)).await;
+        copied.map_err(|error| failed(Chain(&error).to_string()))?;
+        return Ok((name, slot));
+    }
 }
 
 /// The result of a rollback.
@@ -143,6 +248,8 @@ struct Done {
     /// Time that the marks took.
     seconds: f64,
     dropped_slot: Option<String>,
+    /// The name of the bookmark that keeps a copy of the slot.
+    bookmark: Option<String>,
 }
 
 impl fmt::Display for Done {
@@ -161,6 +268,9 @@ impl fmt::Display for Done {
         }
         if let Some(slot) = &self.dropped_slot {
             write!(f, ", and dropped slot {slot}")?;
+        }
+        if let Some(bookmark) = &self.bookmark {
+            write!(f, ", a copy of which is bookmark {bookmark}")?;
         }
         Ok(())
     }
@@ -202,7 +312,10 @@ async fn drop_slot(
     loop {
         match session.query(&script::drop_slot(server.slot())).await {
             // A slot of the same name is another one.
-            Ok(_) => return Ok(record::forget(session, server.slot()).await?),
+            Ok(_) => {
+                snapshot_record::forget(session, server.slot()).await?;
+                return Ok(record::forget(session, server.slot()).await?);
+            }
             Err(error)
                 if error.class() == ErrorClass::SlotInUse && begun.elapsed() < args.patience =>
             {
@@ -226,8 +339,8 @@ fn dead_letters_failure(error: DeadLettersError) -> Failure {
     Failure::new("cutover-dead-letters", Exit::Temporary, what)
         .caused_by(error)
         .remedy(
-            "see to the sink, or to the dead letters: walrelay dlq list. Or say --mark-dead-letters: then their rows are \
-             marked as sent, and the polling relay does not send them",
+            "see to the sink, or to the dead letters: walrelay dlq list. Without --mark-dead-letters their rows stay \
+             unmarked, and the polling relay sends them",
         )
 }
 
@@ -277,16 +390,15 @@ fn mark_failure(error: MarkError) -> Failure {
                      again",
                 )
         }
-        MarkError::Confirmed(ConfirmedError::NotCarried(why)) => not_carried(why),
         MarkError::Confirmed(ConfirmedError::DeadLetters(why)) => dead_letters_failure(why),
         error @ MarkError::Confirmed(ConfirmedError::InVain(_)) => {
             Failure::new("cutover-mark", Exit::Config, error.to_string()).remedy(
                 "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
             )
         }
-        error @ MarkError::Confirmed(ConfirmedError::NotConfirmed { .. }) => {
+        error @ (MarkError::Left(_) | MarkError::Confirmed(_)) => {
             Failure::new("cutover-busy", Exit::Temporary, error.to_string())
-                .remedy("begin it again")
+                .remedy("begin it again: the slot is there")
         }
     }
 }

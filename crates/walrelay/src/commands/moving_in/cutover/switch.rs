@@ -60,13 +60,12 @@ pub(super) fn switch(
     // The relay logs the progress of the snapshot.
     let errors = log_to_stderr(server.process.log, &[&config.source.slot], env);
     let mut once = config.clone();
-    // The rolling bookmark, pruning and marks begin with `walrelay run`, which starts only once this
-    // command has made the slot.
+    // The rolling bookmark and pruning begin with `walrelay run`, which starts only once this command has
+    // made the slot. Rows that are published are marked before the slot is made.
     once.retention = None;
     if let Some(prune) = &mut once.prune {
         prune.keep = None;
     }
-    once.source.mark_sent = None;
     let relay = RelayRun {
         config: &once,
         process: &server.process,
@@ -87,7 +86,7 @@ pub(super) fn switch(
     if slot.is_none() {
         let what = "the switch was interrupted: the slot was not made";
         return Err(Failure::new("cutover-interrupted", Exit::Temporary, what).remedy(
-            "begin it again, or start the polling relay again: nothing was marked, and what was published is repeated",
+            "begin it again, or start the polling relay again: published rows that are not marked yet are repeated",
         ));
     }
     let done = format!(

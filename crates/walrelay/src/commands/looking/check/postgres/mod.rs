@@ -21,12 +21,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    Facts, Moment, PostgresError, Sample, SlotReader, Survey, Wanted, describe, inspect, sample,
-    script, slot_reader, survey,
+    Facts, Moment, PostgresError, Sample, SlotReader, Survey, Wanted, describe, inspect,
+    noted::{Access, Noted, Standing},
+    sample, script, slot_reader, survey,
 };
 use walrelay_relay::TableName;
 use walrelay_sink::check::SinkCheck;
-use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
+use walrelay_walsender::{
+    Ancestor, ConnInfo, Error, Session, SessionKind, SystemIdentity, quote_ident,
+};
 
 use super::item::{Check, Checks, Item};
 use crate::commands::assembly::server::failure;
@@ -52,6 +55,9 @@ struct DatabaseState<'a> {
     reader: Option<SlotReader>,
     /// The moment of the setup as for `run`.
     moment: Moment,
+    /// The slot's position compared with its note, and what this role may do with the note. `None`: `run`
+    /// notes no position.
+    noted: Option<(Standing, Access)>,
 }
 
 /// The results of the checks of the database.
@@ -91,24 +97,38 @@ async fn connect_and_check(
     let wanted = wanted(config);
     let mut session = Session::connect(info, SessionKind::Sql, SETTINGS).await?;
     session.limit_answers(POSTGRES_ANSWER_LIMIT);
+    let facts = inspect(&mut session, &wanted).await?;
+    let survey = survey(&mut session, &wanted).await?;
+    let reader = slot_reader(&mut session, &wanted.slot).await?;
+    // After the slot: a running relay notes a position before the slot has it.
+    let noted = Noted::find(&mut session, &wanted.slot, wanted.create).await?;
+    let replication = open_replication(info).await;
+    let (system, ancestors) = match &replication {
+        Ok((identity, ancestors)) => (identity.system_id.as_str(), ancestors.as_slice()),
+        Err(_) => ("", [].as_slice()),
+    };
+    let position = facts.slot.as_ref().and_then(|slot| slot.confirmed);
+    let standing = noted.compare(position.unwrap_or(Lsn::ZERO), system, ancestors);
     let db = DatabaseState {
         config,
         application_name: info.shown_application_name(),
-        facts: inspect(&mut session, &wanted).await?,
-        survey: survey(&mut session, &wanted).await?,
-        reader: slot_reader(&mut session, &wanted.slot).await?,
+        survey,
+        reader,
         wanted,
         moment: if config.sink.confirms() {
             Moment::Start {
                 known,
+                noted: noted.position_in(system),
                 accept_gap: false,
             }
         } else {
             Moment::Print
         },
+        noted: (config.sink.confirms() && !facts.server.in_recovery)
+            .then_some((standing, noted.access)),
+        facts,
     };
     let clock = clock(&mut session).await?;
-    let replication = open_replication(info).await;
     let publication = if let Some(publication) = &db.facts.publication {
         publication::existing(&db, publication)
     } else {
@@ -131,7 +151,10 @@ async fn connect_and_check(
         (Item::Connection, connection),
         (Item::Version, server::version(&db)),
         (Item::WalLevel, server::logical(&db)),
-        (Item::Replication, server::replication(&db, replication)),
+        (
+            Item::Replication,
+            server::replication(&db, replication.map(drop)),
+        ),
         (Item::WalSenders, server::walsenders(&db)),
         (Item::SlotLimit, server::slot_limit(&db)),
         (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
@@ -148,6 +171,7 @@ async fn connect_and_check(
     checks.extend(with_item(Item::ReplicaIdentity, tables::identities(&db)));
     checks.extend(publication);
     checks.push((Item::Slot, slot::slot(&db)));
+    checks.extend(with_item(Item::SlotPosition, slot::position(&db)));
     checks.extend(with_item(Item::Account, account));
     checks.extend(with_item(Item::Waiting, waiting.into_iter().flatten()));
     checks.extend(with_item(Item::Snapshot, snapshot));
@@ -196,14 +220,15 @@ fn check_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<
     }
 }
 
-/// Opens and closes a replication connection. It is called after the walsenders were counted, as it
-/// is one.
-async fn open_replication(info: &ConnInfo) -> Result<(), Error> {
+/// Opens and closes a replication connection. Returns the server's identity, with the ancestors of its
+/// timeline if they can be read. It is called after the walsenders were counted, as it is one.
+async fn open_replication(info: &ConnInfo) -> Result<(SystemIdentity, Vec<Ancestor>), Error> {
     let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
     replication.limit_answers(POSTGRES_ANSWER_LIMIT);
-    replication.identify_system().await?;
+    let identity = replication.identify_system().await?;
+    let ancestors = replication.timeline_history(identity.timeline).await;
     replication.close().await;
-    Ok(())
+    Ok((identity, ancestors.unwrap_or_default()))
 }
 
 /// Measures the server's clock minus this machine's, in seconds, and the uncertainty of the

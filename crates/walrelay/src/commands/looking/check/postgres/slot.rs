@@ -1,8 +1,9 @@
 //! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
+use walrelay_postgres_source::noted::{Access, Standing};
 use walrelay_postgres_source::{
-    Plan, PublishedTable, ROLLING, RetainedWal, SlotRow, Survey, bookmark_slot, expected_rows,
-    script, slot_fits,
+    Plan, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey, bookmark_slot,
+    expected_rows, script, slot_fits, unread,
 };
 use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
@@ -44,14 +45,58 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     check_result(fits, finding)
 }
 
-/// Checks the snapshot, if `run` would begin with one: how many rows it would read.
+/// Checks the slot's position against the one that its relay has noted.
+pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
+    let (standing, access) = db.noted?;
+    let name = &db.wanted.slot;
+    let slot = db.facts.slot.as_ref();
+    if let (Standing::PassedOver { from }, Some(slot)) = (standing, slot) {
+        let error = SetupError::SlotPassedOver {
+            slot: name.clone(),
+            from,
+            to: slot.confirmed.unwrap_or(from),
+        };
+        return Some(if slot.active_pid.is_none() {
+            failed(error)
+        } else {
+            let finding =
+                format!("its reader notes no position: the next start stops, for {error}");
+            let remedy = "see in the relay's log why it cannot note positions";
+            Check::warn(finding, remedy)
+        });
+    }
+    Some(if access == Access::None {
+        let role = &db.survey.role;
+        Check::warn(
+            format!(
+                "role {role} may not note positions in walrelay_state: a slot that something else moves, or \
+                 recreates, while no relay runs is not noticed"
+            ),
+            format!("as a user who may create it: walrelay init --role {role}"),
+        )
+    } else {
+        Check::pass(format!(
+            "the positions of {name} are noted: a start stops if something else moved the slot"
+        ))
+    })
+}
+
+/// Checks the snapshot: how many rows `run` would read first, or would not because the slot exists.
 pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> Option<Check> {
     let selection = db.wanted.snapshot.as_ref()?;
     if db.facts.slot.is_some() {
-        return None;
+        if !db.config.sink.confirms() {
+            return None;
+        }
+        return match unread(session, &db.wanted).await {
+            Ok(unread) => unread.map(|unread| Check::warn(unread.to_string(), unread.remedy())),
+            Err(error) => Some(failed(error)),
+        };
     }
-    let published = if let Some(publication) = &db.facts.publication {
-        publication.tables.clone()
+    let published: Vec<PublishedTable> = if let Some(publication) = &db.facts.publication {
+        let tables = publication.tables.iter();
+        let wanted = tables.filter(|published| db.wanted.tables.contains(&published.table));
+        wanted.cloned().collect()
     } else {
         // `run` creates the publication with all columns.
         let tables = db.wanted.tables.iter().map(|table| PublishedTable {

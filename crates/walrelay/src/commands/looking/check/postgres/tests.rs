@@ -61,8 +61,10 @@ fn healthy() -> DatabaseState<'static> {
         reader: None,
         moment: Moment::Start {
             known: None,
+            noted: None,
             accept_gap: false,
         },
+        noted: None,
     }
 }
 

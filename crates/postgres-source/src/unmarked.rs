@@ -1,0 +1,151 @@
+//! The table of rows that were sent and could not be marked yet, such as rows that were locked. The
+//! process that has the slot works it off.
+
+use serde::Deserialize;
+use walrelay_lsn::{RelationId, Xid};
+use walrelay_relay::{KeyedTable, TableName};
+use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+
+use super::carried::record;
+use super::catalog::row::{is_true, json, parsed, text};
+use super::sent_keys::{RowKey, array};
+
+/// Not in the outbox's schema: a publication may publish that as a whole.
+const TABLE: &str = "walrelay_state.unmarked";
+/// Rows inserted by one statement, at most.
+const INSERTED: usize = 500;
+/// Memory of the keys of one query.
+const PAGE_BYTES: usize = 64 << 20;
+
+/// Returns SQL that creates the table. It holds keys of rows, so only its owner may read it, and
+/// `role`: the relay's role, if another one creates the table.
+pub fn create_sql(role: Option<&str>) -> String {
+    let create = format!(
+        "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
+         GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
+         CREATE TABLE IF NOT EXISTS {TABLE} (\n    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n    \
+         slot        name NOT NULL,        -- the relay's slot\n    \
+         relation    oid NOT NULL,         -- the table or partition that the log names\n    \
+         \"table\"     text[] NOT NULL,      -- schema and name of the outbox table\n    \
+         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers\n    \
+         xid         bigint NOT NULL,      -- the transaction that inserted the row; 0: a snapshot read it\n    \
+         key         text[] NOT NULL,\n    hash        text NOT NULL,        -- of the row as it was inserted\n    \
+         since       timestamptz NOT NULL DEFAULT now()\n);"
+    );
+    let grant = role.map(|role| {
+        let role = quote_ident(role);
+        format!("\nGRANT SELECT, INSERT, DELETE ON {TABLE} TO {role};")
+    });
+    create + &grant.unwrap_or_default()
+}
+
+/// A stored key.
+pub(super) struct StoredKey {
+    pub(super) id: u64,
+    pub(super) table: KeyedTable,
+    pub(super) key: RowKey,
+}
+
+/// The schema and the name of a table.
+#[derive(Deserialize)]
+struct Names(String, String);
+
+/// Stores keys of a slot's rows. Creates the table if it is missing and `create` is true.
+pub(super) async fn store(
+    session: &mut Session,
+    slot: &str,
+    create: bool,
+    table: &KeyedTable,
+    keys: &[RowKey],
+) -> Result<(), Error> {
+    if create {
+        let missing = format!("SELECT pg_catalog.to_regclass('{TABLE}') IS NULL AS missing");
+        let rows = session.query(&missing).await?;
+        if rows.first().is_some_and(|row| is_true(&row, "missing")) {
+            session
+                .query(&format!("{} {}", record::LOCK, create_sql(None)))
+                .await?;
+        }
+    }
+    let texts = |values: &[String]| {
+        let array = array(values.iter().map(String::as_str));
+        format!("{}::text[]", quote_literal(&array))
+    };
+    let name = [table.table.schema.clone(), table.table.name.clone()];
+    let common = [
+        quote_literal(slot),
+        table.relation.get().to_string(),
+        texts(&name),
+        texts(&table.columns),
+        texts(&table.row_columns),
+    ]
+    .join(", ");
+    for keys in keys.chunks(INSERTED) {
+        let rows = keys.iter().map(|key| {
+            let (values, hash) = (texts(&key.values), quote_literal(&key.hash));
+            format!("({}, {values}, {hash})", key.xid)
+        });
+        let sql = format!(
+            "INSERT INTO {TABLE} (slot, relation, \"table\", key_columns, row_columns, xid, key, hash) \
+             SELECT {common}, stored.* FROM (VALUES {}) AS stored",
+            rows.collect::<Vec<_>>().join(", ")
+        );
+        session.query(&sql).await?;
+    }
+    Ok(())
+}
+
+/// Returns true if the table exists.
+pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
+    let sql = "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+               WHERE n.nspname = 'walrelay_state' AND c.relname = 'unmarked' AND c.relkind = 'r'";
+    Ok(!session.query(sql).await?.is_empty())
+}
+
+/// Queries the first keys of a slot behind `after`.
+pub(super) async fn page(
+    session: &mut Session,
+    slot: &str,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<StoredKey>, Error> {
+    let sql = format!(
+        "SELECT id, relation, pg_catalog.to_json(\"table\") AS \"table\", pg_catalog.to_json(key_columns) AS key_columns, \
+         pg_catalog.to_json(row_columns) AS row_columns, xid, pg_catalog.to_json(key) AS key, hash FROM {TABLE} \
+         WHERE slot = {} AND id > {after} ORDER BY id LIMIT {limit}",
+        quote_literal(slot)
+    );
+    let rows = session.query_within(&sql, PAGE_BYTES).await?;
+    let keys = rows.iter().filter_map(|row| {
+        let Names(schema, name) = json(&row, "table")?;
+        Some(StoredKey {
+            id: parsed(&row, "id")?,
+            table: KeyedTable {
+                relation: RelationId::new(parsed(&row, "relation")?),
+                table: TableName::new(schema, name),
+                columns: json(&row, "key_columns")?,
+                row_columns: json(&row, "row_columns")?,
+            },
+            key: RowKey {
+                xid: Xid::new(parsed(&row, "xid")?),
+                hash: text(&row, "hash"),
+                values: json(&row, "key")?,
+            },
+        })
+    });
+    Ok(keys.collect())
+}
+
+/// Deletes keys: their rows are marked, or are gone.
+pub(super) async fn delete(session: &mut Session, ids: &[u64]) -> Result<(), Error> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+    let sql = format!(
+        "DELETE FROM {TABLE} WHERE id = ANY ('{{{}}}')",
+        ids.join(",")
+    );
+    session.query(&sql).await?;
+    Ok(())
+}

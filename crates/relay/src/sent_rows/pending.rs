@@ -1,0 +1,191 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use walrelay_lsn::{CommitEnd, Lsn, RelationId, RelationMap, Xid};
+use walrelay_pgoutput::{Relation, ReplicaIdentity, Tuple};
+use walrelay_sink::EventPosition;
+
+use super::keys::{KeyedTable, SentKeys};
+use super::queue::{CHUNK, SentRows};
+use crate::table::TableName;
+
+/// The keys of rows whose records the sink took, until they are acknowledged. The window of records in
+/// flight bounds their number.
+#[derive(Debug)]
+pub(crate) struct PendingRows {
+    shared: Arc<SentRows>,
+    /// The number of the table and the positions of the key's columns in a row, by the relation that
+    /// the server announced. No entry: rows of it have no key.
+    key_columns: RelationMap<(u32, Vec<usize>)>,
+    /// The chunks in the order of the WAL. Only the last one is added to.
+    chunks: VecDeque<SentKeys>,
+    /// Bytes of the first chunk that were released.
+    released: usize,
+    /// The length of the last chunk before the key that was written last, until the sink takes the
+    /// record.
+    offered: Option<usize>,
+    /// The acknowledged position at the last release.
+    acknowledged: CommitEnd,
+}
+
+impl PendingRows {
+    pub(crate) fn new(shared: Arc<SentRows>) -> Self {
+        Self {
+            shared,
+            key_columns: RelationMap::new(),
+            chunks: VecDeque::new(),
+            released: 0,
+            offered: None,
+            acknowledged: CommitEnd::from_slot(Lsn::ZERO),
+        }
+    }
+
+    /// Returns true if so many rows wait for their marks that no further one should be sent.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.is_full()
+    }
+
+    /// Learns the key of an outbox table. A key is that of a unique index without NULL; there is none
+    /// with `REPLICA IDENTITY FULL` or `NOTHING`, or if the publication leaves out a column of it.
+    pub(crate) fn announce(&mut self, relation: &Relation<'_>, table: &TableName) {
+        self.key_columns.remove(relation.id);
+        let unique = matches!(
+            relation.replica_identity,
+            ReplicaIdentity::Default | ReplicaIdentity::Index
+        );
+        let columns = relation
+            .columns()
+            .enumerate()
+            .filter(|(_, column)| unique && column.is_key);
+        let (positions, columns): (Vec<usize>, Vec<String>) = columns
+            .map(|(at, column)| (at, column.name.to_owned()))
+            .unzip();
+        if positions.is_empty() {
+            self.shared.without_key(table.clone());
+            return;
+        }
+        let row_columns = relation.columns().map(|column| column.name.to_owned());
+        let number = self.shared.announce(KeyedTable {
+            relation: relation.id,
+            table: table.clone(),
+            columns,
+            row_columns: row_columns.collect(),
+        });
+        self.key_columns.insert(relation.id, (number, positions));
+    }
+
+    /// Forgets the announced tables: the server announces them again on each connection.
+    pub(crate) fn clear_tables(&mut self) {
+        self.key_columns.clear();
+    }
+
+    /// Writes the key of a row whose record is offered to the sink.
+    pub(crate) fn offer(
+        &mut self,
+        position: EventPosition,
+        relation: RelationId,
+        xid: Xid,
+        tuple: &Tuple<'_>,
+    ) {
+        self.retract();
+        let Some((table, columns)) = self.key_columns.get(relation) else {
+            return;
+        };
+        let is_long = |chunk: &SentKeys| chunk.entries.len() >= CHUNK;
+        if self.chunks.back().is_none_or(is_long) {
+            self.chunks.push_back(SentKeys::default());
+        }
+        if let Some(chunk) = self.chunks.back_mut() {
+            let begin = chunk.entries.len();
+            let written = chunk.write(position, (*table, xid), columns, tuple);
+            self.offered = written.then_some(begin);
+        }
+    }
+
+    /// Keeps the key that was offered: the sink took the record, or the row needs none.
+    pub(crate) fn keep_offered(&mut self) {
+        self.offered = None;
+    }
+
+    /// Forgets the key that was offered.
+    pub(crate) fn retract(&mut self) {
+        if let (Some(begin), Some(chunk)) = (self.offered.take(), self.chunks.back_mut()) {
+            chunk.entries.truncate(begin);
+        }
+    }
+
+    /// Passes on the keys of the events before `first`, the first event that is not acknowledged.
+    /// `acknowledged`: the commit end of the acknowledged prefix.
+    pub(crate) fn release(&mut self, first: Option<EventPosition>, acknowledged: CommitEnd) {
+        self.retract();
+        let first = first.unwrap_or(EventPosition { lsn: 0, row: 0 });
+        let mut whole = 0;
+        let mut end = self.released;
+        for chunk in &self.chunks {
+            end = if whole == 0 { self.released } else { 0 };
+            let keys = chunk.iter_from(end);
+            let before = keys.take_while(|key| key.position() < first);
+            end += before.map(|key| key.entry.len()).sum::<usize>();
+            if end < chunk.entries.len() {
+                break;
+            }
+            whole += 1;
+        }
+        let mut from = self.released;
+        let mut slices: Vec<&[u8]> = Vec::new();
+        for (number, chunk) in self.chunks.iter().enumerate().take(whole + 1) {
+            let until = if number < whole {
+                chunk.entries.len()
+            } else {
+                end
+            };
+            slices.extend(
+                chunk
+                    .entries
+                    .get(from..until)
+                    .filter(|keys| !keys.is_empty()),
+            );
+            from = 0;
+        }
+        if !slices.is_empty() || acknowledged > self.acknowledged {
+            self.shared.push(&slices, acknowledged);
+            self.acknowledged = acknowledged;
+        }
+        let has_rest = whole < self.chunks.len();
+        self.chunks.drain(..whole);
+        self.released = if has_rest { end } else { 0 };
+    }
+
+    /// Forgets the keys of this event and of later ones: they are sent again.
+    pub(crate) fn forget_from(&mut self, event: EventPosition) {
+        self.retract();
+        while let Some(chunk) = self.chunks.back() {
+            let released = if self.chunks.len() == 1 {
+                self.released
+            } else {
+                0
+            };
+            let kept = chunk.iter_from(released);
+            let kept = kept.take_while(|key| key.position() < event);
+            let len = released + kept.map(|key| key.entry.len()).sum::<usize>();
+            if len > released {
+                if let Some(chunk) = self.chunks.back_mut() {
+                    chunk.entries.truncate(len);
+                }
+                return;
+            }
+            self.chunks.pop_back();
+        }
+        self.released = 0;
+    }
+
+    /// Forgets all keys, also those that were passed on and are not marked: no position is confirmed
+    /// for them, so their events are sent again.
+    pub(crate) fn forget(&mut self) {
+        self.chunks.clear();
+        self.released = 0;
+        self.offered = None;
+        self.acknowledged = CommitEnd::from_slot(Lsn::ZERO);
+        self.shared.forget();
+    }
+}

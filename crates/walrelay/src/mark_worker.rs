@@ -1,0 +1,168 @@
+//! [`MarkWorker`]: marks rows as sent while the relay runs, on a connection and a thread of its own, if
+//! `[source] mark_sent` is set.
+//!
+//! A position is confirmed after the rows before it are marked, so this waits for keys, and lets no
+//! row hold the position up for ever.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{debug, warn};
+use walrelay_observe::{Background, Telemetry};
+use walrelay_postgres_source::{MarkError, SentMarker};
+use walrelay_relay::{Chain, SentRows};
+use walrelay_walsender::{ConnInfo, Error, Session, quote_literal};
+
+/// Shortest time between two rounds, so that a batch has many rows where there are many.
+const GAP: Duration = Duration::from_millis(250);
+/// Time after which a round is given up, with its session.
+const ROUND: Duration = Duration::from_secs(9);
+/// The time for which rows that are not marked may hold up the position.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval of the rounds over rows that could not be marked, and the same after a failure: each leaves
+/// dead rows.
+const STORED_INTERVAL: Duration = Duration::from_secs(1);
+const FAILED_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Marks rows as sent for a relay.
+#[derive(Debug)]
+pub(crate) struct MarkWorker {
+    pub(crate) info: ConnInfo,
+    /// The slot that the relay reads.
+    pub(crate) slot: String,
+    pub(crate) sent: Arc<SentRows>,
+    pub(crate) marker: SentMarker,
+    /// PID of this process' walsender; 0 before the first stream, while a snapshot is read. Only the
+    /// process that reads the slot marks rows.
+    pub(crate) walsender: Arc<AtomicI32>,
+    pub(crate) telemetry: Option<Arc<Telemetry>>,
+}
+
+/// The reason why a round failed.
+#[derive(Debug, thiserror::Error)]
+enum RoundError {
+    /// Rows cannot be marked.
+    #[error(transparent)]
+    Mark(#[from] MarkError),
+    /// No session can be used.
+    #[error("the session failed")]
+    Session(#[from] Error),
+    /// The slot has another reader on this server.
+    #[error("the slot is not read by this process on the server that was reached")]
+    NotOurs,
+    /// The server does not answer.
+    #[error("no answer within {} s", ROUND.as_secs())]
+    NoAnswer,
+}
+
+impl MarkWorker {
+    /// Starts the thread, which works until it is dropped.
+    pub(crate) fn start(self) -> io::Result<Background> {
+        Background::start("mark-sent", move || self.run())
+    }
+
+    async fn run(mut self) {
+        let mut session = None;
+        let mut stored_at = Instant::now();
+        let mut failing_since: Option<Instant> = None;
+        let mut problem = String::new();
+        loop {
+            tokio::select! {
+                () = self.sent.queued() => {}
+                () = sleep_until(stored_at) => {}
+            }
+            let is_due = stored_at <= Instant::now();
+            if is_due {
+                stored_at = Instant::now() + STORED_INTERVAL;
+                if !self.sent.is_queued() && !(self.has_stream() && self.marker.has_stored()) {
+                    continue;
+                }
+            }
+            let round = timeout(ROUND, self.round(&mut session, is_due)).await;
+            let round = round.unwrap_or(Err(RoundError::NoAnswer));
+            let error = round.as_ref().err().map(|error| Chain(error).to_string());
+            match round {
+                Ok(0) => {}
+                // At debug level: this happens several times a second while there are rows.
+                Ok(rows) => debug!(rows, "marked rows as sent"),
+                Err(RoundError::Mark(_)) => {}
+                Err(_) => session = None,
+            }
+            // Rows that are stored because of an error are marked by a round that works them off.
+            let is_complete = error.is_some() || is_due || !self.marker.has_stored();
+            if let Some(telemetry) = self.telemetry.as_ref().filter(|_| is_complete) {
+                telemetry.row_changes("mark_sent", error.clone());
+            }
+            if is_due && error.is_some() {
+                stored_at = Instant::now() + FAILED_INTERVAL;
+            }
+            match error {
+                None => {
+                    failing_since = None;
+                    if is_complete {
+                        problem.clear();
+                    }
+                }
+                Some(error) => {
+                    // An error that repeats is logged once.
+                    if error != problem {
+                        warn!(
+                            error,
+                            "rows cannot be marked as sent at the moment; the relay goes on"
+                        );
+                    }
+                    let since = *failing_since.get_or_insert_with(Instant::now);
+                    if !self.sent.holds_up() {
+                        failing_since = None;
+                    } else if since.elapsed() >= PATIENCE {
+                        self.marker.give_up(&error);
+                    }
+                    problem = error;
+                    sleep(STORED_INTERVAL).await;
+                }
+            }
+            sleep(GAP).await;
+        }
+    }
+
+    /// Returns true if a stream was opened.
+    fn has_stream(&self) -> bool {
+        self.walsender.load(Ordering::Relaxed) != 0
+    }
+
+    /// Marks the rows that wait for it. `works_off`: also those that could not be marked before.
+    async fn round(
+        &mut self,
+        session: &mut Option<Session>,
+        works_off: bool,
+    ) -> Result<u64, RoundError> {
+        let connected = match session.take() {
+            Some(connected) => connected,
+            None => SentMarker::connect(&self.info).await?,
+        };
+        let session = session.insert(connected);
+        let walsender = self.walsender.load(Ordering::Relaxed);
+        if walsender != 0 {
+            let ours = format!(
+                "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {} AND active_pid = {walsender}",
+                quote_literal(&self.slot)
+            );
+            if session.query(&ours).await?.is_empty() {
+                // A relay that stands by has no rows to mark.
+                return if self.sent.holds_up() {
+                    Err(RoundError::NotOurs)
+                } else {
+                    Ok(0)
+                };
+            }
+        }
+        let rows = self.marker.mark_queued(session).await?;
+        if works_off && walsender != 0 {
+            return Ok(rows + self.marker.work_off(session).await?);
+        }
+        Ok(rows)
+    }
+}
