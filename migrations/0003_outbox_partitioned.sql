@@ -43,15 +43,35 @@ BEGIN
 END $do$;
 GRANT outbox_owner TO walrelay;
 
--- What the slot carries of the outbox: only such rows are deleted.
+-- The account of sent rows, and the note of the slot's position: only rows that were sent are deleted.
 CREATE SCHEMA IF NOT EXISTS walrelay_state;
-CREATE TABLE IF NOT EXISTS walrelay_state.carried (
-    slot    name, -- the relay's slot
-    "table" text, -- an outbox table of it
-    part    oid,  -- the table itself (0), or one of its parts
-    state   text NOT NULL, -- the catalog rows that decide what is carried
-    PRIMARY KEY (slot, "table", part)
-);
+CREATE TABLE IF NOT EXISTS walrelay_state.account (
+    slot          name,   -- the relay's slot
+    relation      oid,    -- the table or partition that the log names
+    columns       text[], -- the hashed columns, and that of the age
+    bucket        bigint, -- ten minutes of the age, numbered since 1970
+    rows          bigint NOT NULL,  -- acknowledged rows, and the sums of both halves of their hashes
+    high          numeric NOT NULL,
+    low           numeric NOT NULL,
+    diverted      bigint NOT NULL,  -- the same of rows that became dead letters
+    diverted_high numeric NOT NULL,
+    diverted_low  numeric NOT NULL,
+    PRIMARY KEY (slot, relation, columns, bucket)
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS walrelay_state.accounts (
+    slot        name PRIMARY KEY,
+    system      text NOT NULL,   -- the system identifier of the log
+    publication name NOT NULL,
+    through     pg_lsn NOT NULL  -- what is counted
+) WITH (fillfactor = 50);
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
-GRANT SELECT ON walrelay_state.carried TO PUBLIC;
-GRANT INSERT, UPDATE, DELETE ON walrelay_state.carried TO "walrelay";
+GRANT SELECT ON walrelay_state.account, walrelay_state.accounts TO PUBLIC;
+GRANT INSERT, UPDATE, DELETE ON walrelay_state.account, walrelay_state.accounts TO "walrelay";
+CREATE SCHEMA IF NOT EXISTS walrelay_state;
+GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
+GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."position:walrelay" TO "walrelay";
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."system:walrelay" MINVALUE -9223372036854775808; -- the cluster of that position
+GRANT SELECT ON SEQUENCE walrelay_state."system:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches the real servers that the tests, the demo and the benchmarks use, once:
 #
-#     scripts/fetch-servers.sh                     Kafka, axe-core, Postgres 15, 17 and 18
+#     scripts/fetch-servers.sh                     Kafka, axe-core, Postgres 14 to 18
 #     scripts/fetch-servers.sh 14.20.0 16.11.0     Kafka, axe-core, and these versions of Postgres
 #     scripts/fetch-servers.sh --list              where they are or would be; fetches nothing
 #
@@ -15,7 +15,7 @@ set -eu
 kafka=4.1.0
 log4j=2.24.3
 axe=4.11.1
-postgres_default='15.15.0 17.7.0 18.1.0'
+postgres_default='14.20.0 15.15.0 16.11.0 17.7.0 18.1.0'
 
 say() { printf 'fetch-servers: %s\n' "$*"; }
 die() {

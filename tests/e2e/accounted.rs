@@ -449,3 +449,48 @@ fn rows_stay_until_each_relay_of_the_table_has_sent_them() {
     second.ends_well();
     relay.ends_well();
 }
+
+/// The relay's role may not write the account until `init` lets it: what it sends until then is not
+/// accounted. Rows of children by INHERITS are no rows of the table.
+#[test]
+fn rows_stay_while_nothing_can_be_accounted() {
+    let rig = rig(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT, UPDATE, DELETE ON outbox TO relay; \
+         CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let admin = rig.config_and(MAY);
+    let url = format!("--set=source.url={}", rig.url_as("relay", "x", "postgres"));
+    let start = || {
+        let relay = rig.start_with(&admin, &[&url]);
+        relay.streaming();
+        relay
+    };
+    let pruned = || output_with("prune", &admin, &["--keep=24h", "--yes", &url]);
+    let relay = start();
+    insert(&db, 10, "unsent");
+    rig.caught_up();
+    refused(
+        &pruned(),
+        78,
+        &["[prune-no-account]", "walrelay init --role"],
+    );
+    relay.ends_well();
+    done(&output_with("init", &admin, &["--role=relay"]));
+    let relay = start();
+    next_bucket(&db);
+    insert(&db, 10, "sent");
+    db.batch(
+        "CREATE TABLE child () INHERITS (outbox); INSERT INTO child SELECT gen_random_uuid(), aggregatetype, 'child', \
+         type, payload, created_at FROM outbox WHERE aggregateid = 'sent'",
+    );
+    rig.caught_up();
+    refused(&pruned(), 65, &[STAYS, "10 rows more"]);
+    assert_eq!(
+        (rows(&db, "sent"), rows(&db, "unsent"), rows(&db, "child")),
+        (0, 10, 10)
+    );
+    relay.ends_well();
+}

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually, servers};
 use walrelay_throwaway::Signal;
 
-use crate::carried::MARK;
 use crate::endpoint::{address, config, get, metric, status};
+use crate::marks::MARK;
 use crate::replay::drop_rolling_bookmark;
 use crate::rig::{
     PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, strict_kafka,

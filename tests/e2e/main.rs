@@ -66,7 +66,6 @@ macro_rules! tests {
 mod accounted;
 mod alerts;
 mod bench;
-mod carried;
 mod check;
 mod children;
 mod cloud_events;

@@ -1,18 +1,71 @@
 //! `mark_sent`: a row is marked because its insert was read and its event acknowledged, and for no other
 //! reason; the position is confirmed afterwards.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use walrelay_testkit::{Db, eventually};
 
-use crate::carried::{UNMARKED, config, count, insert, rig};
 use crate::rig::{
-    NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, output_with, refused,
-    run_command, with_source,
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, insert_of, output_with,
+    refused, run_command, with_source,
 };
+
+pub(crate) const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"outbox.sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
+                    mark_sent = \"sent_at = now()\"";
+pub(crate) const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
+pub(crate) const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
+
+/// An outbox with a column for the mark, and rows that are old enough to be deleted.
+pub(crate) fn rig(major: u32) -> Rig {
+    let rig = Rig::with_outbox(major);
+    rig.db().batch(
+        "ALTER TABLE outbox ADD sent_at timestamptz, \
+         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
+    );
+    rig
+}
+
+pub(crate) fn config(rig: &Rig, more: &str) -> PathBuf {
+    with_source(rig.config_and(more), MARK)
+}
+
+/// The same with a state file.
+fn with_state_file(rig: &Rig, more: &str) -> PathBuf {
+    let state_file = format!("state_file = \"{}\"", rig.path("state").display());
+    with_source(config(rig, more), &state_file)
+}
+
+/// Runs a relay until it has marked ten rows.
+pub(crate) fn mark_first_rows(rig: &Rig, config: &Path) {
+    let db = rig.db();
+    let relay = rig.streaming(config);
+    insert(&db, 10, "before");
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+}
+
+/// Waits until the relay has marked all rows, and ends it: each of so many was sent once.
+fn assert_marked_and_sent_once(rig: &Rig, relay: Relay, rows: usize) {
+    let db = rig.db();
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    relay.ends_well();
+    let verdict = rig.verdict();
+    assert_eq!(verdict.committed, rows);
+    verdict.assert_nothing_repeated();
+}
+
+pub(crate) fn count(db: &Db, rows: &str) -> i64 {
+    db.value(&format!("SELECT count(*) FROM {rows}"))
+}
+
+pub(crate) fn insert(db: &Db, rows: u32, key: &str) {
+    for number in 1..=rows {
+        insert_of(db, "order", key, number);
+    }
+}
 
 /// Bytes of keys that may wait for their marks.
 const KEYS: &str = "WALRELAY_SENT_KEYS";
@@ -575,4 +628,19 @@ fn a_rollback_marks_rows_that_could_not_be_marked() {
     ));
     let slots: i64 = count(&db, "pg_replication_slots");
     assert_eq!(slots, 0);
+}
+
+/// The slot is gone, and with it the log of some rows: the snapshot sends them before they are
+/// marked.
+#[test]
+fn rows_of_an_accepted_gap_are_sent_before_they_are_marked() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = with_state_file(&rig, "");
+    mark_first_rows(&rig, &config);
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    insert(&db, 20, "gap");
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.says("the snapshot relays the rows that are there");
+    assert_marked_and_sent_once(&rig, relay, 30);
 }

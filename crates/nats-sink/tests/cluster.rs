@@ -204,7 +204,7 @@ fn open_dead_letters_are_known_when_their_leader_is_killed() {
         cluster.0.server(killed).kill();
         eventually(PATIENCE, || match read() {
             Ok(open) => {
-                assert_eq!(open.len() as u64, COUNT);
+                assert_eq!(open.open.len() as u64, COUNT);
                 true
             }
             // There is no leader yet.

@@ -3,8 +3,8 @@
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::carried::record;
 use super::catalog::{SlotRow, slots};
+use super::noted;
 
 /// Name of the bookmark that a running relay keeps itself (`[retention]`).
 pub const ROLLING: &str = "rolling";
@@ -87,7 +87,7 @@ pub fn advance_slot(slot: &str, to: Lsn) -> String {
     )
 }
 
-/// The table of [`read_notes`]. It has a schema of its own, as that of `carried::record`.
+/// The table of [`read_notes`]. It is in the schema of the notes ([`noted`]).
 const NOTES: &str = "walrelay_state.bookmark";
 /// SQLSTATEs of a role that may not create or write the table, and of a standby.
 const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
@@ -120,7 +120,7 @@ pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Resu
         format!(
             "{} CREATE SCHEMA IF NOT EXISTS walrelay_state; GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
              CREATE TABLE IF NOT EXISTS {NOTES} (slot name PRIMARY KEY, notes text NOT NULL); ",
-            record::LOCK
+            noted::LOCK
         )
     };
     let (slot, notes) = (quote_literal(slot), quote_literal(notes));

@@ -1,10 +1,8 @@
-//! Changes confirmed rows: rows that the slot carried, and whose commit every slot has confirmed.
+//! Waits until the slots have confirmed what a snapshot sees.
 //!
-//! The second needs only a row's visibility (docs/adr/0031-a-confirmed-row-is-a-visible-one.md). A
-//! transaction takes its snapshot, then reads the end of the WAL: every row that the snapshot sees
-//! was committed before that position. When every slot has confirmed the position, the same
-//! transaction changes the rows that were carried ([`Carrier`]) and have no open dead letter
-//! ([`DeadLetters`]).
+//! A transaction takes its snapshot, then reads the end of the WAL: every row that the snapshot sees was
+//! committed before that position. Once a slot has confirmed the position, the destination has
+//! acknowledged every event before it.
 
 use std::time::Duration;
 
@@ -13,21 +11,16 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::carried::noted::MOST_UNCONFIRMED;
-use super::carried::{Carried, CarriedError, Carrier, NotCarried};
 use super::catalog::row::parsed;
-use super::dead_letters::{DeadLetters, DeadLettersError};
-use super::script;
+use super::dead_letters::DeadLettersError;
+use super::noted::MOST_UNCONFIRMED;
 
 /// Interval between two queries of the slots' positions.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The time that the slots may take to confirm. The transaction holds its snapshot meanwhile.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts of a transaction that fails because another session changed a row after the snapshot.
-const ATTEMPTS: u32 = 5;
-const SERIALIZATION_FAILURE: &str = "40001";
 
-/// The reason why confirmed rows are not changed.
+/// The reason why rows are not compared or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfirmedError {
     /// A statement failed.
@@ -41,9 +34,6 @@ pub enum ConfirmedError {
         /// The position that all of them must have confirmed.
         position: Lsn,
     },
-    /// The slot does not carry the rows.
-    #[error(transparent)]
-    NotCarried(#[from] NotCarried),
     /// Open dead letters forbid it.
     #[error(transparent)]
     DeadLetters(#[from] DeadLettersError),
@@ -53,163 +43,6 @@ pub enum ConfirmedError {
          undoes it"
     )]
     InVain(TableName),
-}
-
-impl From<CarriedError> for ConfirmedError {
-    fn from(error: CarriedError) -> Self {
-        match error {
-            CarriedError::Sql(error) => Self::Sql(error),
-            CarriedError::Not(error) => Self::NotCarried(error),
-        }
-    }
-}
-
-impl ConfirmedError {
-    /// Returns true if another session changed a row between the snapshot and the change.
-    pub(super) fn is_serialization_failure(&self) -> bool {
-        matches!(self, Self::Sql(sql) if sql.sqlstate() == Some(SERIALIZATION_FAILURE))
-    }
-}
-
-/// The change of the rows.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Change<'a> {
-    Delete,
-    /// The SQL assignments of `UPDATE … SET`.
-    #[expect(dead_code, reason = "rows are marked by their keys alone")]
-    Update(&'a str),
-}
-
-/// A change of one table's confirmed rows, in batches.
-#[derive(Debug)]
-pub(super) struct ConfirmedRows<'a> {
-    /// The slots that must have confirmed the rows.
-    pub(super) carrier: &'a Carrier,
-    /// Their rows are left alone.
-    pub(super) dead_letters: &'a DeadLetters,
-    pub(super) table: &'a TableName,
-    /// An SQL condition for the rows. If no row fulfils it, the slots are not queried.
-    pub(super) condition: &'a str,
-    /// `ORDER BY …`: the rows to change first. May be empty.
-    pub(super) order: &'a str,
-    pub(super) change: Change<'a>,
-    /// Rows changed by one transaction, at most.
-    pub(super) batch: u32,
-    /// Delay between two transactions.
-    pub(super) pause: Duration,
-    pub(super) lock_timeout: Duration,
-}
-
-impl ConfirmedRows<'_> {
-    /// Changes the rows, and returns their number, and whether none was left: of the rows that are
-    /// updated, one that was locked may be. Calls `changed` with the number of rows after each
-    /// transaction.
-    pub(super) async fn change_all(
-        &self,
-        session: &mut Session,
-        mut changed: impl FnMut(u64),
-    ) -> Result<(u64, bool), ConfirmedError> {
-        let mut total = 0;
-        loop {
-            let (count, complete) = retry(
-                session,
-                async |session: &mut Session| self.transaction(session).await,
-                ConfirmedError::is_serialization_failure,
-            )
-            .await?;
-            total += count;
-            changed(count);
-            // Locked rows are skipped, so a batch smaller than the limit need not be the last one.
-            if count == 0 || complete {
-                return Ok((total, complete));
-            }
-            sleep(self.pause).await;
-        }
-    }
-
-    /// Returns the number of changed rows, and whether the snapshot sees no other row to change.
-    async fn transaction(&self, session: &mut Session) -> Result<(u64, bool), ConfirmedError> {
-        // Also without a row to change, so that a publication that is changed back is noticed.
-        let carried = self.carrier.carried(session, self.table).await?;
-        self.dead_letters.refresh().await?;
-        let rows = self.rows(&carried)?;
-        let any = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
-        if count_rows(session, &any).await? == 0 {
-            return Ok((0, true));
-        }
-        flush_wal(session).await?;
-        let position = begin_snapshot(session, self.lock_timeout).await?;
-        let carried = self.carrier.carried(session, self.table).await?;
-        wait_confirmed(session, &self.carrier.slots, position).await?;
-        self.carrier.check_position(session).await?;
-        // Only now the topic has the dead letters of all rows that the snapshot sees.
-        self.dead_letters.read().await?;
-        let (rows, table) = (self.rows(&carried)?, &carried.from);
-        // The assignments and the condition are on lines of their own, because they may end in a
-        // comment. The names of the batch's columns must not be those of the table's.
-        let (change, unchanged) = match self.change {
-            Change::Delete => (format!("DELETE FROM {table} USING batch"), "false"),
-            Change::Update(set) => (
-                format!("UPDATE {table} SET {set}\n FROM batch"),
-                self.condition,
-            ),
-        };
-        let change = format!(
-            "WITH batch AS (SELECT tableoid AS walrelay_part, ctid AS walrelay_place {rows} {order} LIMIT {limit} \
-             FOR UPDATE SKIP LOCKED), changed AS ({change} \
-             WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
-             RETURNING (\n{unchanged}\n) AS unchanged) \
-             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM changed",
-            order = self.order,
-            limit = self.batch,
-            // Without an alias: the condition may name the table.
-            name = script::table(self.table),
-        );
-        let count = count_changed(session, &change, self.table).await?;
-        let complete = match self.change {
-            Change::Delete => false,
-            Change::Update(_) => {
-                let left = format!("SELECT count(*) AS rows FROM (SELECT {rows} LIMIT 1) AS found");
-                count_rows(session, &left).await? == 0
-            }
-        };
-        session.query("COMMIT").await?;
-        Ok((count, complete))
-    }
-
-    /// Writes `FROM … WHERE …`: the carried rows that fulfil the condition and have no open dead
-    /// letter.
-    fn rows(&self, carried: &Carried) -> Result<String, DeadLettersError> {
-        // The condition is on lines of its own, because it may end in a comment.
-        let (table, condition) = (&carried.from, self.condition);
-        Ok(format!(
-            "FROM {table} WHERE (\n{condition}\n){}{}",
-            carried.condition(),
-            self.dead_letters.others(self.table)?
-        ))
-    }
-}
-
-/// Runs a transaction, and again as long as it fails because another session changed a row, up to
-/// [`ATTEMPTS`] times. Rolls back after each failure.
-pub(super) async fn retry<T, E: From<Error>>(
-    session: &mut Session,
-    mut transaction: impl AsyncFnMut(&mut Session) -> Result<T, E>,
-    is_serialization_failure: impl Fn(&E) -> bool,
-) -> Result<T, E> {
-    let mut attempt = 1;
-    loop {
-        let error = match transaction(session).await {
-            Ok(result) => return Ok(result),
-            Err(error) => error,
-        };
-        // If the connection is lost, ROLLBACK fails as well, and its error is returned.
-        session.query("ROLLBACK").await?;
-        if attempt == ATTEMPTS || !is_serialization_failure(&error) {
-            return Err(error);
-        }
-        attempt += 1;
-    }
 }
 
 /// Makes the server flush its WAL. WAL records of no commit, such as those of a SELECT that prunes

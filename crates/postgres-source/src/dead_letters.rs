@@ -10,10 +10,8 @@ use std::collections::HashSet;
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
 use walrelay_relay::TableName;
 use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, ReadOpen};
 use walrelay_sink::{in_current_span, lock};
@@ -21,9 +19,6 @@ use walrelay_walsender::{quote_ident, quote_literal};
 
 /// Open dead letters of one table, at most: each is a part of every statement.
 const MOST: usize = 100_000;
-/// The interval at which known dead letters are read again although nothing is to be changed: they may be
-/// resolved by now.
-const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The reason why rows are not told from those with an open dead letter. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +54,6 @@ pub struct DeadLetters {
     /// `schema.table` of every configured table and of messages.
     named: HashSet<String>,
     known: RefCell<DeadLetterEvents>,
-    read_at: RefCell<Option<Instant>>,
 }
 
 // Not derived: ids are values of rows.
@@ -94,18 +88,7 @@ impl DeadLetters {
         let open = spawn_blocking(in_current_span(move || (*lock(&read))())).await;
         let open = open.unwrap_or_else(|panicked| Err(panicked.into()));
         *self.known.borrow_mut() = open.map_err(DeadLettersError::Read)?;
-        *self.read_at.borrow_mut() = Some(Instant::now());
         Ok(())
-    }
-
-    /// Reads them unless what was read is recent enough to choose rows by.
-    pub(super) async fn refresh(&self) -> Result<(), DeadLettersError> {
-        let age = self.read_at.borrow().map(|at| at.elapsed());
-        let open = !self.known.borrow().open.is_empty();
-        if age.is_some_and(|age| !open || age < INTERVAL) {
-            return Ok(());
-        }
-        self.read().await
     }
 
     /// Returns a condition for the table's rows of the open dead letters that were read. `None`: there
@@ -163,12 +146,6 @@ impl DeadLetters {
         Ok(Some(format!("({})", conditions.join(" OR "))))
     }
 
-    /// Returns ` AND …`: a condition for the table's other rows; empty if these are all.
-    pub(super) fn others(&self, table: &TableName) -> Result<String, DeadLettersError> {
-        let rows = self.rows(table)?;
-        Ok(rows.map_or_else(String::new, |rows| format!(" AND {rows} IS NOT TRUE")))
-    }
-
     /// Returns the number of open dead letters that were read.
     pub fn open(&self) -> usize {
         self.known.borrow().open.len()
@@ -199,24 +176,28 @@ mod tests {
     #[test]
     fn rows_are_told_by_the_id_or_else_by_the_transaction() {
         let outbox = TableName::new("public", "outbox");
-        let of = |id, open: &[_]| dead_letters(id, open).others(&outbox).expect("a condition");
-        assert_eq!(of(Some("id"), &[]), "");
-        assert_eq!(of(None, &[("public.other", Some("7"))]), "");
+        let of = |id, open: &[_]| dead_letters(id, open).rows(&outbox).expect("a condition");
+        assert_eq!(of(Some("id"), &[]), None);
+        assert_eq!(of(None, &[("public.other", Some("7"))]), None);
         assert_eq!(
-            of(Some("id"), &[("public.outbox", Some("it's"))]),
-            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY['it''s']::text[])) IS NOT TRUE"
+            of(Some("id"), &[("public.outbox", Some("it's"))]).as_deref(),
+            Some("(pg_catalog.format('%s', \"id\") = ANY (ARRAY['it''s']::text[]))")
         );
         assert_eq!(
-            of(Some("id"), &[("public.outbox", None)]),
-            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY[]::text[]) OR \"id\" IS NULL OR \
-             xmin::text IN ('751')) IS NOT TRUE"
+            of(Some("id"), &[("public.outbox", None)]).as_deref(),
+            Some(
+                "(pg_catalog.format('%s', \"id\") = ANY (ARRAY[]::text[]) OR \"id\" IS NULL OR \
+                 xmin::text IN ('751'))"
+            )
         );
-        let former =
-            " AND (pg_catalog.format('%s', \"id\") = ANY (ARRAY['7']::text[])) IS NOT TRUE";
-        assert_eq!(of(Some("id"), &[("public.former", Some("7"))]), former);
+        let former = "(pg_catalog.format('%s', \"id\") = ANY (ARRAY['7']::text[]))";
+        assert_eq!(
+            of(Some("id"), &[("public.former", Some("7"))]).as_deref(),
+            Some(former)
+        );
         let unknown = dead_letters(None, &[("public.outbox", None)]);
         assert!(matches!(
-            unknown.others(&outbox),
+            unknown.rows(&outbox),
             Err(DeadLettersError::NoId { open: 1, .. })
         ));
     }

@@ -14,17 +14,17 @@
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
 //! - `waiting`: the tables whose rows wait in a slot.
 //! - `bookmarks`: kept slots that replays read.
-//! - `prune` deletes confirmed rows, `partitions` drops and creates partitions, `mark` marks rows
-//!   as sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
-//!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` is the rule by which a row's commit is confirmed, `carried` the one by
-//!   which the slot has the row, `dead_letters` the one by which its event was sent.
+//! - `prune` deletes sent rows, `partitions` drops and creates partitions, by `sent_rows`: the account of
+//!   acknowledged rows. `mark` marks rows as sent, with `sent_keys`: those of the relay's acknowledged
+//!   records, and `unmarked`: the table of those that could not be marked yet. `rollback` finds events of a
+//!   slot that no row holds. `confirmed` waits until slots have confirmed what a snapshot sees,
+//!   `dead_letters` are the rows of events that were not sent. `noted`: the note of a slot's position.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
 //!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
 
 mod bookmarks;
-mod carried;
 mod catalog;
 mod confirmed;
 mod dead_letters;
@@ -32,6 +32,7 @@ mod deadline;
 mod error;
 mod foreign_tables;
 mod mark;
+pub mod noted;
 mod outbox_table;
 mod partitions;
 mod presets;
@@ -54,7 +55,6 @@ pub use bookmarks::{
     Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, read_notes,
     slot_of as bookmark_slot, write_notes,
 };
-pub use carried::{CarriedError, Carrier, NotCarried, noted, record};
 pub use catalog::{
     ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations, PublishedTable,
     RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
@@ -71,7 +71,7 @@ pub use partitions::Change;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{Evidence, PruneError, Pruning, Unaccounted, age_columns, recent_rows};
 pub use retention::Danger;
-pub use rollback::{EventsWithoutRow, check_events_have_rows};
+pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
 pub use sent_rows::account;
 pub use sent_rows::account::AccountSettings;
 pub use sent_rows::compare::NoAccount;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{info, warn};
-use walrelay_pgoutput::DecodeError;
 use walrelay_relay::{Chain, KeyedTable, SentKeys, SentRows, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
@@ -17,7 +16,6 @@ use super::confirmed::{
 };
 use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::error::PostgresError;
-use super::rollback::EventsWithoutRow;
 use super::script;
 use super::sent_keys::{MarkByKey, RowKey};
 use super::snapshot::unsent_condition;
@@ -68,22 +66,12 @@ pub struct Marking {
 /// The reason why rows are not marked.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
-    /// The stream that rows are compared with cannot be read.
+    /// The server cannot be asked.
     #[error(transparent)]
     Postgres(#[from] PostgresError),
     /// The rows are not changed.
     #[error(transparent)]
     Confirmed(#[from] ConfirmedError),
-    /// A message of the stream cannot be decoded.
-    #[error("the log cannot be decoded")]
-    Decode(#[from] DecodeError),
-    /// The publication carries no primary key, so the table's rows cannot be matched with rows of
-    /// the stream.
-    #[error("table {0} has no primary key in the publication")]
-    Key(TableName),
-    /// Events have no row that could be marked.
-    #[error(transparent)]
-    WithoutRow(#[from] EventsWithoutRow),
     /// Sent rows are not visible yet, so they cannot be marked.
     #[error("{0} rows that were sent cannot be marked yet: their commits are not complete")]
     Left(u64),

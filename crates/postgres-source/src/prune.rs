@@ -466,7 +466,7 @@ impl Pruning {
             deleting.close().await;
         }
         accounted.forget_empty(session, &empty).await?;
-        *self.waited.borrow_mut() = differ.clone();
+        self.waited.borrow_mut().clone_from(&differ);
         Ok((total, differ))
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_lsn::{Lsn, RelationId};
-use walrelay_pgoutput::{Insert, Message, Relation, Value, decode};
+use walrelay_pgoutput::{DecodeError, Insert, Message, Relation, Value, decode};
 use walrelay_relay::{Source as _, TableName, WalStream as _};
 use walrelay_walsender::{Error, Frame, Session, quote_ident, quote_literal};
 
 use super::catalog;
 use super::confirmed::{count_rows, flush_wal, insert_position};
-use super::mark::MarkError;
+use super::error::PostgresError;
 use super::script;
 use super::source::{CopySource, Original};
 
@@ -34,16 +34,40 @@ pub struct EventsWithoutRow {
     pub to: Lsn,
 }
 
+/// The reason why a slot is not dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// A message of the log cannot be decoded.
+    #[error("the log cannot be decoded")]
+    Decode(#[from] DecodeError),
+    /// The publication carries no primary key, so the table's rows cannot be matched with rows of
+    /// the log.
+    #[error("table {0} has no primary key in the publication")]
+    Key(TableName),
+    /// Events have no row.
+    #[error(transparent)]
+    WithoutRow(#[from] EventsWithoutRow),
+}
+
+impl From<Error> for RollbackError {
+    fn from(error: Error) -> Self {
+        Self::Postgres(error.into())
+    }
+}
+
 /// Reads the log of a copy of the slot to its present end.
 ///
 /// # Errors
-/// [`MarkError::WithoutRow`] if it holds events that no row holds.
+/// [`RollbackError::WithoutRow`] if it holds events that no row holds.
 pub async fn check_events_have_rows(
     session: &mut Session,
     original: &Original,
     tables: &[TableName],
     messages: Option<&str>,
-) -> Result<(), MarkError> {
+) -> Result<(), RollbackError> {
     // A walsender sends only flushed WAL.
     flush_wal(session).await?;
     let end = insert_position(session).await?;
@@ -85,13 +109,13 @@ impl<'a> UnconfirmedKeys<'a> {
         session: &mut Session,
         number: usize,
         table: &'a TableName,
-    ) -> Result<Self, MarkError> {
+    ) -> Result<Self, RollbackError> {
         // Fails if the table does not exist.
         let relations = relations(session, table).await?;
         let facts = catalog::table(&session.query(&catalog::table_sql(table)).await?);
         let key = facts.map(|facts| facts.primary_key).unwrap_or_default();
         if key.is_empty() {
-            return Err(MarkError::Key(table.clone()));
+            return Err(RollbackError::Key(table.clone()));
         }
         let temporary = format!("walrelay_unconfirmed_{number}");
         let columns: Vec<String> = key.iter().map(|name| quote_ident(name)).collect();
@@ -120,14 +144,14 @@ impl<'a> UnconfirmedKeys<'a> {
     }
 
     /// Finds the key's columns, if the relation is one of this table.
-    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), MarkError> {
+    fn relation(&mut self, relation: &Relation<'_>) -> Result<(), RollbackError> {
         if !self.relations.contains(&relation.id) {
             return Ok(());
         }
         let names: Vec<&str> = relation.columns().map(|column| column.name).collect();
         let find = |key: &String| names.iter().position(|name| name == key);
         let positions: Option<Vec<usize>> = self.key.iter().map(find).collect();
-        let positions = positions.ok_or_else(|| MarkError::Key(self.table.clone()))?;
+        let positions = positions.ok_or_else(|| RollbackError::Key(self.table.clone()))?;
         self.positions.insert(relation.id, positions);
         Ok(())
     }
@@ -148,7 +172,7 @@ impl<'a> UnconfirmedKeys<'a> {
     }
 
     /// Stores the collected keys if there are `at_least` so many.
-    async fn store(&mut self, session: &mut Session, at_least: usize) -> Result<(), MarkError> {
+    async fn store(&mut self, session: &mut Session, at_least: usize) -> Result<(), RollbackError> {
         if self.pending.len() < at_least {
             return Ok(());
         }
@@ -193,7 +217,10 @@ impl<'a> UnconfirmedKeys<'a> {
 }
 
 /// Queries the OIDs of a table and all its partitions.
-async fn relations(session: &mut Session, table: &TableName) -> Result<Vec<RelationId>, MarkError> {
+async fn relations(
+    session: &mut Session,
+    table: &TableName,
+) -> Result<Vec<RelationId>, RollbackError> {
     let sql = format!(
         "WITH RECURSIVE tree AS (SELECT {}::pg_catalog.regclass::pg_catalog.oid AS oid UNION \
          SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.oid \
@@ -214,7 +241,7 @@ async fn collect_unconfirmed(
     end: Lsn,
     messages: Option<&str>,
     tables: &mut [UnconfirmedKeys<'_>],
-) -> Result<EventsWithoutRow, MarkError> {
+) -> Result<EventsWithoutRow, RollbackError> {
     let name = format!("walrelay_rollback_{:08x}", fastrand::u32(..));
     let mut stream = CopySource::new(original, &name).open(None).await?.stream;
     let mut found = EventsWithoutRow {

@@ -8,6 +8,7 @@
 //! snapshot does not know it. It decides only if a column that was hashed is gone.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -38,13 +39,14 @@ impl RowKey {
     /// Copies a key of the queue.
     pub(super) fn new(key: &SentKey<'_>) -> Self {
         let values = key.values().map(String::from_utf8_lossy);
+        let mut hash = String::new();
+        for byte in key.hash() {
+            // Writing to a string does not fail.
+            let _ = write!(hash, "{byte:02x}");
+        }
         Self {
             xid: key.xid,
-            hash: key
-                .hash()
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
+            hash,
             values: values.map(Into::into).collect(),
         }
     }

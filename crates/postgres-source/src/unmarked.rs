@@ -6,8 +6,8 @@ use walrelay_lsn::{RelationId, Xid};
 use walrelay_relay::{KeyedTable, TableName};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use super::carried::record;
 use super::catalog::row::{is_true, json, parsed, text};
+use super::noted;
 use super::sent_keys::{RowKey, array};
 
 /// Not in the outbox's schema: a publication may publish that as a whole.
@@ -63,7 +63,7 @@ pub(super) async fn store(
         let rows = session.query(&missing).await?;
         if rows.first().is_some_and(|row| is_true(&row, "missing")) {
             session
-                .query(&format!("{} {}", record::LOCK, create_sql(None)))
+                .query(&format!("{} {}", noted::LOCK, create_sql(None)))
                 .await?;
         }
     }

@@ -448,7 +448,7 @@ fn dead_letters_are_read_where_their_slot_is() {
     };
     let store = kind.dead_letters().unwrap();
     let mut read = store.read_open(address, true, Box::new(|| None));
-    assert_eq!(read().unwrap(), [], "there is no stream");
+    assert_eq!(read().unwrap().open, [], "there is no stream");
     for number in 1..=4_u64 {
         let lsn = format!("0/{number:X}");
         let headers = [
@@ -474,13 +474,13 @@ fn dead_letters_are_read_where_their_slot_is() {
         };
         sink.send(&record);
         sink.delivered();
-        assert_eq!(read().unwrap().len(), number as usize);
+        assert_eq!(read().unwrap().open.len(), number as usize);
         // The reader follows the slot.
         let to = (cluster.owner("c") + 1) % 3;
         cluster.begin_move("c", to);
         cluster.move_key("c", to);
         cluster.end_move("c", to);
-        assert_eq!(read().unwrap().len(), number as usize);
+        assert_eq!(read().unwrap().open.len(), number as usize);
     }
     assert_eq!(kind.dead_letter_obstacle("c"), None);
 }

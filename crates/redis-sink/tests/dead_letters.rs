@@ -125,7 +125,7 @@ fn the_open_ones_are_those_that_are_not_resolved() {
             ..ADDRESS
         };
         let mut of_other = dlq.store().read_open(other, true, Box::new(|| None));
-        assert_eq!(of_other().unwrap().len(), 2);
+        assert_eq!(of_other().unwrap().open.len(), 2);
         dlq.client().run(&format!("XADD {STREAM} * a b"));
         assert_eq!(read().unwrap().open.len(), 40);
         for number in 1..=30 {

@@ -105,6 +105,7 @@ async fn run(
         on_update: OnUpdate::Warn,
         schemas: None,
         sent_rows: None,
+        account: None,
     };
     let router = Router::new(Options::default());
     let sinks = Arc::clone(sinks);

@@ -77,7 +77,9 @@ impl MarkWorker {
             let is_due = stored_at <= Instant::now();
             if is_due {
                 stored_at = Instant::now() + STORED_INTERVAL;
-                if !self.sent.is_queued() && !(self.has_stream() && self.marker.has_stored()) {
+                let has_work =
+                    self.sent.is_queued() || self.has_stream() && self.marker.has_stored();
+                if !has_work {
                     continue;
                 }
             }
@@ -85,10 +87,9 @@ impl MarkWorker {
             let round = round.unwrap_or(Err(RoundError::NoAnswer));
             let error = round.as_ref().err().map(|error| Chain(error).to_string());
             match round {
-                Ok(0) => {}
+                Ok(0) | Err(RoundError::Mark(_)) => {}
                 // At debug level: this happens several times a second while there are rows.
                 Ok(rows) => debug!(rows, "marked rows as sent"),
-                Err(RoundError::Mark(_)) => {}
                 Err(_) => session = None,
             }
             // Rows that are stored because of an error are marked by a round that works them off.

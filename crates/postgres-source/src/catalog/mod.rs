@@ -89,8 +89,6 @@ pub struct Wanted {
     pub failover: bool,
     /// The rows that are relayed before the slot is created.
     pub snapshot: Option<Selection>,
-    /// Rows may be marked or deleted, so what the slot carries is recorded.
-    pub record: bool,
     /// Rows are marked as sent, so those that cannot be marked at once are stored.
     pub marks: bool,
     /// The polling relay that may send rows while there is no slot.

@@ -65,7 +65,7 @@ pub async fn may_write(session: &mut Session) -> Result<bool, Error> {
 /// Creates the tables where they are missing and the role may.
 pub(crate) async fn ensure(session: &mut Session, create: bool) -> Result<(), Error> {
     if create && !may_write(session).await? {
-        let lock = crate::carried::record::LOCK;
+        let lock = crate::noted::LOCK;
         session
             .query(&format!("{lock}\n{}", create_sql(None)))
             .await?;
@@ -272,4 +272,20 @@ pub(crate) fn set_sql(slot: &str, table: &TableName, columns: &[String], rows: &
         table = quote_literal(&script::table(table)),
         columns = array(columns),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::noted;
+
+    /// The migration of partitions makes the tables for the role of the first migration, then the
+    /// sequences for the slot.
+    #[test]
+    fn the_migration_of_partitions_ends_with_them() {
+        let migration = include_str!("../../../../migrations/0003_outbox_partitioned.sql");
+        let role = Some("walrelay");
+        let sql = [create_sql(role), noted::create_sql("walrelay", role)].join("\n");
+        assert!(migration.ends_with(&format!("{sql}\n")), "{sql}");
+    }
 }

@@ -204,7 +204,8 @@ impl AccountedTable {
 
     /// Counts what is accounted of a detached partition as the table's.
     pub(crate) fn with_part(mut self, oid: u32) -> Self {
-        self.relations += &format!(" UNION SELECT {oid}::pg_catalog.oid");
+        let part = format!(" UNION SELECT {oid}::pg_catalog.oid");
+        self.relations.push_str(&part);
         self
     }
 
@@ -233,13 +234,15 @@ impl AccountedTable {
         limit: i64,
     ) -> Result<Vec<Candidate>, Error> {
         let slots = self.slots.iter().enumerate();
-        let (mut present, mut accounted, mut pairs) = (String::new(), String::new(), Vec::new());
+        let (mut present, mut accounted, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
         for (number, account) in slots {
             let (filter, slot) = (account.rows(), quote_literal(&account.slot));
-            present += &format!(", count(*) FILTER (WHERE\n{filter}\n) AS present_{number}");
-            accounted += &format!(
+            present.push(format!(
+                ", count(*) FILTER (WHERE\n{filter}\n) AS present_{number}"
+            ));
+            accounted.push(format!(
                 ", sum(rows + diverted) FILTER (WHERE slot = {slot}) AS accounted_{number}"
-            );
+            ));
             pairs.push(format!(
                 "(coalesce(present_{number}, 0), coalesce(accounted_{number}, 0))"
             ));
@@ -253,6 +256,8 @@ impl AccountedTable {
              FROM (VALUES {pairs}) AS pairs (present, accounted)) AS compared \
              WHERE bucket < {limit} AND (present > 0 OR accounted <> 0) ORDER BY bucket",
             bucket = bucket(&self.columns),
+            present = present.concat(),
+            accounted = accounted.concat(),
             from = self.from,
             older = self.older(limit),
             finite = is_finite(&self.columns),
@@ -285,11 +290,14 @@ impl AccountedTable {
             let condition = condition.as_deref().unwrap_or("false");
             format!(", (\n{condition}\n) IS TRUE AS {name}")
         };
-        let mut more = flag(&dead_letters.known, "known") + &flag(&dead_letters.open, "open");
-        let mut present = "count(*) FILTER (WHERE in_0 AND open) AS open".to_owned();
-        let mut accounted = String::new();
+        let more = [
+            flag(&dead_letters.known, "known"),
+            flag(&dead_letters.open, "open"),
+            self.flags(),
+        ];
+        let mut present = vec!["count(*) FILTER (WHERE in_0 AND open) AS open".to_owned()];
+        let mut accounted = Vec::new();
         for (number, account) in self.slots.iter().enumerate() {
-            more += &format!(", (\n{}\n) IS TRUE AS in_{number}", account.rows());
             // Dead letters of other slots are in other stores: their own relays settle them.
             let diverted = if number == 0 { "known" } else { "false" };
             let slot = quote_literal(&account.slot);
@@ -298,14 +306,14 @@ impl AccountedTable {
                 ("d", format!("in_{number} AND {diverted}"), DIVERTED),
             ] {
                 let suffix = format!("{kind}{number}");
-                present += &format!(
+                present.push(format!(
                     ", count(*) FILTER (WHERE {rows}) AS rows_{suffix}, sum(high) FILTER (WHERE {rows}) AS high_{suffix}, \
                      sum(low) FILTER (WHERE {rows}) AS low_{suffix}"
-                );
+                ));
                 for (name, column) in ["rows", "high", "low"].iter().zip(columns) {
-                    accounted += &format!(
+                    accounted.push(format!(
                         ", sum({column}) FILTER (WHERE slot = {slot}) AS a_{name}_{suffix}"
-                    );
+                    ));
                 }
             }
         }
@@ -318,7 +326,7 @@ impl AccountedTable {
                     from,
                     columns: &self.columns,
                     condition: &self.between(buckets),
-                    more: &more,
+                    more: &more.concat(),
                 };
                 format!("({})", rows.rows())
             })
@@ -327,6 +335,8 @@ impl AccountedTable {
             "SELECT present.*, accounts.* FROM (SELECT bucket, {present} FROM ({rows}) AS rows GROUP BY bucket) AS present \
              LEFT JOIN (SELECT bucket AS a_bucket{accounted} FROM walrelay_state.account WHERE {account} \
              AND bucket BETWEEN {from} AND {to} GROUP BY bucket) AS accounts ON a_bucket = bucket ORDER BY bucket",
+            present = present.concat(),
+            accounted = accounted.concat(),
             rows = rows.join(" UNION ALL "),
             account = self.account(),
             from = buckets.0,
@@ -421,17 +431,11 @@ impl AccountedTable {
         places: &[String],
     ) -> Result<u64, Error> {
         let name = script::table(&self.table);
-        let flags: Vec<String> = self
-            .slots
-            .iter()
-            .enumerate()
-            .map(|(number, account)| format!("(\n{}\n) IS TRUE AS in_{number}", account.rows()))
-            .collect();
         let sql = format!(
             "WITH batch AS (SELECT ctid AS walrelay_place, tableoid AS walrelay_part FROM {from} \
              WHERE ctid = ANY ('{{{places}}}'::tid[]) AND tableoid = {part} FOR UPDATE SKIP LOCKED), \
              gone AS (DELETE FROM {from} USING batch WHERE {name}.ctid = batch.walrelay_place \
-             AND {name}.tableoid = batch.walrelay_part RETURNING {halves}, {flags}), \
+             AND {name}.tableoid = batch.walrelay_part RETURNING {halves}{flags}), \
              {subtract} SELECT count(*) AS rows FROM gone",
             from = self.from,
             places = places
@@ -440,7 +444,7 @@ impl AccountedTable {
                 .collect::<Vec<_>>()
                 .join(","),
             halves = halves(&self.columns),
-            flags = flags.join(", "),
+            flags = self.flags(),
             subtract = self.subtract(&number.to_string()),
         );
         let rows = session.query(&sql).await?;
@@ -500,17 +504,11 @@ impl AccountedTable {
         part: &TableName,
     ) -> Result<(), Error> {
         let from = format!("ONLY {}", script::table(part));
-        let flags: String = self
-            .slots
-            .iter()
-            .enumerate()
-            .map(|(number, account)| format!(", (\n{}\n) IS TRUE AS in_{number}", account.rows()))
-            .collect();
         let rows = HashedRows {
             from: &from,
             columns: &self.columns,
             condition: &is_finite(&self.columns),
-            more: &flags,
+            more: &self.flags(),
         };
         let sql = format!(
             "WITH gone AS ({}), {} SELECT",
@@ -580,6 +578,14 @@ impl AccountedTable {
             session.query(&sql).await?;
         }
         Ok(())
+    }
+
+    /// Writes for each slot whether it carries a row: `, … AS in_0`.
+    fn flags(&self) -> String {
+        let flags = self.slots.iter().enumerate();
+        let flags = flags
+            .map(|(number, account)| format!(", (\n{}\n) IS TRUE AS in_{number}", account.rows()));
+        flags.collect::<Vec<_>>().concat()
     }
 
     /// Writes a condition for the rows of a bucket.

@@ -8,11 +8,11 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
 
 use super::{Action, Moment, Plan, plan};
-use crate::carried::{Carrier, record};
 use crate::catalog::row::is_true;
 use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
+use crate::noted;
 use crate::script;
 use crate::sent_rows::account;
 use crate::snapshot::record as snapshot_record;
@@ -177,9 +177,8 @@ impl Setup {
         log_notes(&notes);
         let snapshot = actions.contains(&Action::Snapshot);
         let in_recovery = facts.server.in_recovery;
-        let accepted = gap.is_some();
         let slot_start = self
-            .carry_out(actions, wanted, moment, in_recovery, accepted, replication)
+            .carry_out(actions, wanted, moment, in_recovery, replication)
             .await?;
         if snapshot {
             if let Some(gap) = gap {
@@ -205,15 +204,13 @@ impl Setup {
         Ok(Prepared { gap, snapshot })
     }
 
-    /// Carries out the actions. `accepted`: the new slot begins after a gap. Returns the start of the new
-    /// slot, if one was created.
+    /// Carries out the actions. Returns the start of the new slot, if one was created.
     async fn carry_out(
         &mut self,
         actions: Vec<Action>,
         wanted: &Wanted,
         moment: Moment,
         in_recovery: bool,
-        accepted: bool,
         replication: &mut Session,
     ) -> Result<Option<Lsn>, PostgresError> {
         let slot = wanted.slot.as_str();
@@ -242,7 +239,6 @@ impl Setup {
                 // The caller reads the snapshot, and creates the slot.
                 Action::Snapshot => {
                     snapshot_record::forget(&mut self.control, slot).await?;
-                    Carrier::begin(&mut self.control, wanted).await?;
                     account::begin(&mut self.control, wanted).await?;
                 }
                 Action::FinishSetup => unmark(&mut self.control, wanted).await?,
@@ -250,16 +246,11 @@ impl Setup {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
                         snapshot_record::forget(&mut self.control, slot).await?;
-                        Carrier::begin(&mut self.control, wanted).await?;
-                        if accepted {
-                            // No snapshot sends the rows of the gap.
-                            record::gap(&mut self.control, slot).await?;
-                        }
                         account::begin(&mut self.control, wanted).await?;
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
                     if moment != Moment::Print {
-                        Carrier::made(&mut self.control, slot).await?;
+                        noted::made(&mut self.control, slot).await?;
                     }
                     if moment != Moment::Print && !in_recovery {
                         unmark(&mut self.control, wanted).await?;

@@ -36,7 +36,7 @@ fn wanted() -> Wanted {
         create: true,
         failover: false,
         snapshot: None,
-        record: false,
+        account: None,
         marks: false,
         poller: Poller::Unknown,
         age: Vec::new(),

@@ -7,7 +7,7 @@
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use crate::carried::record::LOCK;
+use crate::noted::LOCK;
 
 /// The longest name of a slot that has a record: `NAMEDATALEN` - 1 without the prefix.
 const LONGEST_SLOT: usize = 54;

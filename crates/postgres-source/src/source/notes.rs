@@ -18,11 +18,10 @@ use walrelay_relay::{Chain, Counted, Opened, SentAccount};
 use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind};
 
 use super::one_task::OneTask;
-use crate::carried::noted::{self, MOST_UNCONFIRMED};
-use crate::carried::record;
 use crate::catalog::{Wanted, row::text};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
+use crate::noted::{self, MOST_UNCONFIRMED};
 use crate::sent_rows::account;
 
 /// The time for which a position may stay unconfirmed because it cannot be noted.
@@ -91,6 +90,7 @@ enum Step {
 
 /// The notes of a slot.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub(super) struct Notes {
     wanted: Wanted,
     /// The sums of acknowledged rows.
@@ -404,11 +404,8 @@ impl Step {
     ) -> Result<Lsn, Error> {
         match self.note(session, wanted, system).await {
             Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
-                if wanted.record {
-                    record::create(session).await?;
-                }
                 let sql = noted::create_sql(&wanted.slot, None);
-                session.query(&format!("{}\n{sql}", record::LOCK)).await?;
+                session.query(&format!("{}\n{sql}", noted::LOCK)).await?;
                 self.note(session, wanted, system).await
             }
             noted => noted,
@@ -435,16 +432,13 @@ impl Step {
                     let noted = noted::read(session, slot).await?;
                     if let (Some(noted), Some(unproved)) = (noted, unproved)
                         && noted < unproved
-                        && wanted.record
                     {
                         warn!(
                             slot,
                             from = %noted,
                             to = %unproved,
-                            "the slot has passed over events of this range that may not be sent: no row of before is \
-                             deleted, or marked as sent, until the user accepts it"
+                            "the slot has passed over events of this range that may not be sent"
                         );
-                        record::moved(session, slot, &wanted.tables).await?;
                     }
                     // This process has the slot, so also a lower position is right. A process that had it
                     // before may be about to note one.

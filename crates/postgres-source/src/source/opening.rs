@@ -19,14 +19,13 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
-use crate::carried::noted::{self, Access, Noted, Standing};
-use crate::carried::record;
 use crate::catalog::{
     ServerFacts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot,
     slot_reader,
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
+use crate::noted::{self, Access, Noted, Standing};
 use crate::sent_rows::account;
 use crate::setup::{
     Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
@@ -287,7 +286,6 @@ impl PostgresSource {
                 }
                 Err(error) if self.accept_gap => {
                     warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
-                    record::gap(control, &self.wanted.slot).await?;
                     noted::forget(control, &self.wanted.slot).await?;
                     self.accepted = true;
                     here
@@ -301,11 +299,10 @@ impl PostgresSource {
     /// Checks that the slot is not beyond the position that is noted of it. Returns whether everything
     /// before the slot's position was relayed, as far as the note tells. If it was not, and the gap is
     /// accepted, the first note of the stream records that.
-    async fn continue_note(
+    fn continue_note(
         &mut self,
         opened: &Opened<Stream>,
         noted: &Noted,
-        control: &mut Session,
     ) -> Result<bool, PostgresError> {
         let slot = &self.wanted.slot;
         let to = opened.confirmed.lsn();
@@ -339,7 +336,6 @@ impl PostgresSource {
                     return Err(error.into());
                 }
                 warn!(slot, "accepted by --accept-gap: {error}");
-                record::gap(control, slot).await?;
                 self.accepted = true;
                 return Ok(false);
             }
@@ -357,7 +353,7 @@ impl PostgresSource {
         is_proved: bool,
     ) {
         let may = noted.access != Access::None;
-        if !may && !self.wanted.record {
+        if !may {
             self.notes.stop();
             if !std::mem::replace(&mut self.logged_unnoted, true) {
                 warn!(
@@ -477,7 +473,7 @@ impl PostgresSource {
             }
             let mut is_proved = by_itself || in_file || self.accepted != accepted;
             if !is_proved && !server.in_recovery {
-                is_proved = self.continue_note(&opened, &noted, &mut control).await?;
+                is_proved = self.continue_note(&opened, &noted)?;
             }
             if let (Some(state_file), Some(position)) = (&mut self.state_file, position) {
                 state_file.set(position).await?;
@@ -486,7 +482,12 @@ impl PostgresSource {
         };
         match continued.await {
             Ok(Some(is_proved)) if !server.in_recovery => {
-                self.open_account(&mut control, &opened.system_id).await;
+                if noted.access != Access::None {
+                    self.open_account(&mut control, &opened.system_id).await;
+                } else if let Some(account) = &self.account {
+                    // Sums are written with the notes.
+                    account.begin(None);
+                }
                 let host = control.host().clone();
                 let notes = self.begin_notes(&opened, &noted, &host, is_synchronous, is_proved);
                 notes.await;

@@ -74,7 +74,7 @@ impl Core {
 
     /// Sets the account of sent rows, with that of earlier cores.
     #[must_use]
-    pub(crate) fn accounting(mut self, account: Option<PendingAccount>) -> Self {
+    pub(crate) fn accounting(mut self, account: Option<Box<PendingAccount>>) -> Self {
         self.account = account;
         self
     }

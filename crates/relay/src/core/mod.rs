@@ -113,8 +113,8 @@ pub struct Core {
     in_flight: Box<InFlightEvents>,
     /// `None`: the keys of rows are not noted.
     sent_rows: Option<PendingRows>,
-    /// `None`: sent rows are not accounted.
-    account: Option<PendingAccount>,
+    /// `None`: sent rows are not accounted. In a box, as above.
+    account: Option<Box<PendingAccount>>,
     /// The sequence number after that of the last record that was enqueued.
     next: u64,
     /// The highest position received on this connection.
@@ -565,7 +565,7 @@ impl Core {
 
     /// Takes the account of acknowledged events, for the core of the next sink. All others are sent
     /// again.
-    pub(crate) fn take_account(&mut self) -> Option<PendingAccount> {
+    pub(crate) fn take_account(&mut self) -> Option<Box<PendingAccount>> {
         let mut account = self.account.take()?;
         match self.first_unacknowledged() {
             Some(first) => account.forget_from(first),

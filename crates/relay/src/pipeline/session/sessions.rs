@@ -35,7 +35,7 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     /// The keys that are noted of rows, between two sessions.
     sent_rows: Option<PendingRows>,
     /// The account of sent rows, between two sessions.
-    account: Option<PendingAccount>,
+    account: Option<Box<PendingAccount>>,
     pub(in crate::pipeline) unconfirmed: UnconfirmedEvents,
 }
 
@@ -55,7 +55,7 @@ impl<F: SinkFactory> Sessions<F> {
             dead_letters: Vec::new(),
             acknowledged_before: None,
             sent_rows: sent_rows.map(PendingRows::new),
-            account: account.map(PendingAccount::new),
+            account: account.map(|account| Box::new(PendingAccount::new(account))),
             unconfirmed: UnconfirmedEvents::default(),
         }
     }

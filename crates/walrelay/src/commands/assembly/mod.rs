@@ -17,14 +17,13 @@ use walrelay_event_router::{
     CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
 use walrelay_postgres_source::{
-    AccountSettings, Carrier, DeadLetters, Marking, NotCarried, Poller, Selection, Wanted,
-    age_columns,
+    AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns,
 };
 use walrelay_relay::{AccountColumns, OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{Ability, Parking};
-use walrelay_walsender::{ConnInfo, Session, SessionKind, quote_literal};
+use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
@@ -177,7 +176,6 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         create: config.source.create,
         failover: config.source.failover,
         snapshot: (config.source.snapshot != SnapshotMode::Never).then(|| selection(config)),
-        record: changes_rows(config),
         account: accounts_rows(config).then(|| AccountSettings {
             columns: account_columns(config),
             // With a snapshot, rows from before the slot are sent.
@@ -214,23 +212,6 @@ pub(crate) fn account_columns(config: &PipelineConfig) -> AccountColumns {
         id: id_column(config).cloned(),
         age: age_columns(column),
     }
-}
-
-/// Returns true if rows may be marked or deleted: then the relay records what its slot carries.
-pub(crate) fn changes_rows(config: &PipelineConfig) -> bool {
-    config.source.mark_sent.is_some() || config.prune.is_some()
-}
-
-/// Describes what this slot, and others that must have confirmed a row, carry.
-pub(crate) fn carrier(config: &PipelineConfig, others: &[String]) -> Carrier {
-    let source = &config.source;
-    let own = std::iter::once(source.slot.clone());
-    let slots = own.chain(others.iter().cloned()).collect();
-    let prune = config.prune.as_ref();
-    // Of rows from before the slot, `before_slot` says that they may be deleted, not that they count
-    // as sent.
-    let before = source.mark_sent.is_none() && prune.is_some_and(|prune| prune.before_slot);
-    Carrier::new(slots, source.publication.clone(), source.create, before)
 }
 
 /// Returns the column with the id of events; `None` if the route names none.
@@ -304,38 +285,6 @@ pub(crate) fn marking(config: &PipelineConfig) -> Marking {
         set: source.mark_sent.clone().unwrap_or_default(),
         messages: source.messages.clone(),
         create: wanted(config).create,
-    }
-}
-
-/// Makes the failure of a command that would mark or delete rows which the slot does not carry.
-pub(crate) fn not_carried(why: NotCarried) -> Failure {
-    let what = "which rows were sent cannot be known: nothing is marked or deleted";
-    let remedy = not_carried_remedy(&why);
-    Failure::new("not-carried", Exit::Config, what)
-        .caused_by(why)
-        .remedy(remedy)
-}
-
-pub(crate) fn not_carried_remedy(why: &NotCarried) -> String {
-    match why {
-        NotCarried::Unnoted(_) => "start walrelay run of this version: it notes the positions of its slot. Where its role \
-             may create nothing: walrelay init --role ROLE, as a user who may"
-            .to_owned(),
-        NotCarried::Moved { slot, .. } => format!(
-            "start walrelay run for slot {slot}, which names the range and says how to go on. If it runs, its log says \
-             why it cannot note positions"
-        ),
-        NotCarried::Unrecorded => {
-            "walrelay init --role ROLE, as a user who may, creates it for the relay's role".to_owned()
-        }
-        NotCarried::Doubtful { slot, .. } => format!(
-            "send what may be missing (walrelay resend), then: UPDATE walrelay_state.carried SET state = 'accepted' \
-             WHERE slot = {}",
-            quote_literal(slot)
-        ),
-        _ => "see what walrelay check says of the slot and the publication. Rows of a time in which the publication \
-              did not publish them are sent by walrelay resend"
-            .to_owned(),
     }
 }
 

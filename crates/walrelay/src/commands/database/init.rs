@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
-    Action, Carrier, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect,
-    lock_setup, noted, plan, record, script, snapshot_record, unmark, unmarked,
+    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect, lock_setup,
+    noted, plan, script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -146,10 +146,6 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
             script::ensure_slot(&wanted.slot, wanted.failover),
         )
     };
-    let record = wanted.record.then(|| {
-        let why = "What the slot carries of the outbox: only such rows are marked or deleted.";
-        (why, record::create_sql(Some(role)))
-    });
     let account = wanted.account.as_ref().map(|_| {
         let why = "The account of sent rows: only rows that it has are deleted.";
         (why, account::create_sql(Some(role)))
@@ -179,11 +175,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts = parts
-        .chain(record)
-        .chain(account)
-        .chain(unmarked)
-        .chain(read);
+    let parts = parts.chain(account).chain(unmarked).chain(read);
     let parts = parts.chain([noted, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
@@ -241,12 +233,6 @@ async fn create(
         let sql = snapshot_record::create_sql(&wanted.slot, role);
         session.query(&sql).await?;
     }
-    if wanted.record {
-        if !record::exists(session).await? {
-            done.created.push("table walrelay_state.carried".to_owned());
-        }
-        session.query(&record::create_sql(role)).await?;
-    }
     if wanted.marks {
         session.query(&unmarked::create_sql(role)).await?;
     }
@@ -277,11 +263,10 @@ async fn create(
             }
             Action::CreateSlot => {
                 snapshot_record::forget(session, &wanted.slot).await?;
-                Carrier::begin(session, wanted).await?;
                 account::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
-                Carrier::made(session, &wanted.slot).await?;
+                noted::made(session, &wanted.slot).await?;
                 unmark(session, wanted).await?;
                 done.created.push(format!("slot {}", wanted.slot));
             }

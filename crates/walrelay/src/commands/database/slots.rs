@@ -8,7 +8,7 @@
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    Carrier, ON_STANDBY, SlotRow, advance_slot as advance_sql, noted, record, script, slot_reader,
+    ON_STANDBY, SlotRow, advance_slot as advance_sql, noted, script, slot_reader,
     slots as read_slots, snapshot_record, wait_for_lock,
 };
 use walrelay_walsender::{ErrorClass, Session};
@@ -68,11 +68,11 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
         print_notice(&format!("creating slot {name}: {ON_STANDBY}"));
     }
     // Nothing is known of what was committed before.
-    record::forget(&mut session, name).await.map_err(failure)?;
+    noted::forget(&mut session, name).await.map_err(failure)?;
     let forgotten = snapshot_record::forget(&mut session, name).await;
     forgotten.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
-    let noted = Carrier::made(&mut session, name).await;
+    let noted = noted::made(&mut session, name).await;
     noted.map_err(failure)?;
     session.close().await;
     print_line(&format!(
@@ -118,18 +118,14 @@ pub(crate) async fn drop_slot(
     }
     // A relay that starts meanwhile creates its slot under this lock: only the dropped one is forgotten.
     wait_for_lock(&mut session, name).await?;
-    session.query("BEGIN").await.map_err(failure)?;
-    // A slot of the same name is another one.
-    record::delete(&mut session, name).await.map_err(failure)?;
     if let Err(error) = session.query(&sql).await {
-        session.query("ROLLBACK").await.map_err(failure)?;
         return Err(match error.class() {
             // A relay has started since the question.
             ErrorClass::SlotInUse => busy(&mut session, name, error.to_string()).await,
             _ => failure(error),
         });
     }
-    session.query("COMMIT").await.map_err(failure)?;
+    // A slot of the same name is another one.
     noted::forget(&mut session, name).await.map_err(failure)?;
     let forgotten = snapshot_record::forget(&mut session, name).await;
     forgotten.map_err(failure)?;
@@ -166,8 +162,6 @@ pub(crate) async fn advance_slot(
     if !ask.yes {
         ask_to_continue(not_agreed())?;
     }
-    // Before the slot moves: what it passes over does not count as sent.
-    record::gap(&mut session, name).await.map_err(failure)?;
     let rows = session.query(&sql).await.map_err(failure)?;
     noted::forget(&mut session, name).await.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));

@@ -14,7 +14,7 @@ use crate::commands::assembly::pipelines::{
     without_dead_letters,
 };
 use crate::commands::assembly::server::Server;
-use crate::commands::assembly::{self, block_on, marking};
+use crate::commands::assembly::{block_on, marking};
 use crate::commands::print_notice;
 use crate::sinks::{Count, Counting, NullSinkFactory};
 
@@ -101,7 +101,6 @@ fn no_time(tables: &[TableName]) -> Failure {
 fn not_confirmed(error: ConfirmedError) -> Failure {
     match error {
         ConfirmedError::Sql(error) => error.into(),
-        ConfirmedError::NotCarried(why) => assembly::not_carried(why),
         error @ (ConfirmedError::NotConfirmed { .. }
         | ConfirmedError::InVain(_)
         | ConfirmedError::DeadLetters(_)) => {

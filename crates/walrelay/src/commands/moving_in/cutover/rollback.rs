@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres_source::{
-    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original, SlotRow,
-    bookmark_slot, check_events_have_rows, copy_slot, record, script, slots, snapshot_record,
+    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original,
+    RollbackError, SlotRow, bookmark_slot, check_events_have_rows, copy_slot, noted, script, slots,
+    snapshot_record,
 };
 use walrelay_relay::Chain;
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
@@ -153,7 +154,7 @@ async fn mark_and_drop(
             left = counted.map_err(mark_failure)?;
         }
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
-        checked.map_err(mark_failure)?;
+        checked.map_err(log_failure)?;
         let bookmark = if args.no_bookmark {
             None
         } else {
@@ -165,7 +166,7 @@ async fn mark_and_drop(
             if let Some((_, slot)) = &bookmark {
                 session.query(&script::drop_slot(slot)).await?;
             }
-            return Err(mark_failure(error));
+            return Err(log_failure(error));
         }
         Ok((rows, left, bookmark))
     };
@@ -186,7 +187,7 @@ async fn mark_and_drop(
         // What was emitted before the slot was dropped.
         original.slot = slot;
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
-        checked.map_err(|error| mark_failure(error).remedy(format!(
+        checked.map_err(|error| log_failure(error).remedy(format!(
             "the slot is dropped, and the polling relay would never send these events: end the writers that use \
              outbox.emit or delete their rows, and send the events with walrelay replay --from {name}"
         )))?;
@@ -314,7 +315,7 @@ async fn drop_slot(
             // A slot of the same name is another one.
             Ok(_) => {
                 snapshot_record::forget(session, server.slot()).await?;
-                return Ok(record::forget(session, server.slot()).await?);
+                return Ok(noted::forget(session, server.slot()).await?);
             }
             Err(error)
                 if error.class() == ErrorClass::SlotInUse && begun.elapsed() < args.patience =>
@@ -367,29 +368,6 @@ fn mark_failure(error: MarkError) -> Failure {
     match error {
         MarkError::Postgres(error) => error.into(),
         MarkError::Confirmed(ConfirmedError::Sql(error)) => error.into(),
-        MarkError::Decode(error) => {
-            let what = "the log between the slot's position and its end cannot be decoded";
-            Failure::new("cutover-decode", Exit::Data, what)
-                .caused_by(error)
-                .remedy("nothing is marked; report this with the version of Postgres")
-        }
-        MarkError::Key(table) => Failure::new(
-            "cutover-key",
-            Exit::Config,
-            format!(
-                "table {table} has no primary key in the publication: its rows cannot be told apart"
-            ),
-        )
-        .remedy("give it a primary key, or mark by hand the rows whose events were sent"),
-        MarkError::WithoutRow(events) => {
-            let what = "the polling relay would never send what has no row; nothing was marked, and the slot is there";
-            Failure::new("cutover-unsent-events", Exit::Temporary, what)
-                .caused_by(events)
-                .remedy(
-                    "let walrelay run send them, end the writers that use outbox.emit or delete their rows, and begin \
-                     again",
-                )
-        }
         MarkError::Confirmed(ConfirmedError::DeadLetters(why)) => dead_letters_failure(why),
         error @ MarkError::Confirmed(ConfirmedError::InVain(_)) => {
             Failure::new("cutover-mark", Exit::Config, error.to_string()).remedy(
@@ -399,6 +377,35 @@ fn mark_failure(error: MarkError) -> Failure {
         error @ (MarkError::Left(_) | MarkError::Confirmed(_)) => {
             Failure::new("cutover-busy", Exit::Temporary, error.to_string())
                 .remedy("begin it again: the slot is there")
+        }
+    }
+}
+
+fn log_failure(error: RollbackError) -> Failure {
+    match error {
+        RollbackError::Postgres(error) => error.into(),
+        RollbackError::Decode(error) => {
+            let what = "the log between the slot's position and its end cannot be decoded";
+            Failure::new("cutover-decode", Exit::Data, what)
+                .caused_by(error)
+                .remedy("nothing is marked; report this with the version of Postgres")
+        }
+        RollbackError::Key(table) => Failure::new(
+            "cutover-key",
+            Exit::Config,
+            format!(
+                "table {table} has no primary key in the publication: its rows cannot be told apart"
+            ),
+        )
+        .remedy("give it a primary key, or mark by hand the rows whose events were sent"),
+        RollbackError::WithoutRow(events) => {
+            let what = "the polling relay would never send what has no row; nothing was marked, and the slot is there";
+            Failure::new("cutover-unsent-events", Exit::Temporary, what)
+                .caused_by(events)
+                .remedy(
+                    "let walrelay run send them, end the writers that use outbox.emit or delete their rows, and begin \
+                     again",
+                )
         }
     }
 }

@@ -55,7 +55,9 @@ pub(super) async fn account(
             })
             .collect(),
         // A relay begins the account when it reads the slot first.
-        Err(PruneError::NoAccount(NoAccount::Slot(_))) if never_ran => Vec::new(),
+        Err(PruneError::NoAccount(NoAccount::Slot(_) | NoAccount::Missing)) if never_ran => {
+            Vec::new()
+        }
         Err(PruneError::NoAccount(why)) => vec![stays(why.to_string(), no_account_remedy(&why))],
         Err(PruneError::Sql(error)) => return Err(error),
         Err(error) => vec![stays(error.to_string(), "see the cause")],

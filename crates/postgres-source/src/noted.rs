@@ -9,13 +9,30 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Ancestor, Error, Session, quote_ident, quote_literal};
 
 use crate::catalog::row::{is_true, parsed};
+use crate::catalog::slot;
 
+/// SQL that takes the lock under which objects of the schema `walrelay_state` are created, until the
+/// transaction ends. Workers of one process create them at the same time.
+pub(crate) const LOCK: &str = "DO $do$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(\
+     pg_catalog.hashtextextended('walrelay_state', 0)); END $do$;";
 /// Bytes of WAL without an event up to which a position is neither noted nor confirmed, once the
 /// server is idle. Each note is WAL, and the server writes records of its own after it: without this
 /// an idle server would write for ever.
 pub(crate) const MOST_UNCONFIRMED: u64 = 8 << 10;
 /// The longest name of an object: `NAMEDATALEN` - 1.
 const LONGEST_NAME: usize = 63;
+
+/// Notes the position of a slot that was just made, if there is a sequence that this role may change.
+/// Otherwise the relay notes the position when it reads the slot first.
+pub async fn made(session: &mut Session, name: &str) -> Result<(), Error> {
+    let found = slot(session, name).await?;
+    match found.and_then(|slot| slot.confirmed) {
+        Some(position) if may(session, name, "UPDATE").await? => {
+            raise(session, name, position).await
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Returns the name of a slot's sequence in the schema `walrelay_state`. A colon is in no slot's name,
 /// so no two slots have the same sequence; a name that would be too long is that of the slot.
@@ -170,7 +187,7 @@ async fn may_use(session: &mut Session, name: &str, privilege: &str) -> Result<b
 }
 
 /// Checks whether the sequence exists, and this role has a privilege for it.
-pub(super) async fn may(session: &mut Session, slot: &str, privilege: &str) -> Result<bool, Error> {
+pub(crate) async fn may(session: &mut Session, slot: &str, privilege: &str) -> Result<bool, Error> {
     may_use(session, &name(slot), privilege).await
 }
 
