@@ -91,7 +91,7 @@ fn rows_of_a_snapshot_that_was_killed_stay() {
     let db = rig.db();
     insert(&db, 20, "unsent");
     let lines = "snapshot = \"initial\"\nsnapshot_order = [\"created_at\"]";
-    let config = with_source(rig.config_and("\n[prune]\n"), lines);
+    let config = with_source(rig.config_and("\n[prune]\nkeep = \"24h\"\n"), lines);
     edit(&config, &rig.bootstrap, NOWHERE);
     let relay = rig.start(&config);
     relay.says("streaming the snapshot");
@@ -153,7 +153,7 @@ fn rows_that_a_slot_passed_over_stay() {
                 };
                 let relay = rig.streaming(&first);
                 insert(&db, 20, "unsent");
-                rig.caught_up_without_events();
+                rig.caught_up();
                 relay.ends_well();
                 if let Some(line) = pass_over {
                     edit(&config, line, "");
@@ -213,7 +213,7 @@ fn rows_that_a_snapshot_left_out_stay() {
     next_bucket(&db);
     insert(&db, 10, "sent");
     let lines = "snapshot = \"initial\"\nsnapshot_where = \"aggregateid = 'sent'\"\nsnapshot_order = [\"created_at\"]";
-    let config = with_source(rig.config_and("\n[prune]\n"), lines);
+    let config = with_source(rig.config_and("\n[prune]\nkeep = \"24h\"\n"), lines);
     assert_unsent_rows_stay(&rig, &config, 20);
     assert_eq!(rig.records(10).len(), 10);
 }

@@ -489,7 +489,7 @@ fn of_rows_that_stay_come_and_go() {
         let rig = Rig::with_outbox(18);
         let db = rig.db();
         db.batch(
-            "ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now(), \
+            "ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now() - interval '1 hour', \
              ADD COLUMN sent_at timestamptz",
         );
         let configured = with_source(config(&rig, &rig.postgres.url(), more), source);

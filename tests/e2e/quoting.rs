@@ -234,7 +234,8 @@ fn a_relay_and_its_commands_use_the_names_as_they_are() {
     let checked = Checked::run(&config, &[]);
     checked.nothing_fails("postgres");
 
-    let relay = rig.start_with(&config, &["--set=prune.before_slot=true"]);
+    let column = format!("--set=prune.column={}", toml(&names.time()));
+    let relay = rig.start_with(&config, &["--set=prune.before_slot=true", &column]);
     relay.streaming();
     db.batch(&format!(
         "INSERT INTO {}.{} (aggregatetype, {}, type, payload, {}) \
@@ -249,7 +250,6 @@ fn a_relay_and_its_commands_use_the_names_as_they_are() {
     done(&output_with("status", &config, &[]));
     done(&output_with("bookmark create before", &config, &[]));
     done(&output_with("slots list", &config, &[]));
-    let column = format!("--set=prune.column={}", toml(&names.time()));
     let prune = ["--set=prune.before_slot=true", "--yes", &column];
     let pruned = done(&output_with("prune --keep=24h", &config, &prune));
     assert_has(&pruned, &["deleted 1 row"]);

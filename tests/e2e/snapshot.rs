@@ -512,7 +512,7 @@ fn shows_how_far_it_is() {
     assert_has(&metrics, &lines);
     gate.open();
     relay.streaming();
-    rig.caught_up_without_events();
+    rig.caught_up();
     let report = status(address);
     assert_eq!(report["snapshot"]["running"], false, "{report:#}");
     assert_eq!(report["snapshot"]["rows_total"], report["snapshot"]["rows"]);

@@ -56,11 +56,11 @@ pub use bookmarks::{
     slot_of as bookmark_slot, write_notes,
 };
 pub use catalog::{
-    ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations, PublishedTable,
-    RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey,
-    TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish,
-    names_standby, place, sample, server_clock, slot_reader, slot_standing, slots, survey,
-    table_locks,
+    AccountSettings, ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations,
+    PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding,
+    Survey, TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect,
+    lacking_to_publish, names_standby, place, sample, server_clock, slot_reader, slot_standing,
+    slots, survey, table_locks,
 };
 pub use confirmed::ConfirmedError;
 pub use dead_letters::{DeadLetters, DeadLettersError};
@@ -73,7 +73,6 @@ pub use prune::{Evidence, PruneError, Pruning, Unaccounted, age_columns, recent_
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
 pub use sent_rows::account;
-pub use sent_rows::account::AccountSettings;
 pub use sent_rows::compare::NoAccount;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,

@@ -384,7 +384,8 @@ impl Pruning {
                 script::table(&part.name),
                 quote_ident(&table.name)
             );
-            return match count_rows(session, &sql).await? {
+            let unmarked = count_rows(session, &sql).await;
+            return match unmarked.map_err(|error| prune_error(error, table, None))? {
                 0 => Ok(()),
                 rows => Err(PruneError::Unmarked {
                     part: of_part,
@@ -393,7 +394,10 @@ impl Pruning {
             };
         }
         let accounted = self.accounted(session, table).await?.with_part(part.oid);
-        let Some(buckets) = accounted.buckets_of(session, &part.name).await? else {
+        let buckets = accounted.buckets_of(session, &part.name).await;
+        // Who may not read a partition by its name is no member of its owner.
+        let buckets = buckets.map_err(|error| prune_error(error, table, None))?;
+        let Some(buckets) = buckets else {
             return Ok(());
         };
         let letters = self.dead_letter_rows(session, &accounted, buckets).await?;

@@ -454,8 +454,8 @@ impl Pruning {
                 .delete_bucket(session, deleting, &accounted, bucket, deleted)
                 .await
             {
-                Ok(Some(rows)) => total += rows,
-                Ok(None) => differ.push(one.counts),
+                Ok(Ok(rows)) => total += rows,
+                Ok(Err(difference)) => differ.push(difference),
                 Err(error) => {
                     session.query("ROLLBACK").await?;
                     return Err(error);
@@ -480,7 +480,7 @@ impl Pruning {
     }
 
     /// Compares a bucket under one snapshot, and deletes exactly the rows that the snapshot sees.
-    /// `None`: they are not those of the account.
+    /// Returns their number, or the difference if they are not those of the account.
     async fn delete_bucket(
         &self,
         session: &mut Session,
@@ -488,15 +488,17 @@ impl Pruning {
         accounted: &AccountedTable,
         bucket: i64,
         deleted: &mut impl FnMut(u64),
-    ) -> Result<Option<u64>, PruneError> {
+    ) -> Result<Result<u64, Difference>, PruneError> {
         begin_snapshot(session, self.lock_timeout).await?;
         let buckets = (bucket, bucket);
         let letters = self.dead_letter_rows(session, accounted, buckets).await?;
         let compared = accounted.compare(session, buckets, None, &letters).await?;
-        let compared = compared.first().filter(|compared| compared.is_equal);
-        let Some(compared) = compared else {
+        let Some(compared) = compared.first().filter(|compared| compared.is_equal) else {
             session.query("ROLLBACK").await?;
-            return Ok(None);
+            // Another process may have deleted all rows since they were counted.
+            return Ok(compared
+                .first()
+                .map_or(Ok(0), |compared| Err(compared.counts)));
         };
         if compared.has_diverted && compared.open == 0 {
             accounted.settle_diverted(deleting, buckets).await?;
@@ -537,7 +539,7 @@ impl Pruning {
             sleep(self.pause).await;
         }
         session.query("COMMIT").await?;
-        Ok(Some(total))
+        Ok(Ok(total))
     }
 
     /// Reads the table's accounts.

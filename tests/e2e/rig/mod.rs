@@ -219,19 +219,17 @@ impl Rig {
         self.postgres.start_again().expect("it starts again");
     }
 
-    /// Waits until the slot has reached the current end of the WAL.
+    /// Waits until the slot has reached the current end of the WAL. An idle relay leaves less than 8 KiB
+    /// without an event unconfirmed until more WAL comes, such as that of the next autovacuum, a minute
+    /// after the server's start. So this writes some.
     pub(crate) fn caught_up(&self) {
         let slot = self.slot();
-        slot.wait_until(slot.wal_end(), PATIENCE);
-    }
-
-    /// Waits until the slot has reached the current end of the WAL, also if no event was committed
-    /// since the slot was made. An idle relay leaves less than 8 KiB without an event unconfirmed until
-    /// more WAL comes, such as that of the next autovacuum, a minute after the server's start.
-    pub(crate) fn caught_up_without_events(&self) {
-        self.db()
-            .batch("SELECT pg_logical_emit_message(true, 'more', repeat('x', 8192))");
-        self.caught_up();
+        let end = slot.wal_end();
+        if slot.confirmed() < end {
+            self.db()
+                .batch("SELECT pg_logical_emit_message(true, 'more', repeat('x', 16384))");
+        }
+        slot.wait_until(end, PATIENCE);
     }
 
     /// Reads the outbox and the topics.
@@ -259,7 +257,7 @@ impl Rig {
     pub(crate) fn finish(&self, relay: Relay) -> Verdict {
         // A new slot behind a snapshot has caught up before anybody reads it.
         relay.streaming();
-        self.caught_up_without_events();
+        self.caught_up();
         let verdict = self.verdict();
         relay.ends_well();
         verdict

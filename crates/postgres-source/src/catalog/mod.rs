@@ -13,7 +13,7 @@ mod survey;
 use walrelay_event_router::ColumnNames;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::TableName;
+use walrelay_relay::{AccountColumns, TableName};
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
 use crate::script;
@@ -63,6 +63,15 @@ pub enum Poller {
     Stopped,
 }
 
+/// The account that a relay keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountSettings {
+    /// The columns of the account.
+    pub columns: AccountColumns,
+    /// The user says that rows from before the slot may be deleted.
+    pub before_slot: bool,
+}
+
 /// The setup of the database that the configuration requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
@@ -94,7 +103,7 @@ pub struct Wanted {
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
     /// The account of sent rows; `None`: no rows are deleted by it.
-    pub account: Option<crate::sent_rows::account::AccountSettings>,
+    pub account: Option<AccountSettings>,
     /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing
     /// deletes old rows.
     pub age: Vec<String>,

@@ -1,4 +1,4 @@
-//! `[prune]`: the deletion of confirmed rows.
+//! `[prune]`: the deletion of sent rows.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use walrelay_settings::{
 };
 
 section! {
-/// `[prune]`: which confirmed rows are deleted.
+/// `[prune]`: which sent rows are deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prune at "prune" {
-    /// The running relay deletes confirmed rows that are older. Unset: none.
+    /// The running relay deletes sent rows that are older. Unset: none.
     "keep" keep: Option<Duration> = duration(SECOND..).optional();
     /// The column of a row's time, a date or timestamp. Unset: `occurred_at`, or else `created_at`.
     "column" column: Option<String> = string().optional();
-    /// More slots that must have confirmed a row: of relays that share the table. `source.slot` counts without it.
+    /// More slots whose relays must have sent a row, too: of relays that share the table, with `[prune]` as well. `source.slot` counts without it.
     "slots" slots: Vec<String> = strings().or_empty();
-    /// Whether rows from before the slot may be deleted, which nobody may have sent. Not needed with `source.snapshot`.
+    /// Whether rows from before the first slot may be deleted, which may not be sent. Not needed with `source.snapshot`.
     "before_slot" before_slot: bool = boolean().or("false");
     /// Rows that one transaction deletes.
     "batch" batch: u32 = integer::<u32>(1..=100_000).or("5000");

@@ -13,17 +13,9 @@ use crate::catalog::Wanted;
 use crate::catalog::row::{parsed, text};
 use crate::script;
 
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The account, and the objects that it is made of.
 const TABLES: [&str; 2] = ["walrelay_state.account", "walrelay_state.accounts"];
-
-/// The account that a relay keeps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccountSettings {
-    /// The columns of the account.
-    pub columns: AccountColumns,
-    /// The user says that rows from before the slot may be deleted.
-    pub before_slot: bool,
-}
 
 /// Returns SQL that creates the tables, which everybody may read. `role`: the relay's role, if
 /// another one creates them.
@@ -62,15 +54,20 @@ pub async fn may_write(session: &mut Session) -> Result<bool, Error> {
     Ok(session.query(sql).await?.iter().count() == TABLES.len())
 }
 
-/// Creates the tables where they are missing and the role may.
-pub(crate) async fn ensure(session: &mut Session, create: bool) -> Result<(), Error> {
-    if create && !may_write(session).await? {
-        let lock = crate::noted::LOCK;
-        session
-            .query(&format!("{lock}\n{}", create_sql(None)))
-            .await?;
+/// Creates the tables where they are missing and the role may. Returns whether the role may write them.
+pub(crate) async fn ensure(session: &mut Session, create: bool) -> Result<bool, Error> {
+    if may_write(session).await? {
+        return Ok(true);
     }
-    Ok(())
+    if !create {
+        return Ok(false);
+    }
+    let sql = format!("{}\n{}", crate::noted::LOCK, create_sql(None));
+    match session.query(&sql).await {
+        Ok(_) => may_write(session).await,
+        Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Begins or continues the account of a slot, and returns the position that it has counted. What was
@@ -219,7 +216,9 @@ pub async fn begin(session: &mut Session, wanted: &Wanted) -> Result<(), Error> 
     let Some(settings) = &wanted.account else {
         return Ok(());
     };
-    ensure(session, wanted.create).await?;
+    if !ensure(session, wanted.create).await? {
+        return Ok(());
+    }
     let slot = &wanted.slot;
     // A slot that is made again has an account: rows of the time between are not accounted.
     let begun = format!(

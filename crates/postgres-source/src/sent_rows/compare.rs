@@ -417,7 +417,7 @@ impl AccountedTable {
         format!(
             "SELECT tableoid::int8 AS part, ctid::text AS place FROM {} WHERE\n{} AND (\n{own}\n) IS TRUE{kept}",
             self.from,
-            self.of_bucket(number),
+            self.in_bucket(number),
         )
     }
 
@@ -554,7 +554,7 @@ impl AccountedTable {
                 columns,
                 condition: &format!(
                     "{} AND (\n{}\n) IS TRUE",
-                    self.of_bucket(number),
+                    self.in_bucket(number),
                     account.rows()
                 ),
                 more: &format!(", (\n{open}\n) IS TRUE AS open"),
@@ -589,7 +589,7 @@ impl AccountedTable {
     }
 
     /// Writes a condition for the rows of a bucket.
-    fn of_bucket(&self, number: i64) -> String {
+    fn in_bucket(&self, number: i64) -> String {
         self.between((number, number))
     }
 

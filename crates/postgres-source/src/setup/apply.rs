@@ -238,6 +238,7 @@ impl Setup {
                 },
                 // The caller reads the snapshot, and creates the slot.
                 Action::Snapshot => {
+                    noted::forget(&mut self.control, slot).await?;
                     snapshot_record::forget(&mut self.control, slot).await?;
                     account::begin(&mut self.control, wanted).await?;
                 }
@@ -245,6 +246,7 @@ impl Setup {
                 Action::CreateSlot => {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
+                        noted::forget(&mut self.control, slot).await?;
                         snapshot_record::forget(&mut self.control, slot).await?;
                         account::begin(&mut self.control, wanted).await?;
                     }

@@ -100,7 +100,9 @@ impl InitialSnapshot {
         let mut session = self.lock.session().await;
         let found = bounded("reading the slot", slot(&mut session, name)).await?;
         if found.is_none() {
-            if let Some(account) = account {
+            if let Some(account) = account
+                && account::ensure(&mut session, wanted.create).await?
+            {
                 let (system, point) = (&self.system.system_id, self.anchor.point);
                 let counted = account.take();
                 account::replace(&mut session, wanted, system, point, counted.as_ref()).await?;

@@ -520,15 +520,18 @@ impl PostgresSource {
         };
         let (slot, publication) = (&self.wanted.slot, &self.wanted.publication);
         let opened = async {
-            account::ensure(control, self.wanted.create).await?;
-            account::open(control, slot, system, publication).await
+            if !account::ensure(control, self.wanted.create).await? {
+                return Ok(None);
+            }
+            let through = account::open(control, slot, system, publication).await?;
+            Ok::<_, Error>(Some(through))
         };
         let through = match bounded("reading the account of sent rows", opened).await {
-            Ok(through) => Some(through),
-            Err(error) => {
+            Ok(Some(through)) => Some(through),
+            not_opened => {
                 warn!(
                     slot,
-                    error = %Chain(&error),
+                    error = not_opened.err().map(|error| Chain(&error).to_string()),
                     "sent rows cannot be accounted in walrelay_state: events go on, and rows that are sent until the \
                      next connection are not deleted. A role that may create nothing there needs walrelay init \
                      --role ROLE of this version"

@@ -197,9 +197,23 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
 
 /// Returns true if rows are deleted because they are accounted as sent: without marks, and where
 /// several relays share a table.
-pub(crate) fn accounts_rows(config: &PipelineConfig) -> bool {
+pub(crate) fn prunes_by_account(config: &PipelineConfig) -> bool {
     let prune = config.prune.as_ref();
     prune.is_some_and(|prune| config.source.mark_sent.is_none() || !prune.slots.is_empty())
+}
+
+/// Returns true if the relay keeps an account of the rows that it sends: if a key of `[prune]` is set.
+pub(crate) fn accounts_rows(config: &PipelineConfig) -> bool {
+    let is_set = config.prune.as_ref().is_some_and(|prune| {
+        let keys = [
+            prune.keep.is_some(),
+            prune.before_slot,
+            !prune.slots.is_empty(),
+            prune.partition.is_some(),
+        ];
+        keys.contains(&true)
+    });
+    is_set && prunes_by_account(config)
 }
 
 /// Returns the columns by which sent rows are accounted.

@@ -262,6 +262,7 @@ async fn create(
                     .push(format!("publication {}", wanted.publication));
             }
             Action::CreateSlot => {
+                noted::forget(session, &wanted.slot).await?;
                 snapshot_record::forget(session, &wanted.slot).await?;
                 account::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);

@@ -14,7 +14,7 @@ use walrelay_walsender::{ConnInfo, Session};
 use crate::cli::{Exit, Failure, PruneArgs};
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{
-    account_columns, accounts_rows, block_on, dead_letters, selection,
+    account_columns, block_on, dead_letters, prunes_by_account, selection,
 };
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{CommandResult, EnvVars, print_as, print_notice};
@@ -189,7 +189,7 @@ pub(crate) fn pruning(
         Failure::new("prune-keep", Exit::Usage, "nothing says which rows stay")
             .remedy("say --keep 7d, or set keep in [prune]")
     })?;
-    let evidence = if accounts_rows(config) {
+    let evidence = if prunes_by_account(config) {
         let own = std::iter::once(&config.source.slot);
         Evidence::Account {
             slots: own.chain(&prune.slots).cloned().collect(),
@@ -231,8 +231,8 @@ pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     match why {
         NoAccount::Table(_) => "name the table in [source] tables as it is named now",
         NoAccount::Slot(_) => {
-            "start walrelay run of this version with [prune] in its configuration: it accounts the rows that it sends. \
-             Rows from before that are accounted by walrelay prune --accept, if they may go"
+            "start walrelay run of this version with [prune] keep or before_slot in its configuration: it accounts the rows that \
+             it sends. Rows from before that are accounted by walrelay prune --accept, if they may go"
         }
         NoAccount::Missing => {
             "walrelay init --role ROLE, as a user who may, creates it for the relay's role"

@@ -59,6 +59,8 @@ pub(super) async fn account(
             Vec::new()
         }
         Err(PruneError::NoAccount(why)) => vec![stays(why.to_string(), no_account_remedy(&why))],
+        // Another item says so.
+        Err(PruneError::Column(_)) => Vec::new(),
         Err(PruneError::Sql(error)) => return Err(error),
         Err(error) => vec![stays(error.to_string(), "see the cause")],
     })
