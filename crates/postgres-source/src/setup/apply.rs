@@ -294,7 +294,7 @@ impl Setup {
     }
 }
 
-/// Locks the setup for this session, for [`LOCK_DEADLINE`] at most.
+/// Locks the setup for this session, for 30 s at most.
 ///
 /// # Errors
 /// [`PostgresError::SetupBusy`] if another relay holds the lock for so long.
