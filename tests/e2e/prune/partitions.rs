@@ -152,9 +152,9 @@ fn an_open_transaction_keeps_its_partition() {
     let config = rig.config_and(NOTING);
     let relay = rig.streaming(&config);
     rig.workload().rows(200).seed(1).run();
+    db.batch("CREATE TABLE outbox_far PARTITION OF outbox FOR VALUES FROM ('2090-01-01') TO ('2091-01-01')");
     let writer = open_insert(&rig, "late");
     let late = late_lock_timeouts(&rig);
-    db.batch("CREATE TABLE outbox_far PARTITION OF outbox FOR VALUES FROM ('2090-01-01') TO ('2091-01-01')");
     rig.caught_up();
     let tried = spawn_prune(&config, ["--yes", "--set=prune.lock_timeout=300ms"]);
     // Another writer comes meanwhile: it waits no longer than the pruning waits for its lock.
