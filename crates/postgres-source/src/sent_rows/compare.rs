@@ -10,7 +10,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::account::{array, is_finite, relations};
-use super::hashed::{HashedRows, bucket, halves};
+use super::hashed::{HashedRows, bucket, halves, hash};
 use crate::catalog::row::{is_true, json, parsed, text};
 use crate::script;
 
@@ -432,10 +432,11 @@ impl AccountedTable {
     ) -> Result<u64, Error> {
         let name = script::table(&self.table);
         let sql = format!(
-            "WITH batch AS (SELECT ctid AS walrelay_place, tableoid AS walrelay_part FROM {from} \
+            "WITH batch AS (SELECT ctid AS walrelay_place FROM {from} \
              WHERE ctid = ANY ('{{{places}}}'::tid[]) AND tableoid = {part} FOR UPDATE SKIP LOCKED), \
-             gone AS (DELETE FROM {from} USING batch WHERE {name}.ctid = batch.walrelay_place \
-             AND {name}.tableoid = batch.walrelay_part RETURNING {halves}{flags}), \
+             deleted AS (DELETE FROM {from} WHERE {name}.ctid = ANY (ARRAY(SELECT walrelay_place FROM batch)) \
+             AND {name}.tableoid = {part} RETURNING {hash} AS hash{flags}), \
+             gone AS (SELECT deleted.*, {halves} FROM deleted), \
              {subtract} SELECT count(*) AS rows FROM gone",
             from = self.from,
             places = places
@@ -443,7 +444,8 @@ impl AccountedTable {
                 .map(|place| format!("\"{place}\""))
                 .collect::<Vec<_>>()
                 .join(","),
-            halves = halves(&self.columns),
+            hash = hash(&self.columns),
+            halves = halves(),
             flags = self.flags(),
             subtract = self.subtract(&number.to_string()),
         );
@@ -601,10 +603,19 @@ impl AccountedTable {
         format!(
             "{older} AND {age} >= pg_catalog.to_timestamp({since}) AND {finite} AND {bucket} BETWEEN {first} AND {last}",
             older = self.older(last.saturating_add(1)),
-            since = seconds.saturating_sub(TIME_ZONES),
+            since = seconds.saturating_sub(self.uncertainty()),
             finite = is_finite(&self.columns),
             bucket = bucket(&self.columns),
         )
+    }
+
+    /// Returns by how many seconds a comparison of the age with a time may differ from its bucket.
+    fn uncertainty(&self) -> i64 {
+        if self.age_type.ends_with("with time zone") {
+            0
+        } else {
+            TIME_ZONES
+        }
     }
 
     /// Writes a condition that rows of buckets before `limit` fulfil, and few others.
@@ -614,7 +625,7 @@ impl AccountedTable {
         format!(
             "{} < pg_catalog.to_timestamp({})",
             age.unwrap_or_default(),
-            seconds.saturating_add(TIME_ZONES)
+            seconds.saturating_add(self.uncertainty())
         )
     }
 

@@ -25,10 +25,9 @@ impl HashedRows<'_> {
         let (from, condition, more) = (self.from, self.condition, self.more);
         // Without OFFSET 0 the planner would compute the hash for each half.
         format!(
-            "SELECT hashed.*, {high} AS high, {low} AS low FROM (SELECT {bucket} AS bucket, {hash} AS hash{more} \
+            "SELECT hashed.*, {halves} FROM (SELECT {bucket} AS bucket, {hash} AS hash{more} \
              FROM {from} WHERE\n{condition}\nOFFSET 0) AS hashed",
-            high = half("hash", 1),
-            low = half("hash", 9),
+            halves = halves(),
         )
     }
 }
@@ -42,15 +41,14 @@ pub(crate) fn bucket(columns: &[String]) -> String {
     )
 }
 
-/// Writes the values that a row returns from a change: `hash` halves as `high` and `low`.
-pub(crate) fn halves(columns: &[String]) -> String {
-    let hash = hash(columns);
-    format!("{} AS high, {} AS low", half(&hash, 1), half(&hash, 9))
+/// Writes the halves of a `hash` as `high` and `low`.
+pub(crate) fn halves() -> String {
+    format!("{} AS high, {} AS low", half("hash", 1), half("hash", 9))
 }
 
 /// Writes the hash of a row: SHA-256 of each value's length in characters and text, by the type's
 /// output function as `pgoutput` sends it, and of the age in microseconds since 1970 UTC.
-fn hash(columns: &[String]) -> String {
+pub(crate) fn hash(columns: &[String]) -> String {
     let Some((age, hashed)) = columns.split_last() else {
         return "NULL::bytea".to_owned();
     };
