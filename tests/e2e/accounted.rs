@@ -268,6 +268,25 @@ fn rows_that_were_written_before_the_attach_stay() {
     relay.ends_well();
 }
 
+/// A row without a finite time belongs to no ten minutes, so its partition stays.
+#[test]
+fn rows_without_a_finite_time_keep_their_partition() {
+    let rig = partitioned(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE outbox_0 PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO ('2019-01-01')",
+    );
+    let config = rig.config_and(MAY);
+    let relay = rig.streaming(&config);
+    insert(&db, 3, "sent");
+    db.batch("UPDATE outbox SET created_at = '-infinity' WHERE ctid IN (SELECT ctid FROM outbox LIMIT 1)");
+    rig.caught_up();
+    let words = [STAYS, "1 of its rows have no finite time"];
+    refused(&prune(&config), 65, &words);
+    assert_eq!(db.value::<i64>("SELECT count(*) FROM outbox_0"), 1);
+    relay.ends_well();
+}
+
 /// A writer that names the partition writes rows into it after it was detached by hand.
 #[test]
 fn rows_that_are_written_into_a_detached_partition_stay() {

@@ -394,16 +394,24 @@ impl Pruning {
             };
         }
         let accounted = self.accounted(session, table).await?.with_part(part.oid);
+        let timeless = accounted.timeless_rows(session, &part.name).await;
+        let rows = timeless.map_err(|error| prune_error(error, table, None))?;
+        if rows > 0 {
+            return Err(PruneError::Timeless {
+                part: of_part,
+                rows,
+            });
+        }
         let buckets = accounted.buckets_of(session, &part.name).await;
         // Who may not read a partition by its name is no member of its owner.
         let buckets = buckets.map_err(|error| prune_error(error, table, None))?;
         let Some(buckets) = buckets else {
             return Ok(());
         };
-        let letters = self.dead_letter_rows(session, &accounted, buckets).await?;
+        let dead_rows = self.dead_letter_rows(session, &accounted, buckets).await?;
         let detached = (!part.attached).then_some(&part.name);
         let compared = accounted
-            .compare(session, buckets, detached, &letters)
+            .compare(session, buckets, detached, &dead_rows)
             .await?;
         let differ = compared.iter().filter(|one| !one.is_equal);
         let differ: Vec<_> = differ.map(|one| one.counts).collect();
@@ -414,7 +422,7 @@ impl Pruning {
             };
             return Err(PruneError::Unaccounted(vec![unaccounted]));
         }
-        let Some(open) = &letters.open else {
+        let Some(open) = &dead_rows.open else {
             return Ok(());
         };
         let name = script::table(&part.name);

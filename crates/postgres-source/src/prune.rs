@@ -154,6 +154,16 @@ pub enum PruneError {
         /// The number of such rows.
         rows: u64,
     },
+    /// Rows of the partition have an infinite time, so none of them is accounted.
+    #[error(
+        "partition {part} is not dropped: {rows} of its rows have no finite time, so they are not accounted"
+    )]
+    Timeless {
+        /// The partition.
+        part: TableName,
+        /// The number of such rows.
+        rows: u64,
+    },
     /// Rows of the partition are not marked as sent.
     #[error("partition {part} is not dropped: {rows} of its rows are not marked as sent")]
     Unmarked {
@@ -178,7 +188,10 @@ impl PruneError {
     pub(super) fn is_of_rows(&self) -> bool {
         matches!(
             self,
-            Self::Unaccounted(_) | Self::Unmarked { .. } | Self::DeadLetters { .. }
+            Self::Unaccounted(_)
+                | Self::Timeless { .. }
+                | Self::Unmarked { .. }
+                | Self::DeadLetters { .. }
         )
     }
 }
@@ -491,8 +504,10 @@ impl Pruning {
     ) -> Result<Result<u64, Difference>, PruneError> {
         begin_snapshot(session, self.lock_timeout).await?;
         let buckets = (bucket, bucket);
-        let letters = self.dead_letter_rows(session, accounted, buckets).await?;
-        let compared = accounted.compare(session, buckets, None, &letters).await?;
+        let dead_rows = self.dead_letter_rows(session, accounted, buckets).await?;
+        let compared = accounted
+            .compare(session, buckets, None, &dead_rows)
+            .await?;
         let Some(compared) = compared.first().filter(|compared| compared.is_equal) else {
             session.query("ROLLBACK").await?;
             // Another process may have deleted all rows since they were counted.
@@ -504,7 +519,7 @@ impl Pruning {
             accounted.settle_diverted(deleting, buckets).await?;
         }
         // Beside an open dead letter, rows of resolved ones stay as well: they are accounted together.
-        let kept = letters.known.filter(|_| compared.open > 0);
+        let kept = dead_rows.known.filter(|_| compared.open > 0);
         let cursor = format!(
             "DECLARE walrelay_places NO SCROLL CURSOR FOR {}",
             accounted.places(bucket, kept.as_deref())

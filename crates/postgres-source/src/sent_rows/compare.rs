@@ -12,6 +12,7 @@ use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 use super::account::{array, is_finite, relations};
 use super::hashed::{HashedRows, bucket, halves, hash};
 use crate::catalog::row::{is_true, json, parsed, text};
+use crate::confirmed::count_rows;
 use crate::script;
 
 /// Seconds that a comparison of the age column may differ from its bucket: the time zone of a
@@ -479,6 +480,20 @@ impl AccountedTable {
             slots = slots.join(", "),
             account = self.account(),
         )
+    }
+
+    /// Counts the rows of a partition that belong to no bucket, such as those of `-infinity`.
+    pub(crate) async fn timeless_rows(
+        &self,
+        session: &mut Session,
+        part: &TableName,
+    ) -> Result<u64, Error> {
+        let sql = format!(
+            "SELECT count(*) AS rows FROM ONLY {} WHERE {} IS NOT TRUE",
+            script::table(part),
+            is_finite(&self.columns),
+        );
+        count_rows(session, &sql).await
     }
 
     /// Returns the first and the last bucket of which a partition has rows. `None`: it has none.

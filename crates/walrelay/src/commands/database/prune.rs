@@ -269,6 +269,10 @@ fn failed(error: PruneError) -> Failure {
             "see whether these rows were sent, and send those that were not: walrelay resend. Then mark them, or drop \
              the partition by hand",
         ),
+        PruneError::Timeless { .. } => Failure::new("prune-unaccounted", Exit::Data, what).remedy(
+            "see whether these rows were sent, and send those that were not: walrelay resend. Then drop the partition by \
+             hand",
+        ),
         PruneError::Unaccounted(_) => Failure::new("prune-unaccounted", Exit::Data, what).remedy(
             "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or decide \
              that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the rows of these \
