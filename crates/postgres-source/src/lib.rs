@@ -15,9 +15,9 @@
 //! - `waiting`: the tables whose rows wait in a slot.
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes sent rows, `partitions` drops and creates partitions, by `sent_rows`: the account of
-//!   acknowledged rows. `mark` marks rows as sent, with `sent_keys`: those of the relay's acknowledged
-//!   records, and `unmarked`: the table of those that could not be marked yet. `rollback` finds events of a
-//!   slot that no row holds. `confirmed` waits until slots have confirmed what a snapshot sees,
+//!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
+//!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
+//!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until slots have confirmed what a snapshot sees,
 //!   `dead_letters` are the rows of events that were not sent. `noted`: the note of a slot's position.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
@@ -69,11 +69,12 @@ pub use mark::{MarkError, Marking, SentMarker};
 pub use outbox_table::OutboxTable;
 pub use partitions::Change;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
-pub use prune::{Evidence, PruneError, Pruning, Unaccounted, age_columns, recent_rows};
+pub use prune::{Evidence, PruneError, Pruning, age_columns, recent_rows};
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
 pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;
+pub use sent_rows::unaccounted::Unaccounted;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, table_fits,

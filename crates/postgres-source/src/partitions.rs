@@ -8,13 +8,12 @@
 use std::time::Duration;
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
 use super::confirmed::count_rows;
-use super::prune::{Evidence, PruneError, Pruning, Unaccounted};
+use super::prune::{Evidence, PruneError, Pruning};
 use super::script;
-use super::snapshot::unsent_condition;
 
 /// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time
 /// is appended.
@@ -48,10 +47,10 @@ struct NewPartition {
 
 /// A partition to be dropped: it is old enough, or was detached as such.
 #[derive(Debug, PartialEq, Eq)]
-struct OldPartition {
-    oid: u32,
-    name: TableName,
-    attached: bool,
+pub(super) struct OldPartition {
+    pub(super) oid: u32,
+    pub(super) name: TableName,
+    pub(super) attached: bool,
 }
 
 impl Pruning {
@@ -81,7 +80,7 @@ impl Pruning {
             planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
             for part in self.old_partitions(session, table).await? {
                 planned.push(match self.check_sent(session, table, &part).await {
-                    Ok(()) => Change::Dropped(part.name),
+                    Ok(_) => Change::Dropped(part.name),
                     Err(error) if error.is_of_rows() => Change::Kept(part.name),
                     Err(error) => return Err(error),
                 });
@@ -251,7 +250,7 @@ impl Pruning {
         let mut first = None;
         for part in old.iter().filter(|part| part.attached) {
             let detached = match self.check_sent_patiently(session, table, part).await {
-                Ok(()) => self.detach(session, table, part).await,
+                Ok(_) => self.detach(session, table, part).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = detached {
@@ -267,7 +266,7 @@ impl Pruning {
         for part in old.iter().filter(|part| !part.attached) {
             // The last rows may have been written while the partition was being detached.
             let dropped = match self.check_sent_patiently(session, table, part).await {
-                Ok(()) => self.drop(session, table, part).await,
+                Ok(_) => self.drop(session, table, part).await,
                 Err(error) => Err(error),
             };
             match dropped {
@@ -299,14 +298,12 @@ impl Pruning {
             locked.map_err(|error| prune_error(error, &part.name, None))?;
             // Rows may have been written by the partition's name, if it was detached by hand.
             let owner = leave_role(session).await?;
-            self.check_sent(session, table, part).await?;
+            let proof = self.check_sent(session, table, part).await?;
             if let Evidence::Account { .. } = self.evidence {
                 let accounted = self.accounted(session, table).await?.with_part(part.oid);
-                if let Some(buckets) = accounted.buckets_of(session, &part.name).await? {
-                    accounted.settle_diverted(session, buckets).await?;
-                    accounted.take_out(session, &part.name).await?;
-                    accounted.forget_empty(session, &[]).await?;
-                }
+                accounted.settle_diverted(session, &proof).await?;
+                accounted.take_out(session, &proof, &part.name).await?;
+                accounted.forget_empty(session, &[]).await?;
             }
             take_role(session, &owner).await?;
             session.query(&format!("DROP TABLE {name}")).await?;
@@ -349,91 +346,6 @@ impl Pruning {
         let detached = session.query_all(&statements).await;
         detached.map_err(|error| prune_error(error, table, None))?;
         Ok(())
-    }
-
-    /// Checks that all rows of the partition count as sent. If some do not, waits until the slots have
-    /// confirmed what is written by now, and checks again.
-    async fn check_sent_patiently(
-        &self,
-        session: &mut Session,
-        table: &TableName,
-        part: &OldPartition,
-    ) -> Result<(), PruneError> {
-        match self.check_sent(session, table, part).await {
-            Err(PruneError::Unaccounted(found)) if !self.is_waited(&found) => {
-                self.wait_all_confirmed(session).await?;
-                self.check_sent(session, table, part).await
-            }
-            checked => checked,
-        }
-    }
-
-    /// Checks that all rows of the partition count as sent, and that none has an open dead letter.
-    async fn check_sent(
-        &self,
-        session: &mut Session,
-        table: &TableName,
-        part: &OldPartition,
-    ) -> Result<(), PruneError> {
-        let of_part = part.name.clone();
-        if let Evidence::Marks(selection) = &self.evidence {
-            let unsent = unsent_condition(session, table, selection).await?;
-            // The condition may name the table.
-            let sql = format!(
-                "SELECT count(*) AS rows FROM {} AS {} WHERE (\n{unsent}\n) IS NOT FALSE",
-                script::table(&part.name),
-                quote_ident(&table.name)
-            );
-            let unmarked = count_rows(session, &sql).await;
-            return match unmarked.map_err(|error| prune_error(error, table, None))? {
-                0 => Ok(()),
-                rows => Err(PruneError::Unmarked {
-                    part: of_part,
-                    rows,
-                }),
-            };
-        }
-        let accounted = self.accounted(session, table).await?.with_part(part.oid);
-        let timeless = accounted.timeless_rows(session, &part.name).await;
-        let rows = timeless.map_err(|error| prune_error(error, table, None))?;
-        if rows > 0 {
-            return Err(PruneError::Timeless {
-                part: of_part,
-                rows,
-            });
-        }
-        let buckets = accounted.buckets_of(session, &part.name).await;
-        // Who may not read a partition by its name is no member of its owner.
-        let buckets = buckets.map_err(|error| prune_error(error, table, None))?;
-        let Some(buckets) = buckets else {
-            return Ok(());
-        };
-        let dead_rows = self.dead_letter_rows(session, &accounted, buckets).await?;
-        let detached = (!part.attached).then_some(&part.name);
-        let compared = accounted
-            .compare(session, buckets, detached, &dead_rows)
-            .await?;
-        let differ = compared.iter().filter(|one| !one.is_equal);
-        let differ: Vec<_> = differ.map(|one| one.counts).collect();
-        if !differ.is_empty() {
-            let unaccounted = Unaccounted {
-                table: of_part,
-                buckets: differ,
-            };
-            return Err(PruneError::Unaccounted(vec![unaccounted]));
-        }
-        let Some(open) = &dead_rows.open else {
-            return Ok(());
-        };
-        let name = script::table(&part.name);
-        let count = format!("SELECT count(*) AS rows FROM {name} WHERE {open}");
-        match count_rows(session, &count).await? {
-            0 => Ok(()),
-            rows => Err(PruneError::DeadLetters {
-                part: of_part,
-                rows,
-            }),
-        }
     }
 
     /// Begins a transaction as the table's owner, under the advisory lock of the table's
@@ -486,7 +398,7 @@ async fn take_role(session: &mut Session, role: &str) -> Result<(), Error> {
 
 /// Returns the [`PruneError`] of a statement that changes partitions. `part`: the partition that it
 /// creates.
-fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
+pub(super) fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
     match (error.sqlstate(), part) {
         // lock_not_available, query_canceled: a lock, or the statement that waits for it, timed
         // out.

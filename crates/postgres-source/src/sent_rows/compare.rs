@@ -1,16 +1,16 @@
-//! Compares the rows that a table has with those that are accounted as sent, and deletes the rows of
-//! a bucket that are equal.
+//! Reads the rows that a table has, and those that are accounted as sent, for the [policy](super::policy).
 //!
 //! One snapshot has both: rows, and the account of the rows that were acknowledged by then. While it
 //! is held, no version of a row that it sees is removed, so other transactions delete exactly these.
 
 use std::time::Duration;
 
-use walrelay_relay::TableName;
+use walrelay_relay::{BucketSum, RowSum, TableName};
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::account::{array, is_finite, relations};
-use super::hashed::{HashedRows, bucket, halves, hash};
+use super::hashed::{HashedRows, bucket};
+use super::policy::{BucketRows, Candidate, Counts, SlotRows};
 use crate::catalog::row::{is_true, json, parsed, text};
 use crate::confirmed::count_rows;
 use crate::script;
@@ -50,8 +50,8 @@ pub enum AccountError {
 
 /// A slot whose account must agree, and the rows that its publication does not leave out.
 #[derive(Debug, Clone)]
-struct SlotAccount {
-    slot: String,
+pub(super) struct SlotAccount {
+    pub(super) slot: String,
     /// The row filter of the publication, as SQL.
     filter: Option<String>,
 }
@@ -62,46 +62,15 @@ pub(crate) struct AccountedTable {
     pub(crate) table: TableName,
     /// `ONLY "schema"."table"`, or without ONLY if it is partitioned: children by INHERITS are
     /// published under their own names.
-    from: String,
+    pub(super) from: String,
     /// The type of the age column.
     age_type: String,
     /// The columns of the account. Only the age if nothing is accounted.
     pub(crate) columns: Vec<String>,
     /// The relay's own slot first.
-    slots: Vec<SlotAccount>,
+    pub(super) slots: Vec<SlotAccount>,
     /// OIDs as SQL of an `IN` list.
-    relations: String,
-}
-
-/// A bucket whose rows are not those that are accounted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Difference {
-    /// The number of the bucket.
-    pub bucket: i64,
-    /// Rows of the table.
-    pub present: i64,
-    /// Rows of the account.
-    pub accounted: i64,
-}
-
-/// The rows of a bucket, counted and not compared yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) counts: Difference,
-    /// Each account has as many rows as the table.
-    pub(crate) counts_agree: bool,
-}
-
-/// The result of an exact comparison of one bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Compared {
-    pub(crate) counts: Difference,
-    /// The rows are those of each account.
-    pub(crate) is_equal: bool,
-    /// Some of them became dead letters of the own slot.
-    pub(crate) has_diverted: bool,
-    /// The rows of open dead letters.
-    pub(crate) open: u64,
+    pub(super) relations: String,
 }
 
 /// The conditions for rows of dead letters of the own slot.
@@ -111,25 +80,6 @@ pub(crate) struct DeadLetterRows {
     pub(crate) known: Option<String>,
     /// Rows of open dead letters.
     pub(crate) open: Option<String>,
-}
-
-/// Numbers that are compared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sums {
-    rows: i64,
-    high: i128,
-    low: i128,
-}
-
-impl Sums {
-    fn read(row: &Row<'_>, prefix: &str, suffix: &str) -> Self {
-        let name = |stem: &str| format!("{prefix}{stem}{suffix}");
-        Self {
-            rows: parsed(row, &name("rows")).unwrap_or(0),
-            high: parsed(row, &name("high")).unwrap_or(0),
-            low: parsed(row, &name("low")).unwrap_or(0),
-        }
-    }
 }
 
 impl AccountedTable {
@@ -234,9 +184,8 @@ impl AccountedTable {
         session: &mut Session,
         limit: i64,
     ) -> Result<Vec<Candidate>, Error> {
-        let slots = self.slots.iter().enumerate();
-        let (mut present, mut accounted, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, account) in slots {
+        let (mut present, mut accounted, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, account) in self.slots.iter().enumerate() {
             let (filter, slot) = (account.rows(), quote_literal(&account.slot));
             present.push(format!(
                 ", count(*) FILTER (WHERE\n{filter}\n) AS present_{number}"
@@ -244,18 +193,13 @@ impl AccountedTable {
             accounted.push(format!(
                 ", sum(rows + diverted) FILTER (WHERE slot = {slot}) AS accounted_{number}"
             ));
-            pairs.push(format!(
-                "(coalesce(present_{number}, 0), coalesce(accounted_{number}, 0))"
-            ));
+            counts.push(format!(", present_{number}, accounted_{number}"));
         }
         let sql = format!(
-            "SELECT bucket, present, accounted, agree FROM (SELECT {bucket} AS bucket{present} FROM {from} WHERE \
+            "SELECT bucket{counts} FROM (SELECT {bucket} AS bucket{present} FROM {from} WHERE \
              {older} AND {finite} GROUP BY 1) AS p FULL JOIN (SELECT bucket{accounted} FROM walrelay_state.account \
-             WHERE {account} GROUP BY 1) AS a USING (bucket), LATERAL (SELECT bool_and(present = accounted) AS agree, \
-             (array_agg(present ORDER BY present = accounted))[1] AS present, \
-             (array_agg(accounted ORDER BY present = accounted))[1] AS accounted \
-             FROM (VALUES {pairs}) AS pairs (present, accounted)) AS compared \
-             WHERE bucket < {limit} AND (present > 0 OR accounted <> 0) ORDER BY bucket",
+             WHERE {account} GROUP BY 1) AS a USING (bucket) WHERE bucket < {limit} ORDER BY bucket",
+            counts = counts.concat(),
             bucket = bucket(&self.columns),
             present = present.concat(),
             accounted = accounted.concat(),
@@ -263,30 +207,30 @@ impl AccountedTable {
             older = self.older(limit),
             finite = is_finite(&self.columns),
             account = self.account(),
-            pairs = pairs.join(", "),
         );
         let rows = session.query_within(&sql, 64 << 20).await?;
-        let candidates = rows.iter().map(|row| Candidate {
-            counts: Difference {
-                bucket: parsed(&row, "bucket").unwrap_or(0),
-                present: parsed(&row, "present").unwrap_or(0),
-                accounted: parsed(&row, "accounted").unwrap_or(0),
-            },
-            counts_agree: is_true(&row, "agree"),
+        let candidates = rows.iter().filter_map(|row| {
+            let count = |name: &str, slot| parsed(&row, &format!("{name}_{slot}")).unwrap_or(0);
+            let slots = (0..self.slots.len()).map(|slot| Counts {
+                present: count("present", slot),
+                accounted: count("accounted", slot),
+            });
+            let bucket = parsed(&row, "bucket").unwrap_or(0);
+            Candidate::new(bucket, &slots.collect::<Vec<_>>())
         });
         Ok(candidates.collect())
     }
 
-    /// Compares the rows of these buckets with each account, by one statement, so under one snapshot.
-    /// `part`: a detached partition, whose rows count as the table's. Returns the buckets that have
-    /// rows.
+    /// Adds up the rows of these buckets and those of each account, by one statement, so under one
+    /// snapshot. `part`: a detached partition, whose rows count as the table's. Returns the buckets that
+    /// have rows.
     pub(crate) async fn compare(
         &self,
         session: &mut Session,
         buckets: (i64, i64),
         part: Option<&TableName>,
         dead_letters: &DeadLetterRows,
-    ) -> Result<Vec<Compared>, Error> {
+    ) -> Result<Vec<BucketRows>, Error> {
         let flag = |condition: &Option<String>, name: &str| {
             let condition = condition.as_deref().unwrap_or("false");
             format!(", (\n{condition}\n) IS TRUE AS {name}")
@@ -344,33 +288,19 @@ impl AccountedTable {
             to = buckets.1,
         );
         let found = session.query_within(&sql, 64 << 20).await?;
-        Ok(found.iter().map(|row| self.compared(&row)).collect())
+        Ok(found.iter().map(|row| self.bucket_rows(&row)).collect())
     }
 
-    fn compared(&self, row: &Row<'_>) -> Compared {
-        let mut compared = Compared {
-            counts: Difference {
-                bucket: parsed(row, "bucket").unwrap_or(0),
-                ..Difference::default()
-            },
-            is_equal: true,
-            has_diverted: false,
+    fn bucket_rows(&self, row: &Row<'_>) -> BucketRows {
+        let slots = (0..self.slots.len()).map(|slot| SlotRows {
+            present: bucket_sum(row, "", slot),
+            accounted: bucket_sum(row, "a_", slot),
+        });
+        BucketRows {
+            number: parsed(row, "bucket").unwrap_or(0),
+            slots: slots.collect(),
             open: parsed(row, "open").unwrap_or(0),
-        };
-        for number in 0..self.slots.len() {
-            for kind in ["s", "d"] {
-                let suffix = format!("_{kind}{number}");
-                let (present, accounted) =
-                    (Sums::read(row, "", &suffix), Sums::read(row, "a_", &suffix));
-                compared.is_equal &= present == accounted;
-                if number == 0 {
-                    compared.counts.present += present.rows;
-                    compared.counts.accounted += accounted.rows;
-                    compared.has_diverted |= kind == "d" && accounted != Sums::default();
-                }
-            }
         }
-        compared
     }
 
     /// Returns whether rows of this bucket became dead letters of the own slot.
@@ -389,97 +319,6 @@ impl AccountedTable {
             buckets.1,
         );
         Ok(!session.query(&sql).await?.is_empty())
-    }
-
-    /// Counts rows whose dead letters are all resolved as sent.
-    pub(crate) async fn settle_diverted(
-        &self,
-        session: &mut Session,
-        (first, last): (i64, i64),
-    ) -> Result<(), Error> {
-        let own = self.slots.first().map(|own| quote_literal(&own.slot));
-        let sql = format!(
-            "UPDATE walrelay_state.account SET rows = rows + diverted, high = high + diverted_high, \
-             low = low + diverted_low, diverted = 0, diverted_high = 0, diverted_low = 0 \
-             WHERE slot = {} AND {} AND bucket BETWEEN {first} AND {last} AND diverted <> 0",
-            own.unwrap_or_default(),
-            self.account(),
-        );
-        session.query(&sql).await.map(drop)
-    }
-
-    /// Writes a query of part (`tableoid`) and place (`ctid`) of a bucket's rows that are deleted.
-    pub(crate) fn places(&self, number: i64, kept: Option<&str>) -> String {
-        let own = self
-            .slots
-            .first()
-            .map_or("true".to_owned(), SlotAccount::rows);
-        let kept = kept.map_or_else(String::new, |kept| format!(" AND (\n{kept}\n) IS NOT TRUE"));
-        format!(
-            "SELECT tableoid::int8 AS part, ctid::text AS place FROM {} WHERE\n{} AND (\n{own}\n) IS TRUE{kept}",
-            self.from,
-            self.in_bucket(number),
-        )
-    }
-
-    /// Deletes rows of a bucket by their places, but those that are locked, and takes them out of the
-    /// accounts. Returns their number.
-    pub(crate) async fn delete(
-        &self,
-        session: &mut Session,
-        number: i64,
-        part: i64,
-        places: &[String],
-    ) -> Result<u64, Error> {
-        let name = script::table(&self.table);
-        let sql = format!(
-            "WITH batch AS (SELECT ctid AS walrelay_place FROM {from} \
-             WHERE ctid = ANY ('{{{places}}}'::tid[]) AND tableoid = {part} FOR UPDATE SKIP LOCKED), \
-             deleted AS (DELETE FROM {from} WHERE {name}.ctid = ANY (ARRAY(SELECT walrelay_place FROM batch)) \
-             AND {name}.tableoid = {part} RETURNING {hash} AS hash{flags}), \
-             gone AS (SELECT deleted.*, {halves} FROM deleted), \
-             {subtract} SELECT count(*) AS rows FROM gone",
-            from = self.from,
-            places = places
-                .iter()
-                .map(|place| format!("\"{place}\""))
-                .collect::<Vec<_>>()
-                .join(","),
-            hash = hash(&self.columns),
-            halves = halves(),
-            flags = self.flags(),
-            subtract = self.subtract(&number.to_string()),
-        );
-        let rows = session.query(&sql).await?;
-        Ok(rows
-            .first()
-            .and_then(|row| parsed(&row, "rows"))
-            .unwrap_or(0))
-    }
-
-    /// Writes CTEs that take the rows `gone` out of the account of each slot. `bucket`: the bucket's
-    /// number, or a column of `gone`.
-    fn subtract(&self, bucket: &str) -> String {
-        let slots: Vec<String> = self
-            .slots
-            .iter()
-            .enumerate()
-            .map(|(number, account)| {
-                format!("({}::name, in_{number})", quote_literal(&account.slot))
-            })
-            .collect();
-        format!(
-            "total AS (SELECT slot, {bucket}::int8 AS bucket, count(*) AS rows, sum(high) AS high, sum(low) AS low \
-             FROM gone, LATERAL (VALUES {slots}) AS carried (slot, is_in) WHERE is_in GROUP BY 1, 2), \
-             target AS (SELECT DISTINCT ON (slot, bucket) slot, bucket, relation, columns FROM walrelay_state.account \
-             WHERE {account} AND bucket IN (SELECT bucket FROM total) ORDER BY slot, bucket, relation), \
-             changed AS (UPDATE walrelay_state.account AS known SET rows = known.rows - total.rows, \
-             high = known.high - total.high, low = known.low - total.low FROM total JOIN target USING (slot, bucket) \
-             WHERE known.slot = target.slot AND known.bucket = target.bucket AND known.relation = target.relation \
-             AND known.columns = target.columns)",
-            slots = slots.join(", "),
-            account = self.account(),
-        )
     }
 
     /// Counts the rows of a partition that belong to no bucket, such as those of `-infinity`.
@@ -514,91 +353,8 @@ impl AccountedTable {
             .and_then(|row| Some((parsed(&row, "first")?, parsed(&row, "last")?))))
     }
 
-    /// Takes all rows of a detached partition, which is about to be dropped, out of the accounts.
-    pub(crate) async fn take_out(
-        &self,
-        session: &mut Session,
-        part: &TableName,
-    ) -> Result<(), Error> {
-        let from = format!("ONLY {}", script::table(part));
-        let rows = HashedRows {
-            from: &from,
-            columns: &self.columns,
-            condition: &is_finite(&self.columns),
-            more: &self.flags(),
-        };
-        let sql = format!(
-            "WITH gone AS ({}), {} SELECT",
-            rows.rows(),
-            self.subtract("gone.bucket"),
-        );
-        session.query(&sql).await.map(drop)
-    }
-
-    /// Forgets accounts of these buckets that have no row left: of the own slot those without a row
-    /// in the table, and all whose sums are zero.
-    pub(crate) async fn forget_empty(
-        &self,
-        session: &mut Session,
-        buckets: &[i64],
-    ) -> Result<(), Error> {
-        let own = self.slots.first().map(|own| quote_literal(&own.slot));
-        let numbers: Vec<String> = buckets.iter().map(i64::to_string).collect();
-        let sql = format!(
-            "DELETE FROM walrelay_state.account WHERE relation IN ({}) AND (slot = {} AND bucket = ANY ('{{{}}}'::int8[]) \
-             OR rows = 0 AND high = 0 AND low = 0 AND diverted = 0 AND diverted_high = 0 AND diverted_low = 0)",
-            self.relations,
-            own.unwrap_or_default(),
-            numbers.join(","),
-        );
-        session.query(&sql).await.map(drop)
-    }
-
-    /// Makes the rows that a bucket has the account of the own slot: the user says that they were
-    /// sent. Rows of open dead letters stay accounted as such.
-    pub(crate) async fn accept(
-        &self,
-        session: &mut Session,
-        number: i64,
-        columns: &[String],
-        open: Option<&str>,
-    ) -> Result<(), Error> {
-        for account in &self.slots {
-            let slot = quote_literal(&account.slot);
-            let open = open.unwrap_or("false");
-            let rows = HashedRows {
-                from: &self.from,
-                columns,
-                condition: &format!(
-                    "{} AND (\n{}\n) IS TRUE",
-                    self.in_bucket(number),
-                    account.rows()
-                ),
-                more: &format!(", (\n{open}\n) IS TRUE AS open"),
-            };
-            let sums = |filter: &str| {
-                ["high", "low"]
-                    .map(|half| format!("coalesce(sum({half}) FILTER (WHERE {filter}), 0)"))
-            };
-            let (sent, diverted) = (sums("NOT open").join(", "), sums("open").join(", "));
-            let sql = format!(
-                "DELETE FROM walrelay_state.account WHERE slot = {slot} AND relation IN ({relations}) \
-                 AND bucket = {number}; \
-                 INSERT INTO walrelay_state.account SELECT {slot}, {table}::pg_catalog.regclass::pg_catalog.oid, {columns}, \
-                 {number}, count(*) FILTER (WHERE NOT open), {sent}, count(*) FILTER (WHERE open), {diverted} \
-                 FROM ({rows}) AS present HAVING count(*) > 0",
-                relations = self.relations,
-                table = quote_literal(&script::table(&self.table)),
-                columns = array(columns),
-                rows = rows.rows(),
-            );
-            session.query(&sql).await?;
-        }
-        Ok(())
-    }
-
     /// Writes for each slot whether it carries a row: `, … AS in_0`.
-    fn flags(&self) -> String {
+    pub(super) fn flags(&self) -> String {
         let flags = self.slots.iter().enumerate();
         let flags = flags
             .map(|(number, account)| format!(", (\n{}\n) IS TRUE AS in_{number}", account.rows()));
@@ -606,7 +362,7 @@ impl AccountedTable {
     }
 
     /// Writes a condition for the rows of a bucket.
-    fn in_bucket(&self, number: i64) -> String {
+    pub(super) fn in_bucket(&self, number: i64) -> String {
         self.between((number, number))
     }
 
@@ -645,7 +401,7 @@ impl AccountedTable {
     }
 
     /// Writes a condition for the accounts of this table.
-    fn account(&self) -> String {
+    pub(super) fn account(&self) -> String {
         let slots = self
             .slots
             .iter()
@@ -661,7 +417,20 @@ impl AccountedTable {
 
 impl SlotAccount {
     /// Returns a condition for the rows that the slot carries.
-    fn rows(&self) -> String {
+    pub(super) fn rows(&self) -> String {
         self.filter.clone().unwrap_or_else(|| "true".to_owned())
+    }
+}
+
+/// Reads the sums of a slot's rows. `prefix`: that of the names of these columns.
+fn bucket_sum(row: &Row<'_>, prefix: &str, slot: usize) -> BucketSum {
+    let sum = |kind: &str| RowSum {
+        rows: parsed(row, &format!("{prefix}rows_{kind}{slot}")).unwrap_or(0),
+        high: parsed(row, &format!("{prefix}high_{kind}{slot}")).unwrap_or(0),
+        low: parsed(row, &format!("{prefix}low_{kind}{slot}")).unwrap_or(0),
+    };
+    BucketSum {
+        sent: sum("s"),
+        diverted: sum("d"),
     }
 }

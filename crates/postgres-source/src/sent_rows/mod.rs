@@ -1,9 +1,15 @@
 //! Which rows were sent: by evidence that the relay wrote down before its slot moved past them.
 //!
+//! - [`policy`]: the decision, from numbers alone, and the proof without which no row is deleted.
 //! - [`account`]: the sums of acknowledged rows in the database, by table and time bucket.
 //! - [`hashed`]: the same sums of the rows that a table has, in SQL.
-//! - [`compare`]: the comparison of both under one snapshot, and the deletion of rows that are equal.
+//! - [`compare`]: reads both under one snapshot.
+//! - [`delete`]: deletes rows that count as sent, and takes them out of the account.
+//! - [`unaccounted`]: names the rows that stay.
 
 pub mod account;
 pub(crate) mod compare;
+pub(crate) mod delete;
 pub(crate) mod hashed;
+pub(crate) mod policy;
+pub(crate) mod unaccounted;

@@ -1,0 +1,159 @@
+//! Deletes the rows of old buckets that count as sent by the account, under one snapshot for each.
+
+use tokio::time::sleep;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Session, SessionKind};
+
+use super::{Evidence, PruneError, Pruning};
+use crate::catalog::row::{parsed, text};
+use crate::confirmed::begin_snapshot;
+use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
+use crate::sent_rows::policy::{Difference, Estimate, Verdict};
+
+impl Pruning {
+    /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Returns
+    /// their number, and the buckets that differ.
+    pub(super) async fn delete_accounted(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        deleted: &mut impl FnMut(u64),
+    ) -> Result<(u64, Vec<Difference>), PruneError> {
+        let accounted = self.accounted(session, table).await?;
+        let limit = accounted.limit(session, self.keep).await?;
+        let mut candidates = accounted.candidates(session, limit).await?;
+        let waited = |difference| self.waited.borrow().contains(difference);
+        if candidates
+            .iter()
+            .any(|one| one.counts.present > one.counts.accounted && !waited(&one.counts))
+        {
+            self.wait_all_confirmed(session).await?;
+            candidates = accounted.candidates(session, limit).await?;
+        }
+        let (mut total, mut differ, mut empty) = (0, Vec::new(), Vec::new());
+        let mut deleting = None;
+        for one in candidates {
+            let bucket = one.counts.bucket;
+            match one.estimate() {
+                Estimate::Gone => {
+                    empty.push(bucket);
+                    continue;
+                }
+                Estimate::Differs(difference) => {
+                    differ.push(difference);
+                    continue;
+                }
+                Estimate::MayBeSent => {}
+            }
+            let deleting = match &mut deleting {
+                Some(deleting) => deleting,
+                none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
+            };
+            match self
+                .delete_bucket(session, deleting, &accounted, bucket, deleted)
+                .await
+            {
+                Ok(Ok(rows)) => total += rows,
+                Ok(Err(difference)) => differ.push(difference),
+                Err(error) => {
+                    session.query("ROLLBACK").await?;
+                    return Err(error);
+                }
+            }
+        }
+        if let Some(deleting) = deleting {
+            deleting.close().await;
+        }
+        accounted.forget_empty(session, &empty).await?;
+        self.waited.borrow_mut().clone_from(&differ);
+        Ok((total, differ))
+    }
+
+    /// Compares a bucket under one snapshot, and deletes exactly the rows that the snapshot sees.
+    /// Returns their number, or the difference if they are not those of the account.
+    async fn delete_bucket(
+        &self,
+        session: &mut Session,
+        deleting: &mut Session,
+        accounted: &AccountedTable,
+        bucket: i64,
+        deleted: &mut impl FnMut(u64),
+    ) -> Result<Result<u64, Difference>, PruneError> {
+        begin_snapshot(session, self.lock_timeout).await?;
+        let buckets = (bucket, bucket);
+        let dead_rows = self.dead_letter_rows(session, accounted, buckets).await?;
+        let compared = accounted
+            .compare(session, buckets, None, &dead_rows)
+            .await?;
+        let Some(rows) = compared.first() else {
+            // Another process may have deleted all rows since they were counted.
+            session.query("ROLLBACK").await?;
+            return Ok(Ok(0));
+        };
+        let (proof, kept) = match rows.verdict() {
+            Verdict::Sent(proof) => (proof, None),
+            Verdict::OpenDeadLetters { others, .. } => (others, dead_rows.known),
+            Verdict::Stays(difference) => {
+                session.query("ROLLBACK").await?;
+                return Ok(Err(difference));
+            }
+        };
+        accounted.settle_diverted(deleting, &proof).await?;
+        let cursor = format!(
+            "DECLARE walrelay_places NO SCROLL CURSOR FOR {}",
+            accounted.places(bucket, kept.as_deref())
+        );
+        session.query(&cursor).await?;
+        let fetch = format!("FETCH {} FROM walrelay_places", self.batch);
+        let limits = format!(
+            "SET lock_timeout = {}",
+            self.lock_timeout.as_millis().max(1)
+        );
+        deleting.query(&limits).await?;
+        let mut total = 0;
+        loop {
+            let rows = session.query(&fetch).await?;
+            if rows.is_empty() {
+                break;
+            }
+            let mut parts: Vec<(i64, Vec<String>)> = Vec::new();
+            for row in rows.iter() {
+                let part = parsed(&row, "part").unwrap_or(0);
+                let place = text(&row, "place");
+                match parts.iter_mut().find(|(known, _)| *known == part) {
+                    Some((_, places)) => places.push(place),
+                    None => parts.push((part, vec![place])),
+                }
+            }
+            for (part, places) in parts {
+                let gone = accounted.delete(deleting, &proof, part, &places).await?;
+                total += gone;
+                deleted(gone);
+            }
+            sleep(self.pause).await;
+        }
+        session.query("COMMIT").await?;
+        Ok(Ok(total))
+    }
+
+    /// Returns the conditions for rows of dead letters, if rows of these buckets became any: only
+    /// then they are read.
+    pub(crate) async fn dead_letter_rows(
+        &self,
+        session: &mut Session,
+        accounted: &AccountedTable,
+        buckets: (i64, i64),
+    ) -> Result<DeadLetterRows, PruneError> {
+        let Evidence::Account { dead_letters, .. } = &self.evidence else {
+            return Ok(DeadLetterRows::default());
+        };
+        if !accounted.has_diverted(session, buckets).await? {
+            return Ok(DeadLetterRows::default());
+        }
+        dead_letters.read().await?;
+        Ok(DeadLetterRows {
+            known: dead_letters.known_rows(&accounted.table)?,
+            open: dead_letters.rows(&accounted.table)?,
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! [`PruneError`]: the reasons why rows or partitions stay.
+
+use walrelay_relay::TableName;
+use walrelay_walsender::Error;
+
+use crate::confirmed::ConfirmedError;
+use crate::dead_letters::DeadLettersError;
+use crate::error::PostgresError;
+use crate::sent_rows::compare::{AccountError, NoAccount};
+use crate::sent_rows::unaccounted::Unaccounted;
+
+/// The reason why rows are not deleted, or partitions not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PruneError {
+    /// A statement failed.
+    #[error("the statement failed")]
+    Sql(#[from] Error),
+    /// Which rows are marked cannot be known.
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// The table has neither of the columns `occurred_at` and `created_at`, and none is configured.
+    #[error("table {0} has no column that tells a row's age")]
+    Column(TableName),
+    /// Other sessions hold a lock on the table.
+    #[error("table {0} is in use: its lock was not free within lock_timeout")]
+    Locked(TableName),
+    /// The role is not a member of the table's owner, so it may not change partitions.
+    #[error("the role may not create and drop partitions of table {0}")]
+    Owner(TableName),
+    /// The DEFAULT partition holds rows of the new partition's range.
+    #[error("partition {0} cannot be created: the DEFAULT partition holds rows of its range")]
+    DefaultPartition(TableName),
+    /// A table of that name exists, or another partition's range overlaps.
+    #[error("partition {0} cannot be created beside the tables that are there")]
+    Partition(TableName, #[source] Error),
+    /// Some of the rows have an event that was never sent.
+    #[error("partition {part} is not dropped: {rows} of its rows have an open dead letter")]
+    DeadLetters {
+        /// The partition.
+        part: TableName,
+        /// The number of such rows.
+        rows: u64,
+    },
+    /// Rows of the partition have an infinite time, so none of them is accounted.
+    #[error(
+        "partition {part} is not dropped: {rows} of its rows have no finite time, so they are not accounted"
+    )]
+    Timeless {
+        /// The partition.
+        part: TableName,
+        /// The number of such rows.
+        rows: u64,
+    },
+    /// Rows of the partition are not marked as sent.
+    #[error("partition {part} is not dropped: {rows} of its rows are not marked as sent")]
+    Unmarked {
+        /// The partition.
+        part: TableName,
+        /// The number of such rows.
+        rows: u64,
+    },
+    /// Rows are not those that were accounted as sent.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Unaccounted(Vec<Unaccounted>),
+    /// There is no account to compare with.
+    #[error(transparent)]
+    NoAccount(#[from] NoAccount),
+    /// The slots have not confirmed what was written, or dead letters cannot be read.
+    #[error(transparent)]
+    Confirmed(#[from] ConfirmedError),
+}
+
+impl PruneError {
+    /// Returns true if rows of one table or partition stay, and others may go.
+    pub(crate) fn is_of_rows(&self) -> bool {
+        matches!(
+            self,
+            Self::Unaccounted(_)
+                | Self::Timeless { .. }
+                | Self::Unmarked { .. }
+                | Self::DeadLetters { .. }
+        )
+    }
+}
+
+impl From<DeadLettersError> for PruneError {
+    fn from(error: DeadLettersError) -> Self {
+        Self::Confirmed(error.into())
+    }
+}
+
+impl From<AccountError> for PruneError {
+    fn from(error: AccountError) -> Self {
+        match error {
+            AccountError::Sql(error) => Self::Sql(error),
+            AccountError::None(error) => Self::NoAccount(error),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Decides whether all rows of a partition count as sent.
+
+use walrelay_relay::TableName;
+use walrelay_walsender::{Session, quote_ident};
+
+use super::{Evidence, PruneError, Pruning};
+use crate::catalog::Selection;
+use crate::confirmed::count_rows;
+use crate::partitions::{OldPartition, prune_error};
+use crate::script;
+use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
+use crate::sent_rows::unaccounted::Unaccounted;
+use crate::snapshot::unsent_condition;
+
+impl Pruning {
+    /// Checks that all rows of the partition count as sent. If some do not, waits until the slots have
+    /// confirmed what is written by now, and checks again.
+    pub(crate) async fn check_sent_patiently(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<Proof, PruneError> {
+        match self.check_sent(session, table, part).await {
+            Err(PruneError::Unaccounted(found)) if !self.is_waited(&found) => {
+                self.wait_all_confirmed(session).await?;
+                self.check_sent(session, table, part).await
+            }
+            checked => checked,
+        }
+    }
+
+    /// Returns the proof that all rows of the partition count as sent, and that none has an open dead
+    /// letter.
+    pub(crate) async fn check_sent(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<Proof, PruneError> {
+        let rows = match &self.evidence {
+            Evidence::Marks(selection) => unmarked_rows(session, table, part, selection).await?,
+            Evidence::Account { .. } => self.accounted_rows(session, table, part).await?,
+        };
+        let part = part.name.clone();
+        Err(match rows.verdict() {
+            Verdict::Sent(proof) => return Ok(proof),
+            Verdict::OpenDeadLetters { rows, .. } => PruneError::DeadLetters { part, rows },
+            Verdict::Stays(Reason::Unmarked(rows)) => PruneError::Unmarked { part, rows },
+            Verdict::Stays(Reason::Timeless(rows)) => PruneError::Timeless { part, rows },
+            Verdict::Stays(Reason::Differs(buckets)) => {
+                let table = part;
+                PruneError::Unaccounted(vec![Unaccounted { table, buckets }])
+            }
+        })
+    }
+
+    /// Reads what the policy must know of a partition whose rows are accounted.
+    async fn accounted_rows(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<PartitionRows, PruneError> {
+        let accounted = self.accounted(session, table).await?.with_part(part.oid);
+        let timeless = accounted.timeless_rows(session, &part.name).await;
+        let timeless = timeless.map_err(|error| prune_error(error, table, None))?;
+        let ends = accounted.buckets_of(session, &part.name).await;
+        // Who may not read a partition by its name is no member of its owner.
+        let ends = ends.map_err(|error| prune_error(error, table, None))?;
+        let (mut buckets, mut open) = (Vec::new(), 0);
+        if let Some(ends) = ends.filter(|_| timeless == 0) {
+            let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
+            let detached = (!part.attached).then_some(&part.name);
+            buckets = accounted
+                .compare(session, ends, detached, &dead_rows)
+                .await?;
+            if let Some(condition) = &dead_rows.open {
+                let name = script::table(&part.name);
+                let count = format!("SELECT count(*) AS rows FROM {name} WHERE {condition}");
+                open = count_rows(session, &count).await?;
+            }
+        }
+        Ok(PartitionRows::Accounted {
+            timeless,
+            buckets,
+            open,
+        })
+    }
+}
+
+/// Counts the rows of a partition without a mark.
+async fn unmarked_rows(
+    session: &mut Session,
+    table: &TableName,
+    part: &OldPartition,
+    selection: &Selection,
+) -> Result<PartitionRows, PruneError> {
+    let unsent = unsent_condition(session, table, selection).await?;
+    // The condition may name the table.
+    let sql = format!(
+        "SELECT count(*) AS rows FROM {} AS {} WHERE (\n{unsent}\n) IS NOT FALSE",
+        script::table(&part.name),
+        quote_ident(&table.name)
+    );
+    let unmarked = count_rows(session, &sql).await;
+    let unmarked = unmarked.map_err(|error| prune_error(error, table, None))?;
+    Ok(PartitionRows::Marked { unmarked })
+}

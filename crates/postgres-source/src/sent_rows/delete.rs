@@ -1,0 +1,199 @@
+//! Deletes rows that count as sent, and takes them out of the account. Each function that deletes, or
+//! forgets a dead letter, asks for the [`Proof`] of the policy.
+
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session, quote_literal};
+
+use super::account::{array, is_finite};
+use super::compare::{AccountedTable, SlotAccount};
+use super::hashed::{HashedRows, halves, hash};
+use super::policy::Proof;
+use crate::catalog::row::parsed;
+use crate::script;
+
+impl AccountedTable {
+    /// Counts rows as sent whose dead letters are all resolved.
+    pub(crate) async fn settle_diverted(
+        &self,
+        session: &mut Session,
+        proof: &Proof,
+    ) -> Result<(), Error> {
+        let Some((first, last)) = proof.buckets().filter(|_| proof.settles()) else {
+            return Ok(());
+        };
+        let own = self.slots.first().map(|own| quote_literal(&own.slot));
+        let sql = format!(
+            "UPDATE walrelay_state.account SET rows = rows + diverted, high = high + diverted_high, \
+             low = low + diverted_low, diverted = 0, diverted_high = 0, diverted_low = 0 \
+             WHERE slot = {} AND {} AND bucket BETWEEN {first} AND {last} AND diverted <> 0",
+            own.unwrap_or_default(),
+            self.account(),
+        );
+        session.query(&sql).await.map(drop)
+    }
+
+    /// Writes a query of part (`tableoid`) and place (`ctid`) of a bucket's rows that are deleted.
+    /// `kept`: a condition for rows that stay.
+    pub(crate) fn places(&self, bucket: i64, kept: Option<&str>) -> String {
+        let own = self
+            .slots
+            .first()
+            .map_or("true".to_owned(), SlotAccount::rows);
+        let kept = kept.map_or_else(String::new, |kept| format!(" AND (\n{kept}\n) IS NOT TRUE"));
+        format!(
+            "SELECT tableoid::int8 AS part, ctid::text AS place FROM {} WHERE\n{} AND (\n{own}\n) IS TRUE{kept}",
+            self.from,
+            self.in_bucket(bucket),
+        )
+    }
+
+    /// Deletes rows of a bucket by their places, but those that are locked, and takes them out of the
+    /// accounts. Returns their number.
+    pub(crate) async fn delete(
+        &self,
+        session: &mut Session,
+        proof: &Proof,
+        part: i64,
+        places: &[String],
+    ) -> Result<u64, Error> {
+        let Some((bucket, _)) = proof.buckets() else {
+            return Ok(0);
+        };
+        let name = script::table(&self.table);
+        let sql = format!(
+            "WITH batch AS (SELECT ctid AS walrelay_place FROM {from} \
+             WHERE ctid = ANY ('{{{places}}}'::tid[]) AND tableoid = {part} FOR UPDATE SKIP LOCKED), \
+             deleted AS (DELETE FROM {from} WHERE {name}.ctid = ANY (ARRAY(SELECT walrelay_place FROM batch)) \
+             AND {name}.tableoid = {part} RETURNING {hash} AS hash{flags}), \
+             gone AS (SELECT deleted.*, {halves} FROM deleted), \
+             {subtract} SELECT count(*) AS rows FROM gone",
+            from = self.from,
+            places = places
+                .iter()
+                .map(|place| format!("\"{place}\""))
+                .collect::<Vec<_>>()
+                .join(","),
+            hash = hash(&self.columns),
+            halves = halves(),
+            flags = self.flags(),
+            subtract = self.subtract(&bucket.to_string()),
+        );
+        let rows = session.query(&sql).await?;
+        Ok(rows
+            .first()
+            .and_then(|row| parsed(&row, "rows"))
+            .unwrap_or(0))
+    }
+
+    /// Writes CTEs that take the rows `gone` out of the account of each slot. `bucket`: the bucket's
+    /// number, or a column of `gone`.
+    fn subtract(&self, bucket: &str) -> String {
+        let slots: Vec<String> = self
+            .slots
+            .iter()
+            .enumerate()
+            .map(|(number, account)| {
+                format!("({}::name, in_{number})", quote_literal(&account.slot))
+            })
+            .collect();
+        format!(
+            "total AS (SELECT slot, {bucket}::int8 AS bucket, count(*) AS rows, sum(high) AS high, sum(low) AS low \
+             FROM gone, LATERAL (VALUES {slots}) AS carried (slot, is_in) WHERE is_in GROUP BY 1, 2), \
+             target AS (SELECT DISTINCT ON (slot, bucket) slot, bucket, relation, columns FROM walrelay_state.account \
+             WHERE {account} AND bucket IN (SELECT bucket FROM total) ORDER BY slot, bucket, relation), \
+             changed AS (UPDATE walrelay_state.account AS known SET rows = known.rows - total.rows, \
+             high = known.high - total.high, low = known.low - total.low FROM total JOIN target USING (slot, bucket) \
+             WHERE known.slot = target.slot AND known.bucket = target.bucket AND known.relation = target.relation \
+             AND known.columns = target.columns)",
+            slots = slots.join(", "),
+            account = self.account(),
+        )
+    }
+
+    /// Takes all rows of a detached partition, which is about to be dropped, out of the accounts.
+    pub(crate) async fn take_out(
+        &self,
+        session: &mut Session,
+        proof: &Proof,
+        part: &TableName,
+    ) -> Result<(), Error> {
+        if proof.buckets().is_none() {
+            return Ok(());
+        }
+        let from = format!("ONLY {}", script::table(part));
+        let rows = HashedRows {
+            from: &from,
+            columns: &self.columns,
+            condition: &is_finite(&self.columns),
+            more: &self.flags(),
+        };
+        let sql = format!(
+            "WITH gone AS ({}), {} SELECT",
+            rows.rows(),
+            self.subtract("gone.bucket"),
+        );
+        session.query(&sql).await.map(drop)
+    }
+
+    /// Forgets accounts of these buckets that have no row left: of the own slot those without a row
+    /// in the table, and all whose sums are zero.
+    pub(crate) async fn forget_empty(
+        &self,
+        session: &mut Session,
+        buckets: &[i64],
+    ) -> Result<(), Error> {
+        let own = self.slots.first().map(|own| quote_literal(&own.slot));
+        let numbers: Vec<String> = buckets.iter().map(i64::to_string).collect();
+        let sql = format!(
+            "DELETE FROM walrelay_state.account WHERE relation IN ({}) AND (slot = {} AND bucket = ANY ('{{{}}}'::int8[]) \
+             OR rows = 0 AND high = 0 AND low = 0 AND diverted = 0 AND diverted_high = 0 AND diverted_low = 0)",
+            self.relations,
+            own.unwrap_or_default(),
+            numbers.join(","),
+        );
+        session.query(&sql).await.map(drop)
+    }
+
+    /// Makes the rows that a bucket has the account of the own slot: the user says that they were
+    /// sent. Rows of open dead letters stay accounted as such.
+    pub(crate) async fn accept(
+        &self,
+        session: &mut Session,
+        number: i64,
+        columns: &[String],
+        open: Option<&str>,
+    ) -> Result<(), Error> {
+        for account in &self.slots {
+            let slot = quote_literal(&account.slot);
+            let open = open.unwrap_or("false");
+            let rows = HashedRows {
+                from: &self.from,
+                columns,
+                condition: &format!(
+                    "{} AND (\n{}\n) IS TRUE",
+                    self.in_bucket(number),
+                    account.rows()
+                ),
+                more: &format!(", (\n{open}\n) IS TRUE AS open"),
+            };
+            let sums = |filter: &str| {
+                ["high", "low"]
+                    .map(|half| format!("coalesce(sum({half}) FILTER (WHERE {filter}), 0)"))
+            };
+            let (sent, diverted) = (sums("NOT open").join(", "), sums("open").join(", "));
+            let sql = format!(
+                "DELETE FROM walrelay_state.account WHERE slot = {slot} AND relation IN ({relations}) \
+                 AND bucket = {number}; \
+                 INSERT INTO walrelay_state.account SELECT {slot}, {table}::pg_catalog.regclass::pg_catalog.oid, {columns}, \
+                 {number}, count(*) FILTER (WHERE NOT open), {sent}, count(*) FILTER (WHERE open), {diverted} \
+                 FROM ({rows}) AS present HAVING count(*) > 0",
+                relations = self.relations,
+                table = quote_literal(&script::table(&self.table)),
+                columns = array(columns),
+                rows = rows.rows(),
+            );
+            session.query(&sql).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! The policy of sent rows: decides from numbers alone which rows count as sent.
+//!
+//! The rows of a bucket count as sent if the table has, for each slot, exactly the rows that its relay
+//! accounted: the same number, and the same sums of hashes. Whatever a slot did not carry, and whatever
+//! else changed the table, makes these differ, so no cause needs a rule of its own here.
+//!
+//! Only this file makes a [`Proof`], and rows are deleted only with one.
+
+use walrelay_relay::{BucketSum, RowSum};
+
+#[cfg(test)]
+mod tests;
+
+/// A bucket whose rows are not those that are accounted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// The number of the bucket.
+    pub bucket: i64,
+    /// Rows of the table.
+    pub present: i64,
+    /// Rows of the account.
+    pub accounted: i64,
+}
+
+/// The numbers of a bucket's rows by one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Rows of the table that the slot carries.
+    pub(crate) present: i64,
+    /// Rows of the slot's account.
+    pub(crate) accounted: i64,
+}
+
+/// The rows of a bucket, counted and not compared yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    /// The counts of the first slot that differs, or else of the own slot.
+    pub(crate) counts: Difference,
+    /// Each account has as many rows as the table.
+    agrees: bool,
+}
+
+/// What the numbers of a bucket's rows tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Estimate {
+    /// The table has no row left.
+    Gone,
+    /// The rows stay.
+    Differs(Difference),
+    /// The rows may be those of the accounts: an exact comparison tells.
+    MayBeSent,
+}
+
+impl Candidate {
+    /// Reads the counts of each slot, the own one first. `None`: there are no rows to decide about.
+    pub(crate) fn new(bucket: i64, slots: &[Counts]) -> Option<Self> {
+        let differs = slots.iter().find(|one| one.present != one.accounted);
+        let Counts { present, accounted } = *differs.or(slots.first())?;
+        let counts = Difference {
+            bucket,
+            present,
+            accounted,
+        };
+        let is_any = present > 0 || accounted != 0;
+        is_any.then_some(Self {
+            counts,
+            agrees: differs.is_none(),
+        })
+    }
+
+    /// Decides what the counts tell.
+    pub(crate) fn estimate(&self) -> Estimate {
+        match self.counts {
+            Difference { present: 0, .. } => Estimate::Gone,
+            _ if self.agrees => Estimate::MayBeSent,
+            counts => Estimate::Differs(counts),
+        }
+    }
+}
+
+/// The rows of a bucket by one slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SlotRows {
+    /// Rows of the table that the slot carries. Diverted are those of a dead letter that the relay's
+    /// store of dead letters has, open or resolved.
+    pub(crate) present: BucketSum,
+    /// Rows of the slot's account.
+    pub(crate) accounted: BucketSum,
+}
+
+/// The rows of a bucket, under one snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct BucketRows {
+    /// The number of the bucket.
+    pub(crate) number: i64,
+    /// The rows by each slot, the own one first.
+    pub(crate) slots: Vec<SlotRows>,
+    /// Rows of the table with an open dead letter of the own slot.
+    pub(crate) open: u64,
+}
+
+/// The proof that rows were sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// The first and the last bucket of these rows. `None`: no account has them.
+    buckets: Option<(i64, i64)>,
+    /// Dead letters of these rows are all resolved, and still accounted as dead letters.
+    settles: bool,
+}
+
+impl Proof {
+    /// Returns the first and the last bucket of the rows; `None` if no account has them.
+    pub(crate) fn buckets(&self) -> Option<(i64, i64)> {
+        self.buckets
+    }
+
+    /// Returns true if rows of resolved dead letters are to be accounted as sent.
+    pub(crate) fn settles(&self) -> bool {
+        self.settles
+    }
+}
+
+/// The decision about rows. `R`: the reason why they stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict<R> {
+    /// All rows count as sent.
+    Sent(Proof),
+    /// Rows of dead letters stay, because some of these are open. The other rows count as sent.
+    OpenDeadLetters {
+        /// The number of rows with an open dead letter.
+        rows: u64,
+        /// The proof for the rows without a dead letter.
+        others: Proof,
+    },
+    /// All rows stay.
+    Stays(R),
+}
+
+impl BucketRows {
+    /// Decides about the rows of the bucket.
+    pub(crate) fn verdict(&self) -> Verdict<Difference> {
+        if self.slots.iter().any(|slot| slot.present != slot.accounted) {
+            return Verdict::Stays(self.counts());
+        }
+        let buckets = Some((self.number, self.number));
+        if self.open > 0 {
+            // Resolved dead letters of the bucket wait for the open ones: they are accounted together.
+            return Verdict::OpenDeadLetters {
+                rows: self.open,
+                others: Proof {
+                    buckets,
+                    settles: false,
+                },
+            };
+        }
+        Verdict::Sent(Proof {
+            buckets,
+            settles: self.has_diverted(),
+        })
+    }
+
+    /// Returns the numbers of rows of the own slot.
+    fn counts(&self) -> Difference {
+        let own = self.slots.first().copied().unwrap_or_default();
+        let rows = |sum: BucketSum| sum.sent.rows + sum.diverted.rows;
+        Difference {
+            bucket: self.number,
+            present: rows(own.present),
+            accounted: rows(own.accounted),
+        }
+    }
+
+    /// Returns true if rows are accounted as dead letters of the own slot.
+    fn has_diverted(&self) -> bool {
+        let own = self.slots.first();
+        own.is_some_and(|own| own.accounted.diverted != RowSum::default())
+    }
+}
+
+/// The rows of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PartitionRows {
+    /// The relay marks sent rows.
+    Marked {
+        /// Rows without a mark.
+        unmarked: u64,
+    },
+    /// The relay accounts sent rows.
+    Accounted {
+        /// Rows without a finite time, which are in no bucket.
+        timeless: u64,
+        /// The buckets of which the partition has rows, in ascending order.
+        buckets: Vec<BucketRows>,
+        /// Rows of the partition with an open dead letter.
+        open: u64,
+    },
+}
+
+/// The reason why a partition stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// This number of rows is not marked.
+    Unmarked(u64),
+    /// This number of rows has no finite time.
+    Timeless(u64),
+    /// Rows are not those that are accounted.
+    Differs(Vec<Difference>),
+}
+
+impl PartitionRows {
+    /// Decides about the whole partition. Only with [`Verdict::Sent`] may it be dropped.
+    pub(crate) fn verdict(&self) -> Verdict<Reason> {
+        let none = Proof {
+            buckets: None,
+            settles: false,
+        };
+        let (buckets, open) = match self {
+            Self::Marked { unmarked: 0 } => return Verdict::Sent(none),
+            Self::Marked { unmarked } => return Verdict::Stays(Reason::Unmarked(*unmarked)),
+            Self::Accounted {
+                timeless: 0,
+                buckets,
+                open,
+            } => (buckets, *open),
+            Self::Accounted { timeless, .. } => return Verdict::Stays(Reason::Timeless(*timeless)),
+        };
+        let differ = buckets.iter().filter_map(|bucket| match bucket.verdict() {
+            Verdict::Stays(difference) => Some(difference),
+            _ => None,
+        });
+        let differ: Vec<Difference> = differ.collect();
+        if !differ.is_empty() {
+            return Verdict::Stays(Reason::Differs(differ));
+        }
+        let ends = buckets.first().zip(buckets.last());
+        let proof = Proof {
+            buckets: ends.map(|(first, last)| (first.number, last.number)),
+            settles: buckets.iter().any(BucketRows::has_diverted),
+        };
+        if open > 0 {
+            return Verdict::OpenDeadLetters {
+                rows: open,
+                others: Proof {
+                    settles: false,
+                    ..proof
+                },
+            };
+        }
+        Verdict::Sent(proof)
+    }
+}

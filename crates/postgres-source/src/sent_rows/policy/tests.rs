@@ -1,0 +1,442 @@
+//! One row of a table for each way by which rows come to differ from the account, or not.
+
+use walrelay_relay::{BucketSum, RowSum};
+
+use super::*;
+
+/// A bucket that has the rows of all cases.
+const NUMBER: i64 = 7;
+
+/// Rows by one slot. Each number is a row: its key, its event id and its age.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// Accounted as sent.
+    sent: &'static [i64],
+    /// Accounted as dead letters.
+    diverted: &'static [i64],
+    /// In the table, and not among the dead letters that the store has.
+    table: &'static [i64],
+    /// In the table, and among these dead letters.
+    dead: &'static [i64],
+}
+
+/// The decision that a case expects.
+#[derive(Debug, PartialEq, Eq)]
+enum Expected {
+    Sent,
+    /// All count as sent, and dead letters are resolved.
+    Settled,
+    /// So many rows have an open dead letter.
+    Open(u64),
+    /// So many rows are in the table, and accounted.
+    Stays(i64, i64),
+}
+
+use Expected::{Open, Sent, Settled, Stays};
+
+fn sum(rows: &[i64]) -> RowSum {
+    let mut sum = RowSum::default();
+    for row in rows {
+        // Any hash of a row that is no linear function of its number.
+        sum.rows += 1;
+        sum.high += i128::from(row.wrapping_mul(*row).wrapping_mul(0x5851_F42D_4C95_7F2D));
+        sum.low += i128::from(row.wrapping_pow(3).wrapping_mul(0x1405_7B7E_F767_814F));
+    }
+    sum
+}
+
+fn bucket(number: i64, slots: &[Slot], open: u64) -> BucketRows {
+    let slots = slots.iter().map(|slot| SlotRows {
+        present: BucketSum {
+            sent: sum(slot.table),
+            diverted: sum(slot.dead),
+        },
+        accounted: BucketSum {
+            sent: sum(slot.sent),
+            diverted: sum(slot.diverted),
+        },
+    });
+    BucketRows {
+        number,
+        slots: slots.collect(),
+        open,
+    }
+}
+
+/// A slot that has accounted `sent`, of a table that has the rows `table`.
+const fn slot(sent: &'static [i64], table: &'static [i64]) -> Slot {
+    Slot {
+        sent,
+        diverted: &[],
+        table,
+        dead: &[],
+    }
+}
+
+/// A slot of which rows became dead letters, besides row 1, which was sent.
+const fn dead(diverted: &'static [i64], table: &'static [i64], dead: &'static [i64]) -> Slot {
+    Slot {
+        sent: &[1],
+        diverted,
+        table,
+        dead,
+    }
+}
+
+const MORE: Slot = slot(&[1], &[1, 2, 3]);
+const NONE: Slot = slot(&[], &[1, 2, 3]);
+
+/// Name, slots, open dead letters, decision.
+const CASES: &[(&str, &[Slot], u64, Expected)] = &[
+    (
+        "every row was acknowledged",
+        &[slot(&[1, 2], &[1, 2])],
+        0,
+        Sent,
+    ),
+    (
+        "the server sent a row twice, and it was counted once",
+        &[slot(&[1], &[1])],
+        0,
+        Sent,
+    ),
+    (
+        "a row was counted twice",
+        &[slot(&[1, 1], &[1])],
+        0,
+        Stays(1, 2),
+    ),
+    (
+        "an acknowledged row was not counted",
+        &[slot(&[1], &[1, 2])],
+        0,
+        Stays(2, 1),
+    ),
+    // Rows that the slot did not carry.
+    (
+        "1: a first start was killed amid its snapshot, and something else made the slot",
+        &[NONE],
+        0,
+        Stays(3, 0),
+    ),
+    (
+        "2: the publication was gone for a while",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "2: the slot was dropped and made again by init",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "3: rows fit the row filter only since an UPDATE",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "3: rows that the filter of now leaves out are not compared",
+        &[slot(&[1], &[1])],
+        0,
+        Sent,
+    ),
+    ("4: snapshot_where left rows out", &[MORE], 0, Stays(3, 1)),
+    (
+        "5: --accept-gap was killed before the gap was recorded",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "6: a partition was filled before it was attached",
+        &[NONE],
+        0,
+        Stays(3, 0),
+    ),
+    (
+        "7: the table joined the publication later",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    ("8: rows are from before the slot", &[MORE], 0, Stays(3, 1)),
+    (
+        "8: rows are from before the slot, and the user says that they may go",
+        &[slot(&[1, 2, 3], &[1, 2, 3])],
+        0,
+        Sent,
+    ),
+    (
+        "9: another relay's slot has not carried all rows",
+        &[slot(&[1, 2, 3], &[1, 2, 3]), MORE],
+        0,
+        Stays(3, 3),
+    ),
+    (
+        "9: another relay's publication leaves rows out",
+        &[slot(&[1, 2], &[1, 2]), slot(&[1], &[1])],
+        0,
+        Sent,
+    ),
+    (
+        "9: another relay has a dead letter, which it has not settled",
+        &[slot(&[1, 2], &[1, 2]), dead(&[2], &[1, 2], &[])],
+        0,
+        Stays(2, 2),
+    ),
+    (
+        "10: the store of dead letters was renamed or removed",
+        &[dead(&[2, 3], &[1, 2, 3], &[])],
+        0,
+        Stays(3, 3),
+    ),
+    (
+        "10: the store of dead letters was trimmed",
+        &[dead(&[2, 3], &[1, 3], &[2])],
+        1,
+        Stays(3, 3),
+    ),
+    (
+        "10: the store has a dead letter of another row",
+        &[dead(&[2], &[1, 2], &[3])],
+        1,
+        Stays(3, 2),
+    ),
+    (
+        "11: the account was forgotten, and the slot stayed",
+        &[NONE],
+        0,
+        Stays(3, 0),
+    ),
+    (
+        "12: pass_over left rows out for a while",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "13: rows were written while the table was unlogged, or in another schema",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "14: a row was written again under its key, with a new time",
+        &[slot(&[1, 2], &[1, 3])],
+        0,
+        Stays(2, 2),
+    ),
+    (
+        "16: the slot was moved by SQL, or made by something else after a promotion",
+        &[MORE],
+        0,
+        Stays(3, 1),
+    ),
+    (
+        "17: the slot existed, so that the snapshot was skipped",
+        &[NONE],
+        0,
+        Stays(3, 0),
+    ),
+    // Rows that others changed.
+    (
+        "the service deleted a row",
+        &[slot(&[1, 2], &[1])],
+        0,
+        Stays(1, 2),
+    ),
+    (
+        "the service deleted a row, and inserted another one",
+        &[slot(&[1, 2], &[1, 3])],
+        0,
+        Stays(2, 2),
+    ),
+    (
+        "the service changed the time of a row, which came from other ten minutes",
+        &[slot(&[], &[1])],
+        0,
+        Stays(1, 0),
+    ),
+    (
+        "the service changed as many rows as it deleted, so that two sums agree",
+        &[slot(&[1, 4], &[2, 3])],
+        0,
+        Stays(2, 2),
+    ),
+    // Dead letters.
+    (
+        "rows have open dead letters",
+        &[dead(&[2, 3], &[1], &[2, 3])],
+        2,
+        Open(2),
+    ),
+    (
+        "one dead letter is open, another one resolved",
+        &[dead(&[2, 3], &[1], &[2, 3])],
+        1,
+        Open(1),
+    ),
+    (
+        "all dead letters are resolved",
+        &[dead(&[2, 3], &[1], &[2, 3])],
+        0,
+        Settled,
+    ),
+    (
+        "a dead letter was written, and its row sent by a later attempt",
+        &[dead(&[2], &[], &[1, 2])],
+        2,
+        Stays(2, 2),
+    ),
+];
+
+/// Returns the decision, and checks the buckets of its proof.
+fn decided(verdict: &Verdict<Difference>) -> Expected {
+    let buckets = Some((NUMBER, NUMBER));
+    match verdict {
+        Verdict::Sent(proof) => {
+            assert_eq!(proof.buckets(), buckets);
+            if proof.settles() { Settled } else { Sent }
+        }
+        Verdict::OpenDeadLetters { rows, others } => {
+            assert_eq!((others.buckets(), others.settles()), (buckets, false));
+            Open(*rows)
+        }
+        Verdict::Stays(difference) => {
+            assert_eq!(difference.bucket, NUMBER);
+            Stays(difference.present, difference.accounted)
+        }
+    }
+}
+
+#[test]
+fn rows_count_as_sent_only_if_each_account_has_exactly_these() {
+    for (name, slots, open, expected) in CASES {
+        let verdict = bucket(NUMBER, slots, *open).verdict();
+        assert_eq!(decided(&verdict), *expected, "{name}");
+    }
+}
+
+/// A partition has the same cases: its only bucket decides.
+#[test]
+fn a_partition_is_dropped_only_if_all_its_rows_count_as_sent() {
+    for (name, slots, open, expected) in CASES {
+        let rows = PartitionRows::Accounted {
+            timeless: 0,
+            buckets: vec![
+                bucket(NUMBER - 1, &[slot(&[8], &[8])], 0),
+                bucket(NUMBER, slots, *open),
+            ],
+            open: *open,
+        };
+        let decision = match rows.verdict() {
+            Verdict::Sent(proof) => {
+                assert_eq!(proof.buckets(), Some((NUMBER - 1, NUMBER)), "{name}");
+                if proof.settles() { Settled } else { Sent }
+            }
+            Verdict::OpenDeadLetters { rows, others } => {
+                assert!(!others.settles(), "{name}");
+                Open(rows)
+            }
+            Verdict::Stays(Reason::Differs(differ)) => {
+                assert_eq!(differ.len(), 1, "{name}");
+                Stays(differ[0].present, differ[0].accounted)
+            }
+            other @ Verdict::Stays(_) => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(decision, *expected, "{name}");
+    }
+}
+
+#[test]
+fn a_partition_stays_for_other_reasons_too() {
+    let accounted = |timeless, buckets| PartitionRows::Accounted {
+        timeless,
+        buckets,
+        open: 0,
+    };
+    let differs = |buckets: &[i64]| {
+        let differ = buckets.iter().map(|bucket| Difference {
+            bucket: *bucket,
+            present: 3,
+            accounted: 1,
+        });
+        Some(Reason::Differs(differ.collect()))
+    };
+    let sent = |number| bucket(number, &[slot(&[1], &[1])], 0);
+    let more = |number| bucket(number, &[MORE], 0);
+    let marked = |unmarked| PartitionRows::Marked { unmarked };
+    for (name, rows, reason) in [
+        ("every row is marked", marked(0), None),
+        (
+            "8: an account of rows is no mark",
+            marked(50),
+            Some(Reason::Unmarked(50)),
+        ),
+        ("it has no rows", accounted(0, vec![]), None),
+        ("all agree", accounted(0, vec![sent(1), sent(2)]), None),
+        (
+            "a row has the time -infinity",
+            accounted(1, vec![]),
+            Some(Reason::Timeless(1)),
+        ),
+        (
+            "rows were written into it after it was detached",
+            accounted(0, vec![sent(1), more(2), sent(3)]),
+            differs(&[2]),
+        ),
+        (
+            "two of its buckets differ",
+            accounted(0, vec![more(1), sent(2), more(3)]),
+            differs(&[1, 3]),
+        ),
+    ] {
+        let stays = match rows.verdict() {
+            Verdict::Sent(_) => None,
+            Verdict::Stays(reason) => Some(reason),
+            Verdict::OpenDeadLetters { .. } => panic!("{name}"),
+        };
+        assert_eq!(stays, reason, "{name}");
+    }
+}
+
+/// Counts decide only that rows stay, or are gone: rows that may be sent are compared.
+#[test]
+fn counts_alone_delete_nothing() {
+    let differs = |present, accounted| {
+        Some(Estimate::Differs(Difference {
+            bucket: NUMBER,
+            present,
+            accounted,
+        }))
+    };
+    for (name, slots, estimate) in [
+        ("no row", &[(0, 0)][..], None),
+        ("as many rows", &[(5, 5)], Some(Estimate::MayBeSent)),
+        (
+            "as many rows by each slot",
+            &[(5, 5), (3, 3)],
+            Some(Estimate::MayBeSent),
+        ),
+        ("more rows", &[(6, 5)], differs(6, 5)),
+        ("fewer rows", &[(4, 5)], differs(4, 5)),
+        (
+            "only the other slot differs",
+            &[(5, 5), (5, 4)],
+            differs(5, 4),
+        ),
+        ("both slots differ", &[(5, 6), (5, 4)], differs(5, 6)),
+        ("19: another process deleted all", &[(0, 0), (0, 0)], None),
+        ("others deleted all", &[(0, 5)], Some(Estimate::Gone)),
+    ] {
+        let counts = slots.iter().map(|(present, accounted)| Counts {
+            present: *present,
+            accounted: *accounted,
+        });
+        let candidate = Candidate::new(NUMBER, &counts.collect::<Vec<_>>());
+        assert_eq!(candidate.map(|one| one.estimate()), estimate, "{name}");
+    }
+}
