@@ -163,9 +163,10 @@ impl AccountedTable {
         columns: &[String],
         open: Option<&str>,
     ) -> Result<(), Error> {
-        for account in &self.slots {
+        for (position, account) in self.slots.iter().enumerate() {
             let slot = quote_literal(&account.slot);
-            let open = open.unwrap_or("false");
+            // For another slot these rows are no dead letters.
+            let open = open.filter(|_| position == 0).unwrap_or("false");
             let rows = HashedRows {
                 from: &self.from,
                 columns,

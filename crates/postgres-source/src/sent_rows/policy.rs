@@ -36,8 +36,7 @@ pub(crate) struct Counts {
 pub(crate) struct Candidate {
     /// The counts of the first slot that differs, or else of the own slot.
     pub(crate) counts: Difference,
-    /// Each account has as many rows as the table.
-    agrees: bool,
+    estimate: Estimate,
 }
 
 /// What the numbers of a bucket's rows tell.
@@ -61,20 +60,21 @@ impl Candidate {
             present,
             accounted,
         };
+        // Filters differ, so one slot may carry none of the rows that are left.
+        let estimate = if slots.iter().all(|slot| slot.present == 0) {
+            Estimate::Gone
+        } else if differs.is_none() {
+            Estimate::MayBeSent
+        } else {
+            Estimate::Differs(counts)
+        };
         let is_any = present > 0 || accounted != 0;
-        is_any.then_some(Self {
-            counts,
-            agrees: differs.is_none(),
-        })
+        is_any.then_some(Self { counts, estimate })
     }
 
-    /// Decides what the counts tell.
+    /// Returns what the counts tell.
     pub(crate) fn estimate(&self) -> Estimate {
-        match self.counts {
-            Difference { present: 0, .. } => Estimate::Gone,
-            _ if self.agrees => Estimate::MayBeSent,
-            counts => Estimate::Differs(counts),
-        }
+        self.estimate
     }
 }
 
@@ -191,7 +191,7 @@ pub(crate) enum PartitionRows {
         timeless: u64,
         /// The buckets of which the partition has rows, in ascending order.
         buckets: Vec<BucketRows>,
-        /// Rows of the partition with an open dead letter.
+        /// Rows of the partition with an open dead letter, in a bucket or not.
         open: u64,
     },
 }
@@ -232,6 +232,8 @@ impl PartitionRows {
         if !differ.is_empty() {
             return Verdict::Stays(Reason::Differs(differ));
         }
+        // A bucket at an end may be shared with the next partition, whose dead letters would be settled.
+        let open = buckets.iter().map(|bucket| bucket.open).sum::<u64>().max(open);
         let ends = buckets.first().zip(buckets.last());
         let proof = Proof {
             buckets: ends.map(|(first, last)| (first.number, last.number)),

@@ -351,6 +351,22 @@ fn a_partition_is_dropped_only_if_all_its_rows_count_as_sent() {
     }
 }
 
+/// The bounds of partitions may lie within ten minutes.
+#[test]
+fn a_partition_stays_while_a_bucket_that_it_shares_has_an_open_dead_letter() {
+    let of_next = dead(&[2], &[1], &[2]);
+    let rows = PartitionRows::Accounted {
+        timeless: 0,
+        buckets: vec![bucket(NUMBER, &[of_next], 1)],
+        open: 0,
+    };
+    let verdict = rows.verdict();
+    assert!(
+        matches!(verdict, Verdict::OpenDeadLetters { rows: 1, .. }),
+        "{verdict:?}"
+    );
+}
+
 #[test]
 fn a_partition_stays_for_other_reasons_too() {
     let accounted = |timeless, buckets| PartitionRows::Accounted {
@@ -429,6 +445,11 @@ fn counts_alone_delete_nothing() {
             differs(5, 4),
         ),
         ("both slots differ", &[(5, 6), (5, 4)], differs(5, 6)),
+        (
+            "others deleted the rows that the other slot carried",
+            &[(3, 3), (0, 5)],
+            differs(0, 5),
+        ),
         ("19: another process deleted all", &[(0, 0), (0, 0)], None),
         ("others deleted all", &[(0, 5)], Some(Estimate::Gone)),
     ] {
