@@ -70,6 +70,8 @@ pub struct AccountSettings {
     pub columns: AccountColumns,
     /// The user says that rows from before the slot may be deleted.
     pub before_slot: bool,
+    /// The store of the relay's dead letters; `None` if it writes none.
+    pub dead_letters: Option<String>,
 }
 
 /// The setup of the database that the configuration requires.
@@ -110,6 +112,11 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Returns the store to which dead letters of accounted rows are written.
+    pub(crate) fn dead_letters(&self) -> Option<&str> {
+        self.account.as_ref()?.dead_letters.as_deref()
+    }
+
     /// Returns the name that a column of the router has among these.
     pub fn found<'p>(&self, column: &str, present: &'p [String]) -> Option<&'p String> {
         let mut names = self.column_names.names_of(column);

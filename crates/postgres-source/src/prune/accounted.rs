@@ -9,16 +9,17 @@ use crate::catalog::row::{parsed, text};
 use crate::confirmed::begin_snapshot;
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
 use crate::sent_rows::policy::{Difference, Estimate, Verdict};
+use crate::sent_rows::unaccounted::Unaccounted;
 
 impl Pruning {
     /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Returns
-    /// their number, and the buckets that differ.
+    /// their number, and the rows of buckets that differ.
     pub(super) async fn delete_accounted(
         &self,
         session: &mut Session,
         table: &TableName,
         deleted: &mut impl FnMut(u64),
-    ) -> Result<(u64, Vec<Difference>), PruneError> {
+    ) -> Result<(u64, Option<Unaccounted>), PruneError> {
         let accounted = self.accounted(session, table).await?;
         let limit = accounted.limit(session, self.keep).await?;
         let mut candidates = accounted.candidates(session, limit).await?;
@@ -66,6 +67,7 @@ impl Pruning {
         }
         accounted.forget_empty(session, &empty).await?;
         self.waited.borrow_mut().clone_from(&differ);
+        let differ = self.named(session, &accounted, table, differ).await?;
         Ok((total, differ))
     }
 

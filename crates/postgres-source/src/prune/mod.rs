@@ -5,6 +5,7 @@
 //!
 //! - [`accounted`]: deletes rows by the account.
 //! - [`partition`]: decides whether a partition's rows count as sent.
+//! - [`unaccounted`]: finds rows that are not accounted, and accepts them on the user's word.
 //! - [`error`]: the reasons why rows stay.
 
 use std::cell::RefCell;
@@ -20,13 +21,13 @@ use super::confirmed::{count_rows, flush_wal, insert_position, wait_confirmed};
 use super::dead_letters::DeadLetters;
 use super::script;
 use super::sent_rows::compare::AccountedTable;
-use super::sent_rows::policy::{Difference, Estimate};
-use super::sent_rows::unaccounted::Unaccounted;
+use super::sent_rows::policy::Difference;
 use super::snapshot::unsent_condition;
 
 mod accounted;
 mod error;
 mod partition;
+mod unaccounted;
 
 pub use error::PruneError;
 
@@ -43,6 +44,8 @@ pub enum Evidence {
         columns: AccountColumns,
         /// The dead letters of the own slot: rows of open ones are not deleted.
         dead_letters: DeadLetters,
+        /// The store that they are read from.
+        store: String,
     },
 }
 
@@ -151,12 +154,9 @@ impl Pruning {
                         .await?
                 }
                 Evidence::Account { .. } => {
-                    let (rows, buckets) =
+                    let (rows, differ) =
                         self.delete_accounted(session, table, &mut deleted).await?;
-                    if !buckets.is_empty() {
-                        let table = table.clone();
-                        unaccounted.push(Unaccounted { table, buckets });
-                    }
+                    unaccounted.extend(differ);
                     rows
                 }
             };
@@ -192,58 +192,6 @@ impl Pruning {
             };
         }
         Ok(total)
-    }
-
-    /// Returns the old rows of each table that are not those that were accounted as sent, by their
-    /// numbers alone.
-    pub async fn unaccounted(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
-        let mut unaccounted = Vec::new();
-        for table in &self.tables {
-            if let Evidence::Account { .. } = self.evidence {
-                let accounted = self.accounted(session, table).await?;
-                let limit = accounted.limit(session, self.keep).await?;
-                let candidates = accounted.candidates(session, limit).await?;
-                let differ = candidates.iter().filter_map(|one| match one.estimate() {
-                    Estimate::Differs(difference) => Some(difference),
-                    Estimate::Gone | Estimate::MayBeSent => None,
-                });
-                let buckets: Vec<Difference> = differ.collect();
-                if !buckets.is_empty() {
-                    let table = table.clone();
-                    unaccounted.push(Unaccounted { table, buckets });
-                }
-            }
-        }
-        Ok(unaccounted)
-    }
-
-    /// Makes the old rows that are not accounted as sent count as sent: the user says that they were,
-    /// or may go. Rows of open dead letters stay. Returns the number of rows.
-    pub async fn accept(&self, session: &mut Session) -> Result<u64, PruneError> {
-        let Evidence::Account {
-            dead_letters,
-            columns,
-            ..
-        } = &self.evidence
-        else {
-            return Ok(0);
-        };
-        dead_letters.read().await?;
-        let mut rows = 0;
-        for unaccounted in self.unaccounted(session).await? {
-            let table = &unaccounted.table;
-            let accounted = self.accounted(session, table).await?;
-            let columns = super::sent_rows::account::columns_of(session, table, columns).await?;
-            let columns = columns.ok_or_else(|| PruneError::Column(table.clone()))?;
-            let open = dead_letters.rows(table)?;
-            for one in &unaccounted.buckets {
-                accounted
-                    .accept(session, one.bucket, &columns, open.as_deref())
-                    .await?;
-                rows += u64::try_from(one.present).unwrap_or(0);
-            }
-        }
-        Ok(rows)
     }
 
     /// Returns an SQL condition for the old rows of a table that are marked.
@@ -289,15 +237,6 @@ impl Pruning {
             }
             sleep(self.pause).await;
         }
-    }
-
-    /// Returns true if these differences were waited for before.
-    pub(super) fn is_waited(&self, found: &[Unaccounted]) -> bool {
-        let mut waited = self.waited.borrow_mut();
-        let mut buckets = found.iter().flat_map(|one| &one.buckets);
-        let known = buckets.all(|one| waited.contains(one));
-        waited.extend(found.iter().flat_map(|one| &one.buckets));
-        known
     }
 
     /// Reads the table's accounts.

@@ -9,7 +9,6 @@ use crate::confirmed::count_rows;
 use crate::partitions::{OldPartition, prune_error};
 use crate::script;
 use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
-use crate::sent_rows::unaccounted::Unaccounted;
 use crate::snapshot::unsent_condition;
 
 impl Pruning {
@@ -42,15 +41,16 @@ impl Pruning {
             Evidence::Marks(selection) => unmarked_rows(session, table, part, selection).await?,
             Evidence::Account { .. } => self.accounted_rows(session, table, part).await?,
         };
-        let part = part.name.clone();
+        let name = part.name.clone();
         Err(match rows.verdict() {
             Verdict::Sent(proof) => return Ok(proof),
-            Verdict::OpenDeadLetters { rows, .. } => PruneError::DeadLetters { part, rows },
-            Verdict::Stays(Reason::Unmarked(rows)) => PruneError::Unmarked { part, rows },
-            Verdict::Stays(Reason::Timeless(rows)) => PruneError::Timeless { part, rows },
+            Verdict::OpenDeadLetters { rows, .. } => PruneError::DeadLetters { part: name, rows },
+            Verdict::Stays(Reason::Unmarked(rows)) => PruneError::Unmarked { part: name, rows },
+            Verdict::Stays(Reason::Timeless(rows)) => PruneError::Timeless { part: name, rows },
             Verdict::Stays(Reason::Differs(buckets)) => {
-                let table = part;
-                PruneError::Unaccounted(vec![Unaccounted { table, buckets }])
+                let accounted = self.accounted(session, table).await?.with_part(part.oid);
+                let named = self.named(session, &accounted, &name, buckets).await?;
+                PruneError::Unaccounted(named.into_iter().collect())
             }
         })
     }

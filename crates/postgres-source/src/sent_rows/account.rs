@@ -31,6 +31,7 @@ pub fn create_sql(role: Option<&str>) -> String {
          high          numeric NOT NULL,\n    low           numeric NOT NULL,\n    \
          diverted      bigint NOT NULL,  -- the same of rows that became dead letters\n    \
          diverted_high numeric NOT NULL,\n    diverted_low  numeric NOT NULL,\n    \
+         diverted_to   text[], -- the topics or streams of these dead letters\n    \
          PRIMARY KEY (slot, relation, columns, bucket)\n) WITH (fillfactor = 50);\n\
          CREATE TABLE IF NOT EXISTS {accounts} (\n    slot        name PRIMARY KEY,\n    \
          system      text NOT NULL,   -- the system identifier of the log\n    \
@@ -94,7 +95,10 @@ pub(crate) async fn open(
 }
 
 /// Writes SQL that adds sums to the account of a slot, if they continue what is counted.
-pub(crate) fn add_sql(slot: &str, counted: &Counted) -> String {
+/// `dead_letters`: the store to which this relay writes them.
+///
+/// A bucket keeps the name of each store, because the configuration may name another one later.
+pub(crate) fn add_sql(slot: &str, dead_letters: Option<&str>, counted: &Counted) -> String {
     let slot = quote_literal(slot);
     format!(
         "WITH continued AS (UPDATE walrelay_state.accounts SET through = '{to}' WHERE slot = {slot} \
@@ -103,26 +107,31 @@ pub(crate) fn add_sql(slot: &str, counted: &Counted) -> String {
          high = known.high + excluded.high, low = known.low + excluded.low, \
          diverted = known.diverted + excluded.diverted, \
          diverted_high = known.diverted_high + excluded.diverted_high, \
-         diverted_low = known.diverted_low + excluded.diverted_low",
+         diverted_low = known.diverted_low + excluded.diverted_low, \
+         diverted_to = CASE WHEN known.diverted_to @> excluded.diverted_to THEN known.diverted_to \
+         ELSE known.diverted_to || excluded.diverted_to END",
         to = counted.to,
         from = counted.from,
         insert = "INSERT INTO walrelay_state.account AS known SELECT continued.slot, sums.*",
-        values = values(counted),
+        values = values(counted, dead_letters),
     )
 }
 
 /// Writes the sums as rows of the account, without the slot.
-fn values(counted: &Counted) -> String {
+fn values(counted: &Counted, dead_letters: Option<&str>) -> String {
     let rows = counted.sums.iter().map(|(bucket, sum)| {
         let BucketSum { sent, diverted } = sum;
         let sums =
             [sent, diverted].map(|RowSum { rows, high, low }| format!("{rows}, {high}, {low}"));
+        let store = dead_letters.filter(|_| diverted.rows != 0);
+        let store = store.map(|store| array(&[store.to_owned()]));
         format!(
-            "({}::oid, {}, {}::int8, {})",
+            "({}::oid, {}, {}::int8, {}, {})",
             bucket.relation.get(),
             array(&bucket.columns),
             bucket.number,
-            sums.join(", ")
+            sums.join(", "),
+            store.as_deref().unwrap_or("NULL::text[]"),
         )
     });
     format!("VALUES {}", rows.collect::<Vec<_>>().join(", "))
@@ -160,7 +169,7 @@ pub(crate) async fn replace(
     if let Some(counted) = counted.filter(|counted| !counted.sums.is_empty()) {
         statements.push(format!(
             "INSERT INTO walrelay_state.account SELECT {quoted}, sums.* FROM ({}) AS sums",
-            values(counted)
+            values(counted, wanted.dead_letters())
         ));
     }
     statements.push("COMMIT".to_owned());
@@ -266,7 +275,7 @@ pub(crate) fn is_finite(columns: &[String]) -> String {
 pub(crate) fn set_sql(slot: &str, table: &TableName, columns: &[String], rows: &str) -> String {
     format!(
         "INSERT INTO walrelay_state.account SELECT {slot}, {table}::pg_catalog.regclass::pg_catalog.oid, {columns}, \
-         bucket, count(*), sum(high), sum(low), 0, 0, 0 FROM ({rows}) AS present GROUP BY bucket",
+         bucket, count(*), sum(high), sum(low), 0, 0, 0, NULL FROM ({rows}) AS present GROUP BY bucket",
         slot = quote_literal(slot),
         table = quote_literal(&script::table(table)),
         columns = array(columns),

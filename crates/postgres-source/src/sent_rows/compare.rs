@@ -10,7 +10,7 @@ use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::account::{array, is_finite, relations};
 use super::hashed::{HashedRows, bucket};
-use super::policy::{BucketRows, Candidate, Counts, SlotRows};
+use super::policy::{BucketRows, Candidate, Counts, Difference, SlotRows};
 use crate::catalog::row::{is_true, json, parsed, text};
 use crate::confirmed::count_rows;
 use crate::script;
@@ -303,18 +303,63 @@ impl AccountedTable {
         }
     }
 
-    /// Returns whether rows of this bucket became dead letters of the own slot.
+    /// Returns the stores to which dead letters of these buckets' rows were written.
+    pub(crate) async fn stores(
+        &self,
+        session: &mut Session,
+        buckets: &[i64],
+    ) -> Result<Vec<String>, Error> {
+        let buckets: Vec<String> = buckets.iter().map(i64::to_string).collect();
+        let sql = format!(
+            "SELECT DISTINCT store FROM walrelay_state.account, pg_catalog.unnest(diverted_to) AS store \
+             WHERE {} AND bucket = ANY ('{{{}}}'::int8[]) ORDER BY store",
+            self.own_diverted(),
+            buckets.join(","),
+        );
+        let rows = session.query(&sql).await?;
+        Ok(rows.iter().map(|row| text(&row, "store")).collect())
+    }
+
+    /// Returns the buckets that have rows of dead letters in other stores than `read`.
+    pub(crate) async fn dead_letters_elsewhere(
+        &self,
+        session: &mut Session,
+        read: &str,
+    ) -> Result<Vec<Difference>, Error> {
+        let sql = format!(
+            "SELECT bucket, sum(diverted)::int8 AS diverted FROM walrelay_state.account WHERE {} \
+             AND NOT diverted_to <@ {} GROUP BY bucket ORDER BY bucket",
+            self.own_diverted(),
+            array(&[read.to_owned()]),
+        );
+        let rows = session.query(&sql).await?;
+        let buckets = rows.iter().map(|row| Difference {
+            bucket: parsed(&row, "bucket").unwrap_or(0),
+            lost_dead_letters: parsed(&row, "diverted").unwrap_or(0),
+            ..Difference::default()
+        });
+        Ok(buckets.collect())
+    }
+
+    /// Writes a condition for accounts of the own slot with rows that became dead letters.
+    fn own_diverted(&self) -> String {
+        let own = self.slots.first().map(|own| quote_literal(&own.slot));
+        format!(
+            "slot = {} AND relation IN ({}) AND diverted <> 0",
+            own.unwrap_or_default(),
+            self.relations,
+        )
+    }
+
+    /// Returns whether rows of these buckets became dead letters of the own slot.
     pub(crate) async fn has_diverted(
         &self,
         session: &mut Session,
         buckets: (i64, i64),
     ) -> Result<bool, Error> {
-        let own = self.slots.first().map(|own| quote_literal(&own.slot));
         let sql = format!(
-            "SELECT FROM walrelay_state.account WHERE slot = {} AND relation IN ({}) AND bucket BETWEEN {} AND {} \
-             AND diverted <> 0 LIMIT 1",
-            own.unwrap_or_default(),
-            self.relations,
+            "SELECT FROM walrelay_state.account WHERE {} AND bucket BETWEEN {} AND {} LIMIT 1",
+            self.own_diverted(),
             buckets.0,
             buckets.1,
         );

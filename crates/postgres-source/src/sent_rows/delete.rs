@@ -24,7 +24,7 @@ impl AccountedTable {
         let own = self.slots.first().map(|own| quote_literal(&own.slot));
         let sql = format!(
             "UPDATE walrelay_state.account SET rows = rows + diverted, high = high + diverted_high, \
-             low = low + diverted_low, diverted = 0, diverted_high = 0, diverted_low = 0 \
+             low = low + diverted_low, diverted = 0, diverted_high = 0, diverted_low = 0, diverted_to = NULL \
              WHERE slot = {} AND {} AND bucket BETWEEN {first} AND {last} AND diverted <> 0",
             own.unwrap_or_default(),
             self.account(),
@@ -154,14 +154,15 @@ impl AccountedTable {
         session.query(&sql).await.map(drop)
     }
 
-    /// Makes the rows that a bucket has the account of the own slot: the user says that they were
-    /// sent. Rows of open dead letters stay accounted as such.
+    /// Makes the rows that a bucket has the account of each slot: the user says that they were sent.
+    /// Rows of dead letters that are open in the store `read` stay accounted as such.
     pub(crate) async fn accept(
         &self,
         session: &mut Session,
         number: i64,
         columns: &[String],
         open: Option<&str>,
+        read: &str,
     ) -> Result<(), Error> {
         for (position, account) in self.slots.iter().enumerate() {
             let slot = quote_literal(&account.slot);
@@ -186,11 +187,12 @@ impl AccountedTable {
                 "DELETE FROM walrelay_state.account WHERE slot = {slot} AND relation IN ({relations}) \
                  AND bucket = {number}; \
                  INSERT INTO walrelay_state.account SELECT {slot}, {table}::pg_catalog.regclass::pg_catalog.oid, {columns}, \
-                 {number}, count(*) FILTER (WHERE NOT open), {sent}, count(*) FILTER (WHERE open), {diverted} \
-                 FROM ({rows}) AS present HAVING count(*) > 0",
+                 {number}, count(*) FILTER (WHERE NOT open), {sent}, count(*) FILTER (WHERE open), {diverted}, \
+                 CASE WHEN bool_or(open) THEN {store} END FROM ({rows}) AS present HAVING count(*) > 0",
                 relations = self.relations,
                 table = quote_literal(&script::table(&self.table)),
                 columns = array(columns),
+                store = array(&[read.to_owned()]),
                 rows = rows.rows(),
             );
             session.query(&sql).await?;

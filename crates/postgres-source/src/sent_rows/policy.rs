@@ -20,6 +20,10 @@ pub struct Difference {
     pub present: i64,
     /// Rows of the account.
     pub accounted: i64,
+    /// Rows that became dead letters of the own slot, and whose dead letters the store does not have.
+    pub lost_dead_letters: i64,
+    /// The rows differ also if no row counts as a dead letter.
+    pub rows_differ: bool,
 }
 
 /// The numbers of a bucket's rows by one slot.
@@ -59,6 +63,8 @@ impl Candidate {
             bucket,
             present,
             accounted,
+            lost_dead_letters: 0,
+            rows_differ: differs.is_some(),
         };
         // Filters differ, so one slot may carry none of the rows that are left.
         let estimate = if slots.iter().all(|slot| slot.present == 0) {
@@ -140,7 +146,7 @@ impl BucketRows {
     /// Decides about the rows of the bucket.
     pub(crate) fn verdict(&self) -> Verdict<Difference> {
         if self.slots.iter().any(|slot| slot.present != slot.accounted) {
-            return Verdict::Stays(self.counts());
+            return Verdict::Stays(self.difference());
         }
         let buckets = Some((self.number, self.number));
         if self.open > 0 {
@@ -159,14 +165,20 @@ impl BucketRows {
         })
     }
 
-    /// Returns the numbers of rows of the own slot.
-    fn counts(&self) -> Difference {
+    /// Returns the numbers of rows of the own slot, and in what they differ.
+    fn difference(&self) -> Difference {
         let own = self.slots.first().copied().unwrap_or_default();
-        let rows = |sum: BucketSum| sum.sent.rows + sum.diverted.rows;
+        let (present, accounted) = (total(own.present), total(own.accounted));
+        let lost = own.accounted.diverted.rows - own.present.diverted.rows;
+        let mut others = self.slots.iter().skip(1);
         Difference {
             bucket: self.number,
-            present: rows(own.present),
-            accounted: rows(own.accounted),
+            present: present.rows,
+            accounted: accounted.rows,
+            lost_dead_letters: lost.max(0),
+            rows_differ: lost <= 0
+                || present != accounted
+                || others.any(|slot| slot.present != slot.accounted),
         }
     }
 
@@ -233,7 +245,11 @@ impl PartitionRows {
             return Verdict::Stays(Reason::Differs(differ));
         }
         // A bucket at an end may be shared with the next partition, whose dead letters would be settled.
-        let open = buckets.iter().map(|bucket| bucket.open).sum::<u64>().max(open);
+        let open = buckets
+            .iter()
+            .map(|bucket| bucket.open)
+            .sum::<u64>()
+            .max(open);
         let ends = buckets.first().zip(buckets.last());
         let proof = Proof {
             buckets: ends.map(|(first, last)| (first.number, last.number)),
@@ -249,5 +265,15 @@ impl PartitionRows {
             };
         }
         Verdict::Sent(proof)
+    }
+}
+
+/// Returns the sums of all rows, sent or diverted.
+fn total(sum: BucketSum) -> RowSum {
+    let BucketSum { sent, diverted } = sum;
+    RowSum {
+        rows: sent.rows + diverted.rows,
+        high: sent.high + diverted.high,
+        low: sent.low + diverted.low,
     }
 }

@@ -17,15 +17,30 @@ pub struct Unaccounted {
     pub table: TableName,
     /// The buckets that differ.
     pub buckets: Vec<Difference>,
+    /// The stores to which dead letters of these rows were written. Read only if some are missing.
+    pub stores: Vec<String>,
+    /// The store of dead letters that the configuration names.
+    pub read: String,
 }
 
-impl fmt::Display for Unaccounted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (table, buckets) = (&self.table, self.buckets.len());
-        let sum = |each: fn(&Difference) -> i64| self.buckets.iter().map(each).sum::<i64>();
+impl Unaccounted {
+    /// Returns true if dead letters are missing.
+    pub fn lacks_dead_letters(&self) -> bool {
+        self.buckets.iter().any(|one| one.lost_dead_letters > 0)
+    }
+
+    /// Returns true if rows are missing, too many, or others.
+    pub fn has_other_rows(&self) -> bool {
+        self.buckets.iter().any(|one| one.rows_differ)
+    }
+
+    fn write_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buckets = self.buckets.iter().filter(|one| one.rows_differ);
+        let buckets: Vec<&Difference> = buckets.collect();
+        let sum = |each: fn(&Difference) -> i64| buckets.iter().map(|one| each(one)).sum::<i64>();
         let more = sum(|one| (one.present - one.accounted).max(0));
         let fewer = sum(|one| (one.accounted - one.present).max(0));
-        write!(f, "rows of {table} stay: it has ")?;
+        write!(f, "it has ")?;
         match (more, fewer) {
             (0, 0) => write!(f, "other rows than were accounted as sent")?,
             (more, 0) => write!(f, "{more} rows more than were accounted as sent")?,
@@ -35,16 +50,56 @@ impl fmt::Display for Unaccounted {
                 "{more} rows more in some ten minutes, and {fewer} fewer in others, than were accounted as sent"
             )?,
         }
-        write!(f, ", in the ten minutes from ")?;
-        for (number, one) in self.buckets.iter().take(NAMED).enumerate() {
-            let comma = if number > 0 { ", " } else { "" };
-            write!(f, "{comma}{}", Time(one.bucket))?;
+        write_times(f, &buckets)
+    }
+
+    fn write_dead_letters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buckets = self.buckets.iter().filter(|one| one.lost_dead_letters > 0);
+        let buckets: Vec<&Difference> = buckets.collect();
+        let rows: i64 = buckets.iter().map(|one| one.lost_dead_letters).sum();
+        let (stores, read) = (self.stores.join(" and "), &self.read);
+        if self.stores.iter().eq([read]) {
+            write!(
+                f,
+                "{rows} of its rows became dead letters in {stores}, which does not have them any more"
+            )?;
+        } else {
+            write!(
+                f,
+                "{rows} of its rows became dead letters in {stores}, and [poison] topic is {read} now"
+            )?;
         }
-        if buckets > NAMED {
-            write!(f, " and {} more", buckets - NAMED)?;
+        write_times(f, &buckets)
+    }
+}
+
+impl fmt::Display for Unaccounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rows of {} stay: ", self.table)?;
+        if self.has_other_rows() {
+            self.write_rows(f)?;
+        }
+        if self.has_other_rows() && self.lacks_dead_letters() {
+            write!(f, "; ")?;
+        }
+        if self.lacks_dead_letters() {
+            self.write_dead_letters(f)?;
         }
         Ok(())
     }
+}
+
+/// Writes the times of the first buckets.
+fn write_times(f: &mut fmt::Formatter<'_>, buckets: &[&Difference]) -> fmt::Result {
+    write!(f, ", in the ten minutes from ")?;
+    for (number, one) in buckets.iter().take(NAMED).enumerate() {
+        let comma = if number > 0 { ", " } else { "" };
+        write!(f, "{comma}{}", Time(one.bucket))?;
+    }
+    if buckets.len() > NAMED {
+        write!(f, " and {} more", buckets.len() - NAMED)?;
+    }
+    Ok(())
 }
 
 /// The time when a bucket begins.
@@ -57,5 +112,67 @@ impl fmt::Display for Time {
         let minute = seconds.rem_euclid(86_400) / 60;
         let (hour, minute) = (minute / 60, minute % 60);
         write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}Z")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(buckets: &[Difference], stores: &[&str]) -> String {
+        let unaccounted = Unaccounted {
+            table: TableName::new("public", "outbox"),
+            buckets: buckets.to_vec(),
+            stores: stores.iter().map(ToString::to_string).collect(),
+            read: "dlq".to_owned(),
+        };
+        unaccounted.to_string()
+    }
+
+    #[test]
+    fn a_message_names_rows_and_dead_letters_that_differ() {
+        let rows = |bucket, present, accounted| Difference {
+            bucket,
+            present,
+            accounted,
+            lost_dead_letters: 0,
+            rows_differ: true,
+        };
+        let lost = |bucket| Difference {
+            bucket,
+            present: 9,
+            accounted: 9,
+            lost_dead_letters: 2,
+            rows_differ: false,
+        };
+        for (buckets, stores, expected) in [
+            (
+                vec![rows(0, 3, 1)],
+                &[][..],
+                "it has 2 rows more than were accounted as sent, in the ten minutes from 1970-01-01 00:00Z",
+            ),
+            (
+                vec![rows(0, 3, 1), rows(1, 1, 5), rows(2, 1, 1), rows(3, 2, 1)],
+                &[],
+                "it has 3 rows more in some ten minutes, and 4 fewer in others, than were accounted as sent, in the ten \
+                 minutes from 1970-01-01 00:00Z, 1970-01-01 00:10Z, 1970-01-01 00:20Z and 1 more",
+            ),
+            (
+                vec![lost(0), lost(6)],
+                &["dlq"],
+                "4 of its rows became dead letters in dlq, which does not have them any more, in the ten minutes from \
+                 1970-01-01 00:00Z, 1970-01-01 01:00Z",
+            ),
+            (
+                vec![lost(0), rows(6, 5, 5)],
+                &["dlq", "former"],
+                "it has other rows than were accounted as sent, in the ten minutes from 1970-01-01 01:00Z; 2 of its rows \
+                 became dead letters in dlq and former, and [poison] topic is dlq now, in the ten minutes from 1970-01-01 \
+                 00:00Z",
+            ),
+        ] {
+            let expected = format!("rows of public.outbox stay: {expected}");
+            assert_eq!(message(&buckets, stores), expected);
+        }
     }
 }

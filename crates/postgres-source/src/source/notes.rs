@@ -422,7 +422,8 @@ impl Step {
         match self {
             Self::Raise(position, counted) => {
                 if let Some(counted) = counted {
-                    session.query(&account::add_sql(slot, counted)).await?;
+                    let sql = account::add_sql(slot, wanted.dead_letters(), counted);
+                    session.query(&sql).await?;
                 }
                 noted::raise(session, slot, *position).await?;
                 Ok(*position)

@@ -181,6 +181,8 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             // With a snapshot, rows from before the slot are sent.
             before_slot: config.prune.as_ref().is_some_and(|prune| prune.before_slot)
                 && config.source.snapshot == SnapshotMode::Never,
+            dead_letters: (config.poison.writes_dead_letters())
+                .then(|| config.poison.topic.clone()),
         }),
         marks: config.source.mark_sent.is_some(),
         poller: match config.source.mark_sent {

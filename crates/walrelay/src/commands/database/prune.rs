@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_postgres_source::{
     Change, ConfirmedError, DeadLetters, Evidence, NoAccount, PruneError, Pruning, Selection,
+    Unaccounted,
 };
 use walrelay_walsender::{ConnInfo, Session};
 
@@ -69,7 +70,7 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
 fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult {
     let accepted = block_on(Box::pin(async {
         let mut session = server.connect().await?;
-        let found = pruning.unaccounted(&mut session).await.map_err(failed)?;
+        let found = pruning.differences(&mut session).await.map_err(failed)?;
         if found.is_empty() {
             return Ok(0);
         }
@@ -83,7 +84,8 @@ fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult
             let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was changed");
             ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
         }
-        let accepted = pruning.accept(&mut session).await.map_err(failed)?;
+        let accepted = pruning.accept(&mut session, &found).await;
+        let accepted = accepted.map_err(failed)?;
         session.close().await;
         Ok::<_, Failure>(accepted)
     }))??;
@@ -195,6 +197,7 @@ pub(crate) fn pruning(
             slots: own.chain(&prune.slots).cloned().collect(),
             columns: account_columns(config),
             dead_letters,
+            store: config.poison.topic.clone(),
         }
     } else {
         Evidence::Marks(Selection {
@@ -225,6 +228,11 @@ fn no_account(why: NoAccount) -> Failure {
         .caused_by(why)
         .remedy(remedy)
 }
+
+/// What to do about dead letters that the configured store does not have.
+pub(crate) const MISSING_DEAD_LETTERS: &str = "these rows may be the only copies of their events: set [poison] topic back, \
+     and redrive or drop the dead letters there. If they are gone, send the rows (walrelay resend), or decide that they \
+     may go; then walrelay prune --accept counts the rows of these times as sent";
 
 /// Returns what to do about a missing account.
 pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
@@ -273,11 +281,18 @@ fn failed(error: PruneError) -> Failure {
             "see whether these rows were sent, and send those that were not: walrelay resend. Then drop the partition by \
              hand",
         ),
-        PruneError::Unaccounted(_) => Failure::new("prune-unaccounted", Exit::Data, what).remedy(
-            "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or decide \
-             that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the rows of these \
-             times as sent",
-        ),
+        PruneError::Unaccounted(found) => {
+            if found.iter().any(Unaccounted::has_other_rows) {
+                Failure::new("prune-unaccounted", Exit::Data, what).remedy(
+                    "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or \
+                     decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the \
+                     rows of these times as sent, also those of missing dead letters",
+                )
+            } else {
+                Failure::new("prune-dead-letters-missing", Exit::Data, what)
+                    .remedy(MISSING_DEAD_LETTERS)
+            }
+        }
         PruneError::NoAccount(why) => no_account(why),
         PruneError::DeadLetters { .. } => Failure::new("prune-dead-letters", Exit::Data, what)
             .remedy(

@@ -7,7 +7,7 @@ use walrelay_walsender::{ConnInfo, Error, Session};
 
 use super::DatabaseState;
 use crate::commands::assembly::accounts_rows;
-use crate::commands::database::prune::{no_account_remedy, pruning};
+use crate::commands::database::prune::{MISSING_DEAD_LETTERS, no_account_remedy, pruning};
 use crate::commands::looking::check::item::Check;
 
 /// The age of rows that are looked at, if `[prune]` has none.
@@ -48,10 +48,12 @@ pub(super) async fn account(
         Ok(unaccounted) => unaccounted
             .iter()
             .map(|one| {
-                stays(
-                    one.to_string(),
-                    "send what was not sent (walrelay resend), then walrelay prune --accept",
-                )
+                let remedy = if one.has_other_rows() {
+                    "send what was not sent (walrelay resend), then walrelay prune --accept"
+                } else {
+                    MISSING_DEAD_LETTERS
+                };
+                stays(one.to_string(), remedy)
             })
             .collect(),
         // A relay begins the account when it reads the slot first.

@@ -1,0 +1,135 @@
+//! Rows that are not those that were accounted as sent: finds them, and counts them as sent on the user's
+//! word.
+
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session};
+
+use super::{Evidence, PruneError, Pruning};
+use crate::sent_rows::account::columns_of;
+use crate::sent_rows::compare::AccountedTable;
+use crate::sent_rows::policy::{Difference, Estimate, Verdict};
+use crate::sent_rows::unaccounted::Unaccounted;
+
+impl Pruning {
+    /// Returns the rows of each table that stay, as far as numbers alone tell: old rows that are too
+    /// many or too few, and rows of dead letters in other stores than the configured one.
+    pub async fn unaccounted(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
+        let Evidence::Account { store, .. } = &self.evidence else {
+            return Ok(Vec::new());
+        };
+        let mut unaccounted = Vec::new();
+        for table in &self.tables {
+            let accounted = self.accounted(session, table).await?;
+            let limit = accounted.limit(session, self.keep).await?;
+            let candidates = accounted.candidates(session, limit).await?;
+            let differ = candidates.iter().filter_map(|one| match one.estimate() {
+                Estimate::Differs(difference) => Some(difference),
+                Estimate::Gone | Estimate::MayBeSent => None,
+            });
+            let mut buckets: Vec<Difference> = differ.collect();
+            buckets.extend(accounted.dead_letters_elsewhere(session, store).await?);
+            unaccounted.extend(self.named(session, &accounted, table, buckets).await?);
+        }
+        Ok(unaccounted)
+    }
+
+    /// Returns the old rows of each table that [`accept`](Self::accept) would count as sent: all rows are
+    /// compared.
+    pub async fn differences(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
+        let mut unaccounted = Vec::new();
+        if let Evidence::Marks(_) = self.evidence {
+            return Ok(unaccounted);
+        }
+        for table in &self.tables {
+            let accounted = self.accounted(session, table).await?;
+            let limit = accounted.limit(session, self.keep).await?;
+            let candidates = accounted.candidates(session, limit).await?;
+            let numbers = candidates.iter().map(|one| one.counts.bucket);
+            let Some(ends) = numbers.clone().min().zip(numbers.max()) else {
+                continue;
+            };
+            let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
+            let compared = accounted.compare(session, ends, None, &dead_rows).await?;
+            let differ = compared.iter().filter_map(|rows| match rows.verdict() {
+                Verdict::Stays(difference) => Some(difference),
+                Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } => None,
+            });
+            let differ = differ.collect();
+            unaccounted.extend(self.named(session, &accounted, table, differ).await?);
+        }
+        Ok(unaccounted)
+    }
+
+    /// Makes these rows count as sent: the user says that they were, or may go. Rows of open dead
+    /// letters of the configured store stay. Returns the number of rows.
+    pub async fn accept(
+        &self,
+        session: &mut Session,
+        found: &[Unaccounted],
+    ) -> Result<u64, PruneError> {
+        let Evidence::Account {
+            dead_letters,
+            columns,
+            store,
+            ..
+        } = &self.evidence
+        else {
+            return Ok(0);
+        };
+        dead_letters.read().await?;
+        let mut rows = 0;
+        for unaccounted in found {
+            let table = &unaccounted.table;
+            let accounted = self.accounted(session, table).await?;
+            let columns = columns_of(session, table, columns).await?;
+            let columns = columns.ok_or_else(|| PruneError::Column(table.clone()))?;
+            let open = dead_letters.rows(table)?;
+            for one in &unaccounted.buckets {
+                accounted
+                    .accept(session, one.bucket, &columns, open.as_deref(), store)
+                    .await?;
+                rows += u64::try_from(one.present).unwrap_or(0);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Names the buckets of a table or partition that differ, with the stores of missing dead letters.
+    /// `None`: there are none.
+    pub(super) async fn named(
+        &self,
+        session: &mut Session,
+        accounted: &AccountedTable,
+        table: &TableName,
+        buckets: Vec<Difference>,
+    ) -> Result<Option<Unaccounted>, Error> {
+        let Evidence::Account { store, .. } = &self.evidence else {
+            return Ok(None);
+        };
+        if buckets.is_empty() {
+            return Ok(None);
+        }
+        let lost = buckets.iter().filter(|one| one.lost_dead_letters > 0);
+        let lost: Vec<i64> = lost.map(|one| one.bucket).collect();
+        let stores = if lost.is_empty() {
+            Vec::new()
+        } else {
+            accounted.stores(session, &lost).await?
+        };
+        Ok(Some(Unaccounted {
+            table: table.clone(),
+            buckets,
+            stores,
+            read: store.clone(),
+        }))
+    }
+
+    /// Returns true if these differences were waited for before.
+    pub(super) fn is_waited(&self, found: &[Unaccounted]) -> bool {
+        let mut waited = self.waited.borrow_mut();
+        let mut buckets = found.iter().flat_map(|one| &one.buckets);
+        let known = buckets.all(|one| waited.contains(one));
+        waited.extend(found.iter().flat_map(|one| &one.buckets));
+        known
+    }
+}
