@@ -6,9 +6,10 @@ use std::process::Output;
 
 use walrelay_testkit::{Db, SlotWatch};
 
+use crate::old_rows::{PRUNE, insert, insert_row, partitioned, rig};
 use crate::rig::{
-    NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, insert_of, output_with,
-    refused, run_command, said, with_source,
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, output_with, refused,
+    run_command, said, with_source,
 };
 
 const MAY: &str = "\n[prune]\nbefore_slot = true\n";
@@ -16,34 +17,6 @@ const STAYS: &str = "[prune-unaccounted]";
 const MISSING: &str = "[prune-dead-letters-missing]";
 /// A payload larger than the client's `message.max.bytes`.
 const LARGE: &str = "jsonb_build_object('text', repeat('x', 2000000))";
-
-/// An outbox whose rows are two days old.
-fn rig(major: u32) -> Rig {
-    let rig = Rig::with_outbox(major);
-    rig.db().batch(
-        "ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL, \
-         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
-    );
-    rig
-}
-
-/// Such an outbox, partitioned by time.
-fn partitioned(major: u32) -> Rig {
-    let rig = Rig::with_outbox(major);
-    rig.db().batch(
-        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, \
-         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', \
-         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); \
-         CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
-    );
-    rig
-}
-
-fn insert(db: &Db, rows: u32, key: &str) {
-    for number in 1..=rows {
-        insert_of(db, "order", key, number);
-    }
-}
 
 fn rows(db: &Db, key: &str) -> i64 {
     db.value(&format!(
@@ -57,7 +30,7 @@ fn next_bucket(db: &Db) {
 }
 
 fn prune(config: &Path) -> Output {
-    output_with("prune", config, &["--keep=24h", "--yes"])
+    output_with("prune", config, &PRUNE)
 }
 
 /// Runs a relay until it has sent ten rows.
@@ -399,10 +372,7 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     let relay = rig.streaming(&config);
     insert(&db, 10, "sent");
     for (kind, payload) in [("NULL", "'1'"), ("'order'", LARGE)] {
-        db.batch(&format!(
-            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
-             VALUES (gen_random_uuid(), {kind}, 'dead', 'T', {payload})"
-        ));
+        insert_row(&db, kind, "dead", payload);
     }
     rig.caught_up();
     relay.ends_well();
@@ -412,16 +382,17 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     let missing = |rows: u32, was: &str, is: &str| {
         format!("{rows} of its rows became dead letters in {was}, and [poison] topic is {is} now")
     };
-    let words = [MISSING, &missing(2, &topic, &renamed), "set [poison] topic back"];
+    let words = [
+        MISSING,
+        &missing(2, &topic, &renamed),
+        "set [poison] topic back",
+    ];
     refused(&prune(&other), 65, &words);
     let checked = said(&output_with("check", &other, &[]));
     assert_has(&checked, &["old rows stay", words[1]]);
     next_bucket(&db);
     let relay = rig.streaming(&other);
-    db.batch(
-        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
-         VALUES (gen_random_uuid(), NULL, 'dead', 'T', '1')",
-    );
+    insert_row(&db, "NULL", "dead", "'1'");
     // The alert has the same reason.
     relay.says(words[1]);
     rig.caught_up();

@@ -19,7 +19,7 @@ use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually, servers};
 use walrelay_throwaway::Signal;
 
 use crate::endpoint::{address, config, get, metric, status};
-use crate::marks::MARK;
+use crate::old_rows::MARK;
 use crate::replay::drop_rolling_bookmark;
 use crate::rig::{
     PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, strict_kafka,

@@ -38,7 +38,7 @@
 //!   and NATS.
 //! - [`prune`]: sent rows are deleted, no others. [`accounted`]: those that no relay sent stay.
 //!   [`open_dead_letters`]: nor are rows marked or deleted whose events are dead letters. [`marks`]: a row is
-//!   marked because its event was acknowledged, before the position is confirmed.
+//!   marked because its event was acknowledged, before the position is confirmed. [`old_rows`]: their outboxes.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`quoting`]: names with quotes, dollars and newlines are names in every statement.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
@@ -91,6 +91,7 @@ mod marks;
 mod modes;
 mod nats;
 mod noted;
+mod old_rows;
 mod open_dead_letters;
 mod otel;
 mod page;

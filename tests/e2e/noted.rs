@@ -8,7 +8,8 @@ use std::time::Duration;
 use walrelay_testkit::{Db, eventually};
 use walrelay_throwaway::Shutdown;
 
-use crate::marks::{MARK, PRUNE, UNMARKED, config, count, insert, mark_first_rows, rig};
+use crate::marks::mark_first_rows;
+use crate::old_rows::{MARK, PRUNE, UNMARKED, config, count, insert, rig};
 use crate::rig::{
     PATIENCE, assert_has, assert_lacks, create_slot, done, ends, output_with, refused, said,
     with_source,

@@ -2,29 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use walrelay_testkit::{Db, eventually};
+use walrelay_testkit::eventually;
 
+use crate::old_rows::{self, MARKED, PRUNE, UNMARKED, count, insert_row, partitioned, rig};
 use crate::rig::{
     NOWHERE, PATIENCE, Relay, Rig, assert_has, done, edit, insert_of, output_with, refused, said,
-    with_source,
 };
 
-const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
-                    mark_sent = \"sent_at = now()\"";
-const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
-const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
-const MARKED: &str = "outbox WHERE sent_at IS NOT NULL";
 /// A payload larger than the client's `message.max.bytes`.
 const LARGE: &str = "jsonb_build_object('text', repeat('secret-value', 200000))";
-
-fn rig(major: u32) -> Rig {
-    let rig = Rig::with_outbox(major);
-    rig.db().batch(
-        "ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL, ADD sent_at timestamptz, \
-         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
-    );
-    rig
-}
 
 fn topic(rig: &Rig) -> String {
     format!("dead.{}letters", rig.prefix)
@@ -36,18 +22,10 @@ fn config(rig: &Rig) -> PathBuf {
          topic = \"{}\"\n",
         topic(rig)
     );
-    with_source(rig.config_and(&poison), MARK)
-}
-
-fn count(db: &Db, rows: &str) -> i64 {
-    db.value(&format!("SELECT count(*) FROM {rows}"))
-}
-
-fn insert(db: &Db, kind: &str, key: &str, payload: &str) {
-    db.batch(&format!(
-        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
-         VALUES (gen_random_uuid(), {kind}, '{key}', 'T', {payload})"
-    ));
+    let config = old_rows::config(rig, &poison);
+    // The table is renamed.
+    edit(&config, "outbox.sent_at", "sent_at");
+    config
 }
 
 /// Renames the outbox while no relay runs, and starts one.
@@ -68,11 +46,11 @@ fn keep_their_rows() {
     for number in 1..=5 {
         insert_of(&db, "order", "good", number);
     }
-    insert(&db, "NULL", "parked", "'1'");
+    insert_row(&db, "NULL", "parked", "'1'");
     for number in 1..=3 {
         insert_of(&db, "order", "parked", number);
     }
-    insert(&db, "'order'", "large", LARGE);
+    insert_row(&db, "'order'", "large", LARGE);
     rig.caught_up();
     eventually(PATIENCE, || count(&db, MARKED) == 5);
     // A later round marks this row, and not the others.
@@ -118,7 +96,7 @@ fn keep_their_rows_when_the_table_is_renamed() {
     let config = config(&rig);
     let relay = rig.streaming(&config);
     insert_of(&db, "order", "good", 1);
-    insert(&db, "NULL", "unroutable", "'1'");
+    insert_row(&db, "NULL", "unroutable", "'1'");
     rig.caught_up();
     eventually(PATIENCE, || count(&db, MARKED) == 1);
     relay.ends_well();
@@ -145,18 +123,12 @@ fn keep_their_rows_when_the_table_is_renamed() {
 /// Of a table that is partitioned by time.
 #[test]
 fn keep_their_partition() {
-    let rig = Rig::with_outbox(15);
+    let rig = partitioned(15);
     let db = rig.db();
-    db.batch(
-        "DROP TABLE outbox; CREATE TABLE outbox (id uuid, aggregatetype text, aggregateid text NOT NULL, \
-         type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT '2020-01-15', sent_at timestamptz, \
-         PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at); CREATE TABLE outbox_1 PARTITION OF outbox \
-         FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
-    );
     let config = config(&rig);
     let relay = rig.streaming(&config);
     insert_of(&db, "order", "good", 1);
-    insert(&db, "'order'", "large", LARGE);
+    insert_row(&db, "'order'", "large", LARGE);
     rig.caught_up();
     let prune = || output_with("prune", &config, &PRUNE);
     eventually(PATIENCE, || count(&db, MARKED) == 1);
@@ -184,7 +156,7 @@ fn are_marked_by_a_rollback_only_if_agreed() {
     let config = config(&rig);
     let relay = rig.streaming(&config);
     for number in 1..=20 {
-        insert(&db, "NULL", &format!("k{number}"), "'1'");
+        insert_row(&db, "NULL", &format!("k{number}"), "'1'");
     }
     insert_of(&db, "order", "good", 1);
     rig.caught_up();
