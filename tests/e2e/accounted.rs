@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use walrelay_testkit::{Db, SlotWatch};
+use walrelay_testkit::{Db, SlotWatch, eventually};
 
+use crate::endpoint::{LISTEN, address, status};
 use crate::old_rows::{PRUNE, insert, insert_row, partitioned, rig};
 use crate::rig::{
     NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, output_with, refused,
@@ -365,7 +366,7 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     let topic = format!("dead.{}letters", rig.prefix);
     let poison = |topic: &str| -> PathBuf {
         rig.config_and(&format!(
-            "{MAY}\n[poison]\nunroutable = \"dead-letter\"\noversize = \"dead-letter\"\ntopic = \"{topic}\"\n"
+            "{MAY}\n[poison]\nunroutable = \"dead-letter\"\noversize = \"dead-letter\"\ntopic = \"{topic}\"\n{LISTEN}"
         ))
     };
     let config = poison(&topic);
@@ -393,8 +394,12 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     next_bucket(&db);
     let relay = rig.streaming(&other);
     insert_row(&db, "NULL", "dead", "'1'");
-    // The alert has the same reason.
     relay.says(words[1]);
+    let at = address(&relay);
+    eventually(PATIENCE, || {
+        let problems = status(at)["problems"].to_string();
+        problems.contains("WalrelayRowsStay") && problems.contains(words[1])
+    });
     rig.caught_up();
     relay.ends_well();
     refused(&prune(&other), 65, &words);
