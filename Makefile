@@ -115,9 +115,10 @@ test-examples:
 	@scripts/bootstrap.sh test
 	@scripts/test-examples.sh $(EXAMPLES)
 
-# The search of the relay's core that is part of `make test`, with more faults: some minutes, 2 GB.
+# The searches of the relay's core and of its marks and accounts that are part of `make test`, with more faults:
+# some minutes, 2 GB.
 test-model-wide:
-	WALRELAY_MODEL=wide $(CARGO) test --locked -p walrelay-relay --test model -- --nocapture
+	WALRELAY_MODEL=wide $(CARGO) test --locked -p walrelay-relay --test model --test evidence -- --nocapture
 
 # A crash leaves its input in fuzz/artifacts and says the command that repeats it.
 fuzz:

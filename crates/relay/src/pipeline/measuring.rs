@@ -1,5 +1,5 @@
-//! The processing of a batch without the pipeline's task: for the benchmark of the core and the
-//! test that counts allocations.
+//! The processing of a batch without the pipeline's task: for the benchmark of the core, the test
+//! that counts allocations, and the search of `tests/evidence`.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,9 +12,31 @@ use walrelay_sink::{Deliveries, Sink};
 use super::error::PipelineError;
 use super::session::reports::Reports;
 use super::session::sink_session::SinkSession;
+use crate::account::{PendingAccount, SentAccount};
 use crate::core::Core;
 use crate::interface::source::WalStream;
+use crate::sent_rows::{PendingRows, SentRows};
 use crate::table::TableName;
+
+/// Makes a core account its rows, and note their keys, as a pipeline does.
+#[must_use]
+pub fn with_evidence(
+    core: Core,
+    account: Option<&Arc<SentAccount>>,
+    rows: Option<&Arc<SentRows>>,
+) -> Core {
+    let account = account.map(|account| Box::new(PendingAccount::new(Arc::clone(account))));
+    core.accounting(account)
+        .noting(rows.map(|rows| PendingRows::new(Arc::clone(rows))))
+}
+
+/// Makes the core of a new sink continue what the core of the last sink knows of acknowledged rows.
+#[must_use]
+pub fn continuing(core: Core, last: &mut Core) -> Core {
+    core.resuming_at(last.first_unacknowledged())
+        .noting(last.take_sent_rows())
+        .accounting(last.take_account())
+}
 
 /// Sends batches to a sink and collects acknowledgements as a pipeline does.
 #[derive(Debug)]

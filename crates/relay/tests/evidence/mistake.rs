@@ -1,0 +1,34 @@
+//! Mistakes that the code around the account and the marks could make. Each can be planted in the
+//! model, and the search must find it.
+//!
+//! The relay still makes three of them, which the model does not unless they are planted: `NoteBeyondSums`,
+//! `LateStatement` and `SettleAll`.
+
+/// A planted mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// Confirms a position before the rows before it are marked.
+    MarkAfterConfirm,
+    /// Confirms a position before the sums up to there are written.
+    ConfirmBeforeAccount,
+    /// Adds sums whatever the account has counted.
+    CountTwice,
+    /// Leaves out the second bucket of a batch that has two.
+    ForgetBucket,
+    /// Repeats a note with the newest position, and with the sums of the first attempt.
+    NoteBeyondSums,
+    /// Lets a statement of a killed process change the account after another process has begun.
+    LateStatement,
+    /// Compares the account of one snapshot with the rows of another.
+    TwoSnapshots,
+    /// Marks a row by its key, whatever its other values.
+    MarkByKey,
+    /// Deletes the rows of the compared keys, whatever their places.
+    DeleteByKey,
+    /// Counts all rows of dead letters as sent once those that the snapshot sees are resolved.
+    SettleAll,
+    /// Starts on a slot that is beyond the note.
+    IgnoreNote,
+    /// Asks only the account of the relay that prunes.
+    AskOneAccount,
+}
