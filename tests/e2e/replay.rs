@@ -142,7 +142,10 @@ fn bookmarks_are_kept_and_given_up() {
     }
 
     insert(&db, 1);
-    done(&run(&config, "slots advance walrelay --to now --yes"));
+    done(&run(
+        &config,
+        "slots advance walrelay --to now --yes --no-bookmark",
+    ));
     let listed = done(&bookmark("list --times"));
     assert!(
         listed.starts_with("BOOKMARK") && listed.contains(" 20"),

@@ -1,14 +1,16 @@
-//! `walrelay slots`: a step that loses events needs consent, and a slot that is read is left alone.
+//! `walrelay slots`: a step that loses events needs consent and leaves a copy, and a slot that is read is left
+//! alone.
 
 use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
-use walrelay_testkit::Db;
+use walrelay_testkit::{Db, eventually};
+use walrelay_throwaway::Shutdown;
 
 use crate::rig::{
     PATIENCE, Rig, assert_has, command_with, create_slot, done, insert, json_lines, output_unread,
-    output_with, refused,
+    output_with, refused, said,
 };
 
 /// Runs a command on slots with this configuration.
@@ -33,7 +35,8 @@ fn test_commands(major: u32) {
     let config = rig.config();
     let slots = |line: &str| slots(&config, line);
     let list = || list(&config);
-    let last = || list().pop().expect("the slot");
+    let own = |slot: &Value| slot["slot"] == "walrelay";
+    let last = || list().into_iter().find(own).expect("the slot");
     assert_eq!(list().len(), 0);
 
     // Create the configured slot, or a slot by name; not twice.
@@ -70,7 +73,8 @@ fn test_commands(major: u32) {
     refused(&slots(now), 64, &["[slots-not-agreed]", "no terminal"]);
     assert_eq!(confirmed(&last()), begin);
     let moved = done(&slots(&format!("{now} --yes")));
-    assert_has(&moved, &[" are skipped", "slot walrelay is at "]);
+    let kept = "walrelay bookmark drop advanced";
+    assert_has(&moved, &[" are skipped", "slot walrelay is at ", kept]);
     assert_ne!(confirmed(&last()), begin);
     let to = |position: &str| slots(&format!("advance walrelay --to {position} --yes"));
     let words = ["[slot-position]", "does not go backwards"];
@@ -90,10 +94,73 @@ fn test_commands(major: u32) {
     let shown = done(&slots("drop walrelay --dry-run"));
     assert_has(&shown, &["is lost", "pg_drop_replication_slot"]);
     refused(&slots("drop walrelay"), 64, &["[slots-not-agreed]"]);
-    assert_eq!(list().len(), 2);
-    done(&drop());
-    assert_eq!(list().len(), 1);
+    assert_eq!(list().len(), 3);
+    insert(&db, 2);
+    assert_has(&done(&drop()), &["a copy of which is bookmark dropped"]);
+    assert_eq!(list().len(), 3);
     refused(&drop(), 64, &["[slot-unknown]"]);
+
+    // What was given up is there: in the copies.
+    for (bookmark, numbers) in [("advanced", vec![1, 2]), ("dropped", vec![2])] {
+        let line = format!("replay --from {bookmark} --sink stdout");
+        let replayed = output_with(&line, &config, &[]);
+        assert!(replayed.status.success(), "{}", said(&replayed));
+        let events = String::from_utf8_lossy(&replayed.stdout);
+        for number in [1, 2] {
+            let arrives = events.contains(&format!("\\\"number\\\": {number}"));
+            assert_eq!(arrives, numbers.contains(&number), "{bookmark}: {events}");
+        }
+    }
+    // Without a copy, if the user says so. A slot that cannot be copied is not dropped.
+    done(&slots("create"));
+    db.batch("ALTER SYSTEM SET max_replication_slots = 4");
+    rig.postgres.stop(Shutdown::Fast).expect("it stops");
+    rig.postgres.start_again().expect("it starts");
+    refused(&drop(), 75, &["[bookmark-copy]", "--no-bookmark"]);
+    assert_eq!(list().len(), 4);
+    done(&slots("drop walrelay --yes --no-bookmark"));
+    assert_eq!(list().len(), 3);
+}
+
+/// A running relay drops the copies that commands have kept, at `max_wal`, and no other bookmark.
+#[test]
+fn copies_are_kept_up_to_max_wal() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    let config = rig.config_and("\n[retention]\nkeep = \"1h\"\nmax_wal = \"16MiB\"\n");
+    let relay = rig.streaming(&config);
+    insert(&db, 1);
+    rig.caught_up();
+    relay.ends_well();
+    insert(&db, 2);
+    done(&output_with("bookmark create own", &config, &[]));
+    done(&slots(&config, "advance walrelay --to now --yes"));
+    let bookmarks = || -> Vec<String> {
+        let listed = json_lines(&output_with("bookmark list --output json", &config, &[]));
+        let names = listed.iter().filter_map(|one| one["bookmark"].as_str());
+        names.map(str::to_owned).collect()
+    };
+    assert!(bookmarks().contains(&"advanced".to_owned()));
+    let relay = rig.streaming(&config);
+    let before = rig.slot().read().expect("the slot").restart;
+    db.batch("SELECT pg_logical_emit_message(false, 'more', repeat(md5(random()::text), 1000000))");
+    eventually(PATIENCE, || {
+        db.batch("CHECKPOINT");
+        rig.caught_up();
+        let slot = rig.slot().read().expect("the slot");
+        slot.restart.bytes_since(before) > 20_000_000
+    });
+    assert!(bookmarks().contains(&"advanced".to_owned()));
+    relay.ends_well();
+    let relay = rig.streaming(&config);
+    relay.says("dropped bookmarks that a command had kept");
+    relay.ends_well();
+    let left = bookmarks();
+    assert!(left.contains(&"own".to_owned()), "{left:?}");
+    assert!(!left.contains(&"advanced".to_owned()), "{left:?}");
+    // Its name is taken.
+    let create = output_with("bookmark create advanced", &config, &[]);
+    refused(&create, 64, &["[bookmark-name]"]);
 }
 
 tests! {

@@ -4,10 +4,13 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::{SlotRow, slots};
-use super::noted;
+use super::{noted, script};
 
 /// Name of the bookmark that a running relay keeps itself (`[retention]`).
 pub const ROLLING: &str = "rolling";
+/// Names of the bookmarks that commands keep of a slot before they take it away: `slots drop`, `slots
+/// advance` and `cutover rollback`. Further ones have a number, such as `dropped_2`.
+const KEPT: [&str; 3] = ["dropped", "advanced", "rolled_back"];
 /// Separates the name of the slot and that of the bookmark.
 const INFIX: &str = "_bookmark_";
 /// Bytes of the longest name of a slot (Postgres: `NAMEDATALEN` - 1).
@@ -67,6 +70,42 @@ pub fn bookmarks_among(slot: &str, slots: Vec<SlotRow>) -> Vec<Bookmark> {
 /// Queries the bookmarks of `slot`, ordered by position.
 pub async fn bookmarks(session: &mut Session, slot: &str) -> Result<Vec<Bookmark>, Error> {
     Ok(bookmarks_among(slot, slots(session).await?))
+}
+
+/// Returns whether a command keeps bookmarks of this name ([`KEPT`]).
+pub fn is_kept(name: &str) -> bool {
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let stem = stem.strip_suffix('_').unwrap_or(name);
+    KEPT.contains(&stem) || KEPT.contains(&name)
+}
+
+/// Drops the [kept](KEPT) bookmarks of a slot for each of which the server keeps more than `max_wal`
+/// bytes of WAL that the slot does not need. Returns their names.
+pub(crate) async fn drop_large_kept(
+    session: &mut Session,
+    slot: &str,
+    max_wal: u64,
+) -> Result<Vec<String>, Error> {
+    let all = slots(session).await?;
+    let restart = all.iter().find(|row| row.name == slot);
+    let Some(restart) = restart.and_then(|row| row.restart) else {
+        return Ok(Vec::new());
+    };
+    let mut dropped = Vec::new();
+    for bookmark in bookmarks_among(slot, all) {
+        let SlotRow {
+            name,
+            active_pid,
+            restart: from,
+            ..
+        } = &bookmark.slot;
+        let large = from.is_some_and(|from| restart.bytes_since(from) > max_wal);
+        if is_kept(&bookmark.name) && large && active_pid.is_none() {
+            session.query(&script::drop_slot(name)).await?;
+            dropped.push(bookmark.name);
+        }
+    }
+    Ok(dropped)
 }
 
 /// Returns SQL that copies a slot with its position. A temporary copy ends with its session.
@@ -175,6 +214,23 @@ mod tests {
         let found = bookmarks_among("orders", all);
         let names: Vec<&str> = found.iter().map(|found| found.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
+    }
+
+    #[test]
+    fn bookmarks_that_commands_keep_are_known_by_their_names() {
+        for kept in ["dropped", "advanced_2", "rolled_back", "rolled_back_13"] {
+            assert!(is_kept(kept), "{kept}");
+        }
+        for other in [
+            "rolling",
+            "dropped_",
+            "dropped_by_me",
+            "back",
+            "rolled",
+            "2",
+        ] {
+            assert!(!is_kept(other), "{other}");
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub mod unmarked;
 mod waiting;
 
 pub use bookmarks::{
-    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, read_notes,
+    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept, read_notes,
     slot_of as bookmark_slot, write_notes,
 };
 pub use catalog::{

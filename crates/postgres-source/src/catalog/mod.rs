@@ -104,6 +104,8 @@ pub struct Wanted {
     pub marks: bool,
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
+    /// Bytes of WAL that the server keeps for a bookmark that a command has kept, at most.
+    pub kept_wal: u64,
     /// The account of sent rows; `None`: no rows are deleted by it.
     pub account: Option<AccountSettings>,
     /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing

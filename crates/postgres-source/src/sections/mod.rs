@@ -5,5 +5,5 @@ mod retention;
 mod source;
 
 pub use prune::{Prune, prune};
-pub use retention::{Retention, RetentionKeys, retention};
+pub use retention::{MAX_WAL, Retention, RetentionKeys, retention};
 pub use source::{SnapshotMode, SourceSection, source};

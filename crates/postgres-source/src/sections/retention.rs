@@ -3,6 +3,9 @@
 use std::time::Duration;
 use walrelay_settings::{AlreadyReported, Reader, SECOND, Section, duration, section, size};
 
+/// Bytes of WAL that the server keeps for a bookmark without the section, at most.
+pub const MAX_WAL: u64 = 10_000_000_000;
+
 /// `[retention]`: the rolling bookmark that the running relay keeps for replays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {

@@ -39,6 +39,7 @@ fn wanted() -> Wanted {
         account: None,
         marks: false,
         poller: Poller::Unknown,
+        kept_wal: 0,
         age: Vec::new(),
     }
 }

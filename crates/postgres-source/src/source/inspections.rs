@@ -5,11 +5,13 @@ use std::future::pending;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 use walrelay_lsn::RelationId;
-use walrelay_relay::{SlotCheck, SlotOwner, TablePlace};
+use walrelay_relay::{Chain, SlotCheck, SlotOwner, TablePlace};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::one_task::OneTask;
+use crate::bookmarks::drop_large_kept;
 use crate::catalog::{Facts, Wanted, inspect, is_synchronous, place};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
@@ -19,6 +21,8 @@ pub(super) const DEADLINE: Duration = Duration::from_secs(10);
 /// Timeout of the answer over the last inspection's connection. The rest of [`DEADLINE`] is for a
 /// new connection: a device in between may have dropped the old one silently.
 const KEPT_DEADLINE: Duration = Duration::from_secs(2);
+/// Interval of the looks at bookmarks that commands have kept.
+const BOOKMARKS_INTERVAL: Duration = Duration::from_secs(60);
 /// `statement_timeout`, because a backend that waits for a lock does not notice that its client is
 /// gone.
 const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
@@ -73,6 +77,8 @@ impl OwnSlotChecks {
 pub(super) struct Inspections {
     /// The connection for the next inspection, or a query before it. `None` while one runs.
     pub(super) session: Option<Session>,
+    /// The time of the last look at bookmarks that commands have kept.
+    bookmarks_at: Option<Instant>,
     running: OneTask<(Option<Session>, Inspection)>,
 }
 
@@ -93,10 +99,15 @@ impl Inspections {
         unresolved: Option<RelationId>,
     ) {
         if !self.running.is_started() {
+            let looked = self.bookmarks_at;
+            let bookmarks = looked.is_none_or(|at| at.elapsed() >= BOOKMARKS_INTERVAL);
+            if bookmarks {
+                self.bookmarks_at = Some(Instant::now());
+            }
             let run = run(
                 info.clone(),
                 wanted.clone(),
-                unresolved,
+                (unresolved, bookmarks),
                 self.session.take(),
             );
             self.running.start(run);
@@ -114,7 +125,7 @@ impl Inspections {
 async fn run(
     info: ConnInfo,
     wanted: Wanted,
-    unresolved: Option<RelationId>,
+    (unresolved, bookmarks): (Option<RelationId>, bool),
     kept: Option<Session>,
 ) -> (Option<Session>, Inspection) {
     let asked_at = Instant::now();
@@ -132,7 +143,10 @@ async fn run(
         let found = queries(&mut session, &wanted, &name, unresolved).await?;
         Ok::<_, Error>((session, found))
     };
-    let done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
+    let mut done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
+    if let (true, Ok((session, _))) = (bookmarks, &mut done) {
+        bound_bookmarks(session, &wanted).await;
+    }
     let (session, facts, place, is_synchronous) = match done {
         Ok((session, (facts, place, is_synchronous))) => {
             (Some(session), Ok(facts), place, is_synchronous)
@@ -146,6 +160,26 @@ async fn run(
         is_synchronous,
     };
     (session, inspection)
+}
+
+/// Drops bookmarks that commands have kept, for which the server keeps too much WAL.
+async fn bound_bookmarks(session: &mut Session, wanted: &Wanted) {
+    let dropping = drop_large_kept(session, &wanted.slot, wanted.kept_wal);
+    match timeout(DEADLINE, dropping).await {
+        Ok(Ok(dropped)) if dropped.is_empty() => {}
+        Ok(Ok(dropped)) => warn!(
+            bookmarks = dropped.join(", "),
+            max_wal = wanted.kept_wal,
+            "dropped bookmarks that a command had kept of the slot: Postgres kept more WAL for them than max_wal of \
+             [retention], so what they held can no longer be replayed"
+        ),
+        Ok(Err(error)) => warn!(
+            error = %Chain(&error),
+            "bookmarks that a command had kept of the slot cannot be looked at; the relay goes on"
+        ),
+        // The session is of no use, and the next inspection finds out.
+        Err(_) => {}
+    }
 }
 
 async fn queries(

@@ -57,6 +57,10 @@ pub struct DropSlotArgs {
     /// The slot.
     pub name: String,
 
+    /// Drop the relay's slot without keeping a copy of it as a bookmark.
+    #[arg(long)]
+    pub no_bookmark: bool,
+
     /// The configuration, `--dry-run` and `--yes`.
     #[command(flatten)]
     pub ask: AskArgs,
@@ -71,6 +75,10 @@ pub struct AdvanceSlotArgs {
     /// The position to go to, such as 0/16B3748, or `now` for the end of the log.
     #[arg(long, value_name = "LSN|now")]
     pub to: AdvanceTo,
+
+    /// Advance the relay's slot without keeping a copy of it as a bookmark.
+    #[arg(long)]
+    pub no_bookmark: bool,
 
     /// The configuration, `--dry-run` and `--yes`.
     #[command(flatten)]

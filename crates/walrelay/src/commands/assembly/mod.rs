@@ -189,6 +189,11 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,
         },
+        kept_wal: config
+            .retention
+            .map_or(walrelay_postgres_source::sections::MAX_WAL, |retention| {
+                retention.max_wal
+            }),
         age: match &config.prune {
             // Other commands delete with an age of their own, and look themselves.
             Some(prune) if prune.keep.is_some() => age_columns(prune.column.as_deref()),

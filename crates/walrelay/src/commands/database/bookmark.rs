@@ -3,7 +3,7 @@
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, slots,
+    Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, is_kept, slots,
 };
 use walrelay_walsender::Session;
 
@@ -72,6 +72,13 @@ async fn create(args: &CreateBookmarkArgs, server: Server) -> Result<(), Failure
         return Err(Failure::new("bookmark-name", Exit::Usage, what)
             .remedy("choose another name, or set keep in [retention] to have it kept"));
     }
+    if is_kept(name) {
+        let what = format!(
+            "bookmarks named {name} are those that walrelay keeps of a slot before it drops or advances it"
+        );
+        return Err(Failure::new("bookmark-name", Exit::Usage, what)
+            .remedy("choose another name: such bookmarks are dropped at max_wal of [retention]"));
+    }
     let mut session = server.connect().await?;
     let all = slots(&mut session).await?;
     if all.iter().any(|found| found.name == slot) {
@@ -121,13 +128,13 @@ async fn advance(args: &AdvanceBookmarkArgs, server: Server) -> Result<(), Failu
     };
     let consequence = "events in them can no longer be replayed from this bookmark";
     let to = AdvanceTo::Lsn(to);
-    advance_slot(session, &slot, to, &args.ask, consequence).await
+    advance_slot(session, &slot, to, &args.ask, None, consequence).await
 }
 
 async fn drop_bookmark(args: &DropBookmarkArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
     let slot = existing_slot(&server, &mut session, &args.name).await?;
-    drop_slot(session, &slot, &args.name, &args.ask, |slot| {
+    drop_slot(session, &slot, &args.name, &args.ask, None, |slot| {
         let from = slot
             .confirmed
             .map_or_else(String::new, |from| format!(" from {from} on"));

@@ -3,5 +3,6 @@
 pub(crate) mod bookmark;
 mod consumer;
 pub(crate) mod init;
+pub(crate) mod kept;
 pub(crate) mod prune;
 pub(crate) mod slots;

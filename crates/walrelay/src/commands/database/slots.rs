@@ -3,7 +3,7 @@
 //! # Invariants
 //! - A slot that is being read is neither dropped nor advanced.
 //! - A change that loses events is made only after the operator has agreed, by an answer or by
-//!   `--yes`.
+//!   `--yes`, and a bookmark keeps a copy of the relay's slot.
 
 use serde::Serialize;
 use walrelay_lsn::Lsn;
@@ -19,6 +19,7 @@ use crate::cli::{
 };
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::{Server, failure};
+use crate::commands::database::kept::{KeptBookmark, keep_bookmark, kept_notice};
 use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, EnvVars, print_line, print_notice, print_text};
@@ -83,7 +84,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
 async fn drop_by_name(args: &DropSlotArgs, server: Server) -> Result<(), Failure> {
     let name = &args.name;
     let session = server.connect().await?;
-    drop_slot(session, name, name, &args.ask, |slot| {
+    let keep = keeps(&server, name, args.no_bookmark);
+    drop_slot(session, name, name, &args.ask, keep.then_some("dropped"), |slot| {
         match (slot.confirmed, slot.retained) {
             (Some(confirmed), _) => format!(
                 "what was committed from {confirmed} on and is not relayed yet is lost to its reader"
@@ -97,13 +99,34 @@ async fn drop_by_name(args: &DropSlotArgs, server: Server) -> Result<(), Failure
     .await
 }
 
+/// Returns whether a copy of this slot is kept: of the relay's own, unless the operator says otherwise.
+fn keeps(server: &Server, name: &str, no_bookmark: bool) -> bool {
+    name == server.slot() && !no_bookmark
+}
+
+/// Keeps a copy of the slot as a bookmark, unless Postgres has removed its WAL.
+async fn keep_copy(
+    session: &mut Session,
+    slot: &SlotRow,
+    stem: Option<&str>,
+) -> Result<Option<KeptBookmark>, Failure> {
+    match stem {
+        Some(stem) if slot.confirmed.is_some() && !slot.is_lost() => {
+            let kept = keep_bookmark(session, &slot.name, stem).await?;
+            Ok(Some(kept))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Drops a slot that nobody reads. The operator types `known_as` to agree; `loss` describes what is
-/// lost with the slot.
+/// lost with the slot; `keep`: the name of the bookmark that keeps a copy of it.
 pub(crate) async fn drop_slot(
     mut session: Session,
     name: &str,
     known_as: &str,
     ask: &AskArgs,
+    keep: Option<&str>,
     loss: impl Fn(&SlotRow) -> String,
 ) -> Result<(), Failure> {
     let slot = find_unread(&mut session, name).await?;
@@ -118,6 +141,8 @@ pub(crate) async fn drop_slot(
     }
     // A relay that starts meanwhile creates its slot under this lock: only the dropped one is forgotten.
     wait_for_lock(&mut session, name).await?;
+    let slot = find_unread(&mut session, name).await?;
+    let kept = keep_copy(&mut session, &slot, keep).await?;
     if let Err(error) = session.query(&sql).await {
         return Err(match error.class() {
             // A relay has started since the question.
@@ -130,22 +155,35 @@ pub(crate) async fn drop_slot(
     let forgotten = snapshot_record::forget(&mut session, name).await;
     forgotten.map_err(failure)?;
     session.close().await;
-    print_line(&format!("dropped slot {name}"))
+    print_line(&format!("dropped slot {name}{}", copy_of(kept.as_ref())))
+}
+
+/// The words about a copy of the slot, if there is one.
+fn copy_of(kept: Option<&KeptBookmark>) -> String {
+    kept.map_or_else(String::new, |kept| {
+        format!(
+            ", a copy of which is bookmark {}. {}",
+            kept.name,
+            kept_notice(kept)
+        )
+    })
 }
 
 async fn advance_by_name(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
     let consequence = "events in them are never relayed";
     let session = server.connect().await?;
-    advance_slot(session, &args.name, args.to, &args.ask, consequence).await
+    let keep = keeps(&server, &args.name, args.no_bookmark).then_some("advanced");
+    advance_slot(session, &args.name, args.to, &args.ask, keep, consequence).await
 }
 
 /// Advances a slot that nobody reads. `consequence` describes what it means for the events in
-/// between.
+/// between; `keep`: the name of the bookmark that keeps a copy of it.
 pub(crate) async fn advance_slot(
     mut session: Session,
     name: &str,
     to: AdvanceTo,
     ask: &AskArgs,
+    keep: Option<&str>,
     consequence: &str,
 ) -> Result<(), Failure> {
     let slot = find_unread(&mut session, name).await?;
@@ -162,13 +200,15 @@ pub(crate) async fn advance_slot(
     if !ask.yes {
         ask_to_continue(not_agreed())?;
     }
+    let kept = keep_copy(&mut session, &slot, keep.filter(|_| to > from)).await?;
     let rows = session.query(&sql).await.map_err(failure)?;
     noted::forget(&mut session, name).await.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));
     session.close().await;
     print_line(&format!(
-        "slot {name} is at {}",
-        at.unwrap_or_else(|| to.to_string())
+        "slot {name} is at {}{}",
+        at.unwrap_or_else(|| to.to_string()),
+        copy_of(kept.as_ref())
     ))
 }
 

@@ -8,8 +8,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original,
-    RollbackError, SlotRow, bookmark_slot, check_events_have_rows, copy_slot, noted, script, slots,
-    snapshot_record,
+    RollbackError, SlotRow, check_events_have_rows, noted, script, snapshot_record,
 };
 use walrelay_relay::Chain;
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
@@ -18,6 +17,7 @@ use super::{INTERVAL, marking, no_slot, stop, wait_until_gone};
 use crate::cli::{Exit, Failure, RollbackCutoverArgs};
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, dead_letters};
+use crate::commands::database::kept::{KeptBookmark, keep_bookmark};
 use crate::commands::{print_as, print_notice};
 
 pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<(), Failure> {
@@ -158,13 +158,13 @@ async fn mark_and_drop(
         let bookmark = if args.no_bookmark {
             None
         } else {
-            Some(keep_bookmark(&mut session, server).await?)
+            Some(keep_bookmark(&mut session, server.slot(), "rolled_back").await?)
         };
         // What was emitted while the log was read.
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
         if let Err(error) = checked {
-            if let Some((_, slot)) = &bookmark {
-                session.query(&script::drop_slot(slot)).await?;
+            if let Some(kept) = &bookmark {
+                session.query(&script::drop_slot(&kept.slot)).await?;
             }
             return Err(log_failure(error));
         }
@@ -179,11 +179,11 @@ async fn mark_and_drop(
         dead_letter_topic: server.config.poison.topic.clone(),
         seconds: begun.elapsed().as_secs_f64(),
         dropped_slot: None,
-        bookmark: bookmark.as_ref().map(|(name, _)| name.clone()),
+        bookmark: bookmark.as_ref().map(|kept| kept.name.clone()),
     };
     drop_slot(args, &mut session, server, &done).await?;
     done.dropped_slot = Some(server.slot().to_owned());
-    if let Some((name, slot)) = bookmark {
+    if let Some(KeptBookmark { name, slot }) = bookmark {
         // What was emitted before the slot was dropped.
         original.slot = slot;
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
@@ -194,49 +194,6 @@ async fn mark_and_drop(
     }
     session.close().await;
     Ok(done)
-}
-
-/// Copies the slot to a bookmark. Returns the names of the bookmark and of its slot.
-async fn keep_bookmark(
-    session: &mut Session,
-    server: &Server,
-) -> Result<(String, String), Failure> {
-    let failed = |why: String| {
-        let what = "the slot is not dropped, because no copy of it can be kept as a bookmark";
-        Failure::new("cutover-bookmark", Exit::Temporary, what)
-            .caused_by(why)
-            .remedy(
-                "drop a bookmark that is not needed (walrelay bookmark list), or raise max_replication_slots. Or say \
-                 --no-bookmark: then the slot is dropped without a copy",
-            )
-    };
-    let known = slots(session).await?;
-    let position = |slot: &str| {
-        known
-            .iter()
-            .find(|known| known.name == slot)
-            .map(|slot| slot.confirmed)
-    };
-    let mut number = 1;
-    loop {
-        let name = match number {
-            1 => "rolled_back".to_owned(),
-            number => format!("rolled_back_{number}"),
-        };
-        let slot = bookmark_slot(server.slot(), &name).map_err(failed)?;
-        match position(&slot) {
-            // A rollback that was interrupted has made it.
-            Some(kept) if Some(kept) == position(server.slot()) => return Ok((name, slot)),
-            Some(_) => {
-                number += 1;
-                continue;
-            }
-            None => {}
-        }
-        let copied = session.query(&copy_slot(server.slot(), &slot, false)).await;
-        copied.map_err(|error| failed(Chain(&error).to_string()))?;
-        return Ok((name, slot));
-    }
 }
 
 /// The result of a rollback.
