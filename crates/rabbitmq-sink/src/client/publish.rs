@@ -1,6 +1,8 @@
 //! A record as `basic.publish`.
 
-use walrelay_sink::{Poison, Record, RecordKind};
+use std::collections::HashSet;
+
+use walrelay_sink::{Header, Poison, Record, RecordKind};
 
 use super::wire::{
     FRAME_OVERHEAD, MAX_SHORT, put_frame, put_member, put_method, put_short, put_sized,
@@ -24,6 +26,9 @@ const CONTENT_TYPE_HEADER: &str = "content-type";
 /// Headers that are lists of further routing keys (`header_routes` of `rabbit_basic.erl`): the server
 /// closes the channel if they are texts, as all headers of a record are.
 const ROUTES: [&str; 2] = ["CC", "BCC"];
+
+/// So few headers are compared each with each: that is faster than a set of their names.
+const FEW_HEADERS: usize = 16;
 
 /// The address of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,13 +161,12 @@ fn put_properties(out: &mut Vec<u8>, record: &Record<'_>, body: u64) {
         put_short(out, text);
     }
     put_sized(out, |out| {
-        // A name stands once in a table: the last header of the name counts.
+        let superseded = superseded(record.headers);
         for (at, header) in record.headers.iter().enumerate() {
-            let later = record.headers.get(at + 1..).unwrap_or_default();
             let is_left_out = [POSITION_HEADER, KEY_HEADER].contains(&header.name)
                 || ROUTES.contains(&header.name)
                 || header.name.len() > MAX_SHORT;
-            if !is_left_out && later.iter().all(|later| later.name != header.name) {
+            if !is_left_out && !superseded(at) {
                 put_member(out, header.name, header.value);
             }
         }
@@ -181,10 +185,77 @@ fn put_properties(out: &mut Vec<u8>, record: &Record<'_>, body: u64) {
     }
 }
 
+/// Returns whether a later header has the name of the header with this index: a name stands once in a
+/// table of AMQP, and the last header of the name counts. A row can have as many headers as its JSON has
+/// members, so only few are compared each with each.
+fn superseded<'a>(headers: &'a [Header<'a>]) -> impl Fn(usize) -> bool + 'a {
+    let earlier: Option<HashSet<usize>> = (headers.len() > FEW_HEADERS).then(|| {
+        let mut names = HashSet::with_capacity(headers.len());
+        let latest_first = headers.iter().enumerate().rev();
+        let repeats = latest_first.filter(|(_, header)| !names.insert(header.name));
+        repeats.map(|(at, _)| at).collect()
+    });
+    move |at| {
+        if let Some(earlier) = &earlier {
+            return earlier.contains(&at);
+        }
+        let later = headers.get(at + 1..).unwrap_or_default();
+        later.iter().any(|later| later.name == headers[at].name)
+    }
+}
+
 /// Returns the value of the header `content-type`, if it is a short text.
 fn content_type<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
     let mut headers = record.headers.iter().rev();
     let header = headers.find(|header| header.name == CONTENT_TYPE_HEADER)?;
     let value = header.value?;
     (value.len() <= MAX_SHORT && std::str::from_utf8(value).is_ok()).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publish(headers: &[Header<'_>], frame_max: usize) -> Result<Vec<u8>, HeadersTooLong> {
+        let mut out = Vec::new();
+        let record = Record {
+            topic: "e",
+            headers,
+            ..Record::default()
+        };
+        let address = Address {
+            exchange: "e",
+            routing_key: "",
+        };
+        put_publish(&mut out, 1, &record, address, frame_max).map(|()| out)
+    }
+
+    /// With few headers and with many.
+    #[test]
+    fn the_last_header_of_a_name_counts() {
+        for names in [FEW_HEADERS / 2, 2 * FEW_HEADERS] {
+            let names: Vec<String> = (0..names).map(|number| format!("name-{number}")).collect();
+            let with = |value: &'static [u8]| {
+                names.iter().map(move |name| Header {
+                    name,
+                    value: Some(value),
+                })
+            };
+            let headers: Vec<Header<'_>> = with(b"first").chain(with(b"last")).collect();
+            let bytes = publish(&headers, 1 << 17).unwrap();
+            let count = |part: &[u8]| bytes.windows(part.len()).filter(|it| *it == part).count();
+            assert_eq!((count(b"first"), count(b"last")), (0, names.len()));
+            assert_eq!(count(b"name-"), names.len());
+        }
+    }
+
+    /// Each compared with each would take minutes.
+    #[test]
+    fn a_hundred_thousand_headers_are_refused() {
+        let names: Vec<String> = (0..100_000).map(|number| number.to_string()).collect();
+        let headers = names.iter().map(|name| Header { name, value: None });
+        let headers: Vec<Header<'_>> = headers.collect();
+        let HeadersTooLong(bytes) = publish(&headers, 1 << 17).unwrap_err();
+        assert!(bytes > 500_000, "{bytes}");
+    }
 }
