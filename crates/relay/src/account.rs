@@ -346,6 +346,8 @@ impl PendingAccount {
         let Some(OfferedRow { position, row }) = self.offered.take() else {
             return;
         };
+        // The transaction may be read again, and its row be sent this time.
+        self.diverted.retain(|known| *known != position);
         if diverted {
             self.diverted.push(position);
         }
@@ -370,7 +372,6 @@ impl PendingAccount {
     pub(crate) fn keep_acknowledged(&mut self) {
         let position = self.offered.as_ref().map(|row| row.position);
         let diverted = position.is_some_and(|position| self.diverted.contains(&position));
-        self.diverted.retain(|known| Some(*known) != position);
         self.keep_offered(diverted);
     }
 
@@ -410,7 +411,10 @@ impl PendingAccount {
             .retain(|position| position.lsn >= confirmed.get());
     }
 
-    /// Forgets the transaction of this event and later ones: they are read again.
+    /// Forgets the sums of the transaction of this event and of later ones: they are read again.
+    ///
+    /// Dead letters stay known. After a lost connection one may be acknowledged before its transaction is
+    /// read again, and the core of the next sink passes over its row.
     pub(crate) fn forget_from(&mut self, event: EventPosition) {
         self.offered = None;
         let is_later = |entry: &Entry| entry.commit >= event.lsn;
@@ -418,7 +422,6 @@ impl PendingAccount {
             self.entries.pop_back();
         }
         self.counted_before = self.counted_before.min(event.lsn);
-        self.diverted.retain(|position| *position < event);
     }
 
     /// Forgets all that is not acknowledged: it is read again.
@@ -602,6 +605,29 @@ mod tests {
         rows.release(Lsn::new(11));
         let (sent, diverted, _) = counted(&shared);
         assert_eq!((sent, diverted), (2, 1));
+    }
+
+    /// The connection was lost after the first row, whose dead letter was acknowledged then. The sink failed
+    /// before the transaction was read again.
+    #[test]
+    fn a_dead_letter_is_told_from_a_sent_row_also_after_a_lost_connection() {
+        let (shared, mut rows) = pending(true);
+        for (number, id) in ["a", "b"].iter().enumerate() {
+            offer(&mut rows, 10, number as u64, id);
+            rows.keep_offered(true);
+        }
+        rows.forget_from(EventPosition { lsn: 10, row: 0 });
+        rows.forget_from(EventPosition { lsn: 10, row: 1 });
+        offer(&mut rows, 10, 0, "a");
+        rows.keep_acknowledged();
+        // The second row is no dead letter any more.
+        offer(&mut rows, 10, 1, "b");
+        rows.keep_offered(false);
+        rows.committed(Lsn::new(10));
+        rows.release(Lsn::new(11));
+        let (sent, diverted, _) = counted(&shared);
+        assert_eq!((sent, diverted), (1, 1));
+        assert!(rows.diverted.is_empty());
     }
 
     /// The sink of an earlier process had these rows: they may be dead letters.

@@ -175,13 +175,8 @@ impl Core {
             account.clear_tables();
         }
         if let Some(rows) = &mut self.sent_rows {
-            if let Some(open) = cut {
-                let first = open.first_position();
-                rows.forget_from(
-                    self.acknowledged_before
-                        .map_or(first, |before| before.max(first)),
-                );
-            }
+            // The keys of a cut transaction are kept: a new sink does not read acknowledged rows again.
+            rows.retract();
             rows.clear_tables();
         }
         self.ledger.abandon();

@@ -156,27 +156,29 @@ impl PendingRows {
         self.released = if has_rest { end } else { 0 };
     }
 
-    /// Forgets the keys of this event and of later ones: they are sent again.
+    /// Forgets the first key of this event or a later one, and all keys behind it: they are sent again.
+    ///
+    /// After a lost connection a transaction is read again, so keys of earlier events may be behind that
+    /// key. Their rows were acknowledged at the first reading, whose keys are in front of it.
     pub(crate) fn forget_from(&mut self, event: EventPosition) {
         self.retract();
-        while let Some(chunk) = self.chunks.back() {
-            let released = if self.chunks.len() == 1 {
-                self.released
-            } else {
-                0
-            };
-            let kept = chunk.iter_from(released);
-            let kept = kept.take_while(|key| key.position() < event);
-            let len = released + kept.map(|key| key.entry.len()).sum::<usize>();
-            if len > released {
-                if let Some(chunk) = self.chunks.back_mut() {
-                    chunk.entries.truncate(len);
-                }
-                return;
+        let mut from = self.released;
+        let mut kept = self.chunks.len();
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            let before = chunk.iter_from(from);
+            let before = before.take_while(|key| key.position() < event);
+            let len = from + before.map(|key| key.entry.len()).sum::<usize>();
+            if len < chunk.entries.len() {
+                chunk.entries.truncate(len);
+                kept = number + usize::from(len > from);
+                break;
             }
-            self.chunks.pop_back();
+            from = 0;
         }
-        self.released = 0;
+        self.chunks.truncate(kept);
+        if self.chunks.is_empty() {
+            self.released = 0;
+        }
     }
 
     /// Forgets all keys, also those that were passed on and are not marked: no position is confirmed

@@ -5,6 +5,7 @@ use walrelay_pgoutput::{Message, decode};
 use walrelay_sink::EventPosition;
 
 use super::keys::HEAD;
+use super::queue::CHUNK;
 use super::*;
 use crate::table::TableName;
 
@@ -151,6 +152,25 @@ fn events_that_are_sent_again_are_forgotten() {
         "the taken keys are no longer those of the queue"
     );
     assert_eq!(ids(&shared.take(1)), ["e"]);
+}
+
+/// A connection is lost amid a transaction, so its rows are noted twice. The second row is sent by the next
+/// sink, or becomes a dead letter: nothing of it may be left, also if its keys are in several chunks.
+#[test]
+fn a_transaction_that_is_read_again_leaves_no_key_of_an_unacknowledged_event() {
+    for rows_between in [0, 2 * CHUNK / (HEAD + 5)] {
+        let (shared, mut rows) = pending(SentRows::LIMIT);
+        note(&mut rows, (10, 0), "a", true);
+        note(&mut rows, (10, 1), "b", true);
+        for row in 0..rows_between {
+            note(&mut rows, (10, 2 + row as u64), "c", true);
+        }
+        note(&mut rows, (10, 0), "a", true);
+        note(&mut rows, (10, 1), "b", true);
+        rows.forget_from(event(10, 1));
+        rows.release(Some(event(20, 0)), end(15));
+        assert_eq!(ids(&shared.take(SentRows::LIMIT)), ["a"]);
+    }
 }
 
 #[test]
