@@ -10,7 +10,7 @@
 //! - [`destination`]: the server that relays write to.
 //! - the scenarios: [`process`], [`takeover`], [`handover`], [`sink`], [`kafka_cluster`],
 //!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`], [`rows`], [`replays`],
-//!   [`rollbacks`], [`snapshots`].
+//!   [`rollbacks`], [`snapshots`]. [`cuts`]: each command, cut at each of its statements.
 //!
 //! The relay's code branches on the version of Postgres where it reads slots and publications, and
 //! where it makes a slot. Every scenario does the first, and none of the subset depends on the rest.
@@ -44,6 +44,7 @@
 
 mod context;
 mod control;
+mod cuts;
 mod data;
 mod destination;
 mod distance;

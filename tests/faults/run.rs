@@ -358,7 +358,7 @@ fn attempt(
     .unwrap_or_else(|panic| Err(words(&*panic)))
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("it panicked").to_owned()
