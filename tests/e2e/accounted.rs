@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::thread;
 
 use walrelay_testkit::{Db, SlotWatch, eventually};
 
 use crate::endpoint::{LISTEN, address, status};
-use crate::old_rows::{PRUNE, insert, insert_row, partitioned, rig};
+use crate::old_rows::{PRUNE, count, insert, insert_row, partitioned, rig};
 use crate::rig::{
     NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, output_with, refused,
     run_command, said, with_source,
@@ -425,6 +426,59 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
         &[],
     ));
     assert_has(&done(&prune(&config)), &["deleted 2 rows"]);
+}
+
+/// A late row becomes a dead letter while a prune compares the other rows of its bucket, whose dead letters are
+/// all resolved.
+#[test]
+fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
+    let rig = rig(16);
+    let db = rig.db();
+    let topic = format!("dead.{}letters", rig.prefix);
+    let config = rig.config_and(&format!(
+        "{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n"
+    ));
+    let relay = rig.streaming(&config);
+    insert_row(&db, "NULL", "dead", "'1'");
+    rig.caught_up();
+    relay.ends_well();
+    done(&output_with(
+        "dlq drop --class unroutable --yes",
+        &config,
+        &[],
+    ));
+    let accounted =
+        || -> i64 { db.value("SELECT sum(diverted)::int8 FROM walrelay_state.account") };
+    assert_eq!(accounted(), 1);
+    let late = rig.db();
+    late.batch("BEGIN; SET application_name = 'late'");
+    insert_row(&late, "NULL", "late", "'1'");
+    let add = |number: i32| {
+        format!(
+            "UPDATE walrelay_state.account SET diverted = diverted + {number}, \
+             diverted_high = diverted_high + {number}, diverted_low = diverted_low + {number}"
+        )
+    };
+    late.batch(&add(1));
+    thread::scope(|scope| {
+        let pruned = scope.spawn(|| prune(&config));
+        eventually(PATIENCE, || {
+            count(
+                &db,
+                "pg_stat_activity a JOIN pg_stat_activity l ON l.pid = ANY (pg_blocking_pids(a.pid)) \
+                 WHERE l.application_name = 'late'",
+            ) == 1
+        });
+        late.batch("COMMIT");
+        let pruned = pruned.join().expect("the thread does not panic");
+        assert_has(&done(&pruned), &["deleted 0 rows"]);
+    });
+    assert_eq!((rows(&db, "dead"), rows(&db, "late")), (1, 1));
+    assert_eq!(accounted(), 2, "nothing is settled");
+    // Without the late row, the dead letters are those that were compared.
+    db.batch("DELETE FROM outbox WHERE aggregateid = 'late'");
+    db.batch(&add(-1));
+    assert_has(&done(&prune(&config)), &["deleted 1 rows"]);
 }
 
 /// Two relays share the table: rows are deleted once both have accounted them. Dead letters of the

@@ -100,7 +100,11 @@ impl Pruning {
                 return Ok(Err(difference));
             }
         };
-        accounted.settle_diverted(deleting, &proof).await?;
+        if !accounted.settle_diverted(deleting, &proof).await? {
+            // The next run compares the bucket again.
+            session.query("ROLLBACK").await?;
+            return Ok(Ok(0));
+        }
         let cursor = format!(
             "DECLARE walrelay_places NO SCROLL CURSOR FOR {}",
             accounted.places(bucket, kept.as_deref())

@@ -1,7 +1,7 @@
 //! Deletes rows that count as sent, and takes them out of the account. Each function that deletes, or
 //! forgets a dead letter, asks for the [`Proof`] of the policy.
 
-use walrelay_relay::TableName;
+use walrelay_relay::{RowSum, TableName};
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::account::{array, is_finite};
@@ -9,27 +9,46 @@ use super::compare::{AccountedTable, SlotAccount};
 use super::hashed::{HashedRows, halves, hash};
 use super::policy::Proof;
 use crate::catalog::row::parsed;
+use crate::confirmed::count_rows;
 use crate::script;
 
 impl AccountedTable {
-    /// Counts rows as sent whose dead letters are all resolved.
+    /// Counts rows as sent whose dead letters are all resolved. Returns false if a bucket has other rows of
+    /// dead letters than were compared: a row that was written since may have become one.
     pub(crate) async fn settle_diverted(
         &self,
         session: &mut Session,
         proof: &Proof,
-    ) -> Result<(), Error> {
-        let Some((first, last)) = proof.buckets().filter(|_| proof.settles()) else {
-            return Ok(());
-        };
+    ) -> Result<bool, Error> {
+        let settles = proof.settles();
+        if settles.is_empty() {
+            return Ok(true);
+        }
         let own = self.slots.first().map(|own| quote_literal(&own.slot));
+        let compared = settles.iter().map(|(bucket, sum)| {
+            let RowSum { rows, high, low } = sum;
+            format!("({bucket}::int8, {rows}::numeric, {high}::numeric, {low}::numeric)")
+        });
+        // The lock reads the newest rows, and keeps them: the snapshot of the statement may be older.
         let sql = format!(
-            "UPDATE walrelay_state.account SET rows = rows + diverted, high = high + diverted_high, \
-             low = low + diverted_low, diverted = 0, diverted_high = 0, diverted_low = 0, diverted_to = NULL \
-             WHERE slot = {} AND {} AND bucket BETWEEN {first} AND {last} AND diverted <> 0",
-            own.unwrap_or_default(),
-            self.account(),
+            "WITH compared (bucket, rows, high, low) AS (VALUES {compared}), \
+             known AS MATERIALIZED (SELECT slot, relation, columns, bucket, diverted, diverted_high, diverted_low \
+             FROM walrelay_state.account WHERE slot = {own} AND {account} \
+             AND bucket IN (SELECT bucket FROM compared) FOR UPDATE), \
+             total AS (SELECT bucket, sum(diverted) AS rows, sum(diverted_high) AS high, sum(diverted_low) AS low \
+             FROM known GROUP BY bucket), \
+             same AS (SELECT bucket FROM total JOIN compared USING (bucket, rows, high, low)), \
+             settled AS (UPDATE walrelay_state.account AS account SET rows = account.rows + known.diverted, \
+             high = account.high + known.diverted_high, low = account.low + known.diverted_low, \
+             diverted = 0, diverted_high = 0, diverted_low = 0, diverted_to = NULL \
+             FROM known JOIN same USING (bucket) WHERE account.slot = known.slot AND account.relation = known.relation \
+             AND account.columns = known.columns AND account.bucket = known.bucket) \
+             SELECT count(*) AS rows FROM same",
+            compared = compared.collect::<Vec<_>>().join(", "),
+            own = own.unwrap_or_default(),
+            account = self.account(),
         );
-        session.query(&sql).await.map(drop)
+        Ok(count_rows(session, &sql).await? == settles.len() as u64)
     }
 
     /// Writes a query of part (`tableoid`) and place (`ctid`) of a bucket's rows that are deleted.

@@ -106,12 +106,13 @@ pub(crate) struct BucketRows {
 }
 
 /// The proof that rows were sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// The first and the last bucket of these rows. `None`: no account has them.
     buckets: Option<(i64, i64)>,
-    /// Dead letters of these rows are all resolved, and still accounted as dead letters.
-    settles: bool,
+    /// The buckets whose dead letters are all resolved, and still accounted as dead letters, with the
+    /// sums that were compared.
+    settles: Vec<(i64, RowSum)>,
 }
 
 impl Proof {
@@ -120,9 +121,10 @@ impl Proof {
         self.buckets
     }
 
-    /// Returns true if rows of resolved dead letters are to be accounted as sent.
-    pub(crate) fn settles(&self) -> bool {
-        self.settles
+    /// Returns the buckets whose rows of resolved dead letters are to be accounted as sent, with the sums
+    /// of these rows. No other rows of a bucket were compared, so none must be settled with them.
+    pub(crate) fn settles(&self) -> &[(i64, RowSum)] {
+        &self.settles
     }
 }
 
@@ -155,13 +157,13 @@ impl BucketRows {
                 rows: self.open,
                 others: Proof {
                     buckets,
-                    settles: false,
+                    settles: Vec::new(),
                 },
             };
         }
         Verdict::Sent(Proof {
             buckets,
-            settles: self.has_diverted(),
+            settles: self.diverted().into_iter().collect(),
         })
     }
 
@@ -182,10 +184,10 @@ impl BucketRows {
         }
     }
 
-    /// Returns true if rows are accounted as dead letters of the own slot.
-    fn has_diverted(&self) -> bool {
-        let own = self.slots.first();
-        own.is_some_and(|own| own.accounted.diverted != RowSum::default())
+    /// Returns the bucket with its rows that are accounted as dead letters of the own slot, if it has any.
+    fn diverted(&self) -> Option<(i64, RowSum)> {
+        let diverted = self.slots.first()?.accounted.diverted;
+        (diverted != RowSum::default()).then_some((self.number, diverted))
     }
 }
 
@@ -224,7 +226,7 @@ impl PartitionRows {
     pub(crate) fn verdict(&self) -> Verdict<Reason> {
         let none = Proof {
             buckets: None,
-            settles: false,
+            settles: Vec::new(),
         };
         let (buckets, open) = match self {
             Self::Marked { unmarked: 0 } => return Verdict::Sent(none),
@@ -253,13 +255,13 @@ impl PartitionRows {
         let ends = buckets.first().zip(buckets.last());
         let proof = Proof {
             buckets: ends.map(|(first, last)| (first.number, last.number)),
-            settles: buckets.iter().any(BucketRows::has_diverted),
+            settles: buckets.iter().filter_map(BucketRows::diverted).collect(),
         };
         if open > 0 {
             return Verdict::OpenDeadLetters {
                 rows: open,
                 others: Proof {
-                    settles: false,
+                    settles: Vec::new(),
                     ..proof
                 },
             };

@@ -239,15 +239,13 @@ impl System {
         let is_open = has_diverted && rows.iter().any(|row| letters.is_open(row.event));
         if has_diverted && !is_open {
             let account = &mut self.relays[own].sums.0[bucket];
-            let is_settled = account.diverted == Numbers::default();
-            if account.diverted == diverted || model.has(Mistake::SettleAll) {
-                let diverted = account.diverted;
-                account.sent += diverted;
-                account.diverted -= diverted;
-            } else if !is_settled {
-                // Rows that the snapshot does not see became dead letters.
+            if account.diverted != diverted && !model.has(Mistake::SettleAll) {
+                // Rows that the snapshot does not see became dead letters, or another process has settled them.
                 return Ok(());
             }
+            let diverted = account.diverted;
+            account.sent += diverted;
+            account.diverted -= diverted;
         }
         for version in rows {
             let is_kept = is_open && is_known(version.event);

@@ -1,8 +1,8 @@
 //! Mistakes that the code around the account and the marks could make. Each can be planted in the
 //! model, and the search must find it.
 //!
-//! The relay still makes three of them, which the model does not unless they are planted: `NoteBeyondSums`,
-//! `LateStatement` and `SettleAll`.
+//! The relay still makes two of them, which the model does not unless they are planted: `NoteBeyondSums` and
+//! `LateStatement`.
 
 /// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
