@@ -428,6 +428,37 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     assert_has(&done(&prune(&config)), &["deleted 2 rows"]);
 }
 
+/// Sums cannot be written for a while. Then the first ones are written with the position up to which they
+/// count, and the later ones at once after it: no confirmed row is missing in the account.
+#[test]
+fn rows_that_are_sent_while_sums_cannot_be_written_are_counted_before_they_are_confirmed() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    let relay = rig.streaming(&config);
+    let holder = rig.db();
+    holder.batch("BEGIN; SELECT FROM walrelay_state.accounts FOR UPDATE");
+    insert(&db, 5, "sent");
+    eventually(PATIENCE, || {
+        count(
+            &db,
+            "pg_locks WHERE NOT granted AND locktype = 'transactionid'",
+        ) > 0
+    });
+    insert(&db, 5, "sent");
+    let end = db.insert_lsn();
+    relay.says("the slot's position cannot be noted");
+    holder.batch("COMMIT");
+    eventually(PATIENCE, || {
+        let noted: i64 = db.value("SELECT last_value FROM walrelay_state.\"position:walrelay\"");
+        u64::try_from(noted).is_ok_and(|noted| noted >= end.get())
+    });
+    let counted: i64 = db.value("SELECT sum(rows)::int8 FROM walrelay_state.account");
+    assert_eq!(counted, 10);
+    relay.ends_well();
+    assert_has(&done(&prune(&config)), &["deleted 10 rows"]);
+}
+
 /// A late row becomes a dead letter while a prune compares the other rows of its bucket, whose dead letters are
 /// all resolved.
 #[test]

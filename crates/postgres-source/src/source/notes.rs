@@ -274,7 +274,11 @@ impl Notes {
             }
         } else {
             let account = self.account.as_ref();
-            Step::Raise(position, account.and_then(|account| account.take()))
+            Step::raise(
+                position,
+                self.noted,
+                account.and_then(|account| account.take()),
+            )
         };
         self.counts = matches!(step, Step::Raise(_, Some(_)));
         let kept = self.session.take();
@@ -396,6 +400,15 @@ async fn attempt(
 }
 
 impl Step {
+    /// Returns the step that notes `position`, or the position up to which the sums count. After a failed
+    /// attempt these are the same ones, and later rows are in none yet: they are due once these are written.
+    fn raise(position: Lsn, noted: Lsn, counted: Option<Counted>) -> Self {
+        let upto = counted
+            .as_ref()
+            .map_or(position, |counted| position.min(counted.to));
+        Self::Raise(upto.max(noted), counted)
+    }
+
     async fn carry_out(
         &self,
         session: &mut Session,
@@ -455,4 +468,27 @@ impl Step {
 
 fn is_missing(state: &str) -> bool {
     MISSING.contains(&state)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn no_position_is_noted_beyond_the_sums_that_are_written_with_it() {
+        for (to, expected) in [(None, 30), (Some(20), 20), (Some(40), 30), (Some(5), 10)] {
+            let counted = to.map(|to| Counted {
+                from: Lsn::new(1),
+                to: Lsn::new(to),
+                sums: HashMap::new(),
+            });
+            let step = Step::raise(Lsn::new(30), Lsn::new(10), counted);
+            let Step::Raise(position, _) = step else {
+                panic!("{step:?}");
+            };
+            assert_eq!(position, Lsn::new(expected), "{to:?}");
+        }
+    }
 }

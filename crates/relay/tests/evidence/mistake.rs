@@ -1,8 +1,7 @@
 //! Mistakes that the code around the account and the marks could make. Each can be planted in the
 //! model, and the search must find it.
 //!
-//! The relay still makes two of them, which the model does not unless they are planted: `NoteBeyondSums` and
-//! `LateStatement`.
+//! The relay still makes one of them, which the model does not unless it is planted: `LateStatement`.
 
 /// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
