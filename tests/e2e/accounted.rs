@@ -459,6 +459,40 @@ fn rows_that_are_sent_while_sums_cannot_be_written_are_counted_before_they_are_c
     assert_has(&done(&prune(&config)), &["deleted 10 rows"]);
 }
 
+/// The server executes the last statement of a killed relay when the next one streams. Then something else
+/// changes the account: rows stay until the next connection.
+#[test]
+fn a_statement_that_a_killed_relay_has_left_adds_nothing() {
+    let rig = rig(14);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    send_first_rows(&rig, &config);
+    let through = || -> String { db.value("SELECT through::text FROM walrelay_state.accounts") };
+    let of_killed = through();
+    let relay = rig.streaming(&config);
+    let executed = format!(
+        "WITH late AS (UPDATE walrelay_state.accounts SET through = pg_current_wal_lsn() \
+         WHERE through = '{of_killed}' RETURNING slot) SELECT count(*) FROM late"
+    );
+    assert_eq!(db.value::<i64>(&executed), 0);
+    insert(&db, 10, "sent");
+    rig.caught_up();
+    assert_has(&done(&prune(&config)), &["deleted 20 rows"]);
+    db.batch("UPDATE walrelay_state.accounts SET through = '0/8'");
+    insert(&db, 5, "unsent");
+    relay.says("changed the account of sent rows");
+    rig.caught_up();
+    refused(&prune(&config), 65, &[STAYS, "5 rows more"]);
+    next_bucket(&db);
+    relay.ends_well();
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "sent");
+    rig.caught_up();
+    refused(&prune(&config), 65, &[STAYS, "5 rows more"]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "unsent")), (0, 5));
+    relay.ends_well();
+}
+
 /// A late row becomes a dead letter while a prune compares the other rows of its bucket, whose dead letters are
 /// all resolved.
 #[test]

@@ -2,10 +2,14 @@
 //! acknowledged rows and the sum of their hashes (docs/adr/0056-an-account-of-sent-rows.md).
 //!
 //! `walrelay_state.accounts` has the position `through` which each slot has counted: sums are added
-//! only if they continue it, so each row counts once, however often the server sends it.
+//! only if they continue it, so each row counts once, however often the server sends it. Each opening of a
+//! stream [spells](walrelay_relay::respelled) the position in another way, so a statement that a killed relay
+//! has left adds nothing later.
 
 use walrelay_lsn::Lsn;
-use walrelay_relay::{AccountColumns, BucketSum, Counted, RowSum, TableName};
+use walrelay_relay::{
+    AccountColumns, BucketSum, Counted, RowSum, TableName, counts_the_same, respelled,
+};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::hashed::HashedRows;
@@ -71,8 +75,8 @@ pub(crate) async fn ensure(session: &mut Session, create: bool) -> Result<bool, 
     }
 }
 
-/// Begins or continues the account of a slot, and returns the position that it has counted. What was
-/// counted of another server's log says nothing of this one.
+/// Begins or continues the account of a slot, and returns the position that it has counted, with another
+/// spelling. What was counted of another server's log says nothing of this one.
 pub(crate) async fn open(
     session: &mut Session,
     slot: &str,
@@ -87,29 +91,58 @@ pub(crate) async fn open(
         quote_literal(system),
         quote_literal(publication),
     );
-    let rows = session.query(&sql).await?;
-    Ok(rows
-        .first()
-        .and_then(|row| parsed(&row, "through"))
-        .unwrap_or(Lsn::ZERO))
+    loop {
+        let rows = session.query(&sql).await?;
+        let through = rows.first().and_then(|row| parsed(&row, "through"));
+        let through = through.unwrap_or(Lsn::ZERO);
+        let spelled = respelled(through);
+        let respell = format!(
+            "UPDATE walrelay_state.accounts SET through = '{spelled}' WHERE slot = {} AND through = '{through}' \
+             RETURNING slot",
+            quote_literal(slot)
+        );
+        // Otherwise a statement that an earlier process has left was executed in between.
+        if !session.query(&respell).await?.is_empty() {
+            return Ok(spelled);
+        }
+    }
 }
 
-/// Writes SQL that adds sums to the account of a slot, if they continue what is counted.
-/// `dead_letters`: the store to which this relay writes them.
+/// Adds sums to the account of a slot, if they continue what is counted. `dead_letters`: the store to which
+/// this relay writes them. Returns whether they are in the account now: an attempt whose answer was lost may
+/// have added them.
+pub(crate) async fn add(
+    session: &mut Session,
+    slot: &str,
+    dead_letters: Option<&str>,
+    counted: &Counted,
+) -> Result<bool, Error> {
+    let added = session.query(&add_sql(slot, dead_letters, counted)).await?;
+    if !added.is_empty() {
+        return Ok(true);
+    }
+    let slot = quote_literal(slot);
+    let sql = format!("SELECT through FROM walrelay_state.accounts WHERE slot = {slot}");
+    let rows = session.query(&sql).await?;
+    let through = rows.first().and_then(|row| parsed(&row, "through"));
+    Ok(through.is_some_and(|through| counts_the_same(through, counted.to)))
+}
+
+/// Writes SQL that adds sums to the account of a slot, and selects a row if they continue what is counted.
 ///
 /// A bucket keeps the name of each store, because the configuration may name another one later.
-pub(crate) fn add_sql(slot: &str, dead_letters: Option<&str>, counted: &Counted) -> String {
+fn add_sql(slot: &str, dead_letters: Option<&str>, counted: &Counted) -> String {
     let slot = quote_literal(slot);
     format!(
         "WITH continued AS (UPDATE walrelay_state.accounts SET through = '{to}' WHERE slot = {slot} \
-         AND through = '{from}' RETURNING slot) {insert} FROM continued, ({values}) AS sums ON CONFLICT \
+         AND through = '{from}' RETURNING slot), added AS ({insert} FROM continued, ({values}) AS sums ON CONFLICT \
          (slot, relation, columns, bucket) DO UPDATE SET rows = known.rows + excluded.rows, \
          high = known.high + excluded.high, low = known.low + excluded.low, \
          diverted = known.diverted + excluded.diverted, \
          diverted_high = known.diverted_high + excluded.diverted_high, \
          diverted_low = known.diverted_low + excluded.diverted_low, \
          diverted_to = CASE WHEN known.diverted_to @> excluded.diverted_to THEN known.diverted_to \
-         ELSE known.diverted_to || excluded.diverted_to END",
+         ELSE known.diverted_to || excluded.diverted_to END) SELECT FROM continued",
         to = counted.to,
         from = counted.from,
         insert = "INSERT INTO walrelay_state.account AS known SELECT continued.slot, sums.*",

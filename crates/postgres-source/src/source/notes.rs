@@ -88,6 +88,15 @@ enum Step {
     Raise(Lsn, Option<Counted>),
 }
 
+/// The result of an attempt.
+#[derive(Debug, Clone, Copy)]
+struct Done {
+    /// The noted position.
+    noted: Lsn,
+    /// The account has the sums of the attempt.
+    is_counted: bool,
+}
+
 /// The notes of a slot.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
@@ -97,7 +106,7 @@ pub(super) struct Notes {
     pub(super) account: Option<Arc<SentAccount>>,
     server: Option<Server>,
     session: Option<Session>,
-    running: OneTask<(Option<Session>, Result<Lsn, PostgresError>)>,
+    running: OneTask<(Option<Session>, Result<Done, PostgresError>)>,
     /// The highest position that may be confirmed: it is noted, or was confirmed at the opening.
     noted: Lsn,
     /// The highest position that was returned, noted or not.
@@ -290,17 +299,27 @@ impl Notes {
     fn ended(
         &mut self,
         session: Option<Session>,
-        result: Result<Lsn, PostgresError>,
+        result: Result<Done, PostgresError>,
     ) -> Option<PostgresError> {
         self.session = session;
         let slot = &self.wanted.slot;
         match result {
-            Ok(noted) => {
+            Ok(Done { noted, is_counted }) => {
                 if self.retry_at.take().is_some() {
                     info!(slot, "the positions of the slot are noted again");
                 }
                 if let Some(account) = self.account.as_ref().filter(|_| self.counts) {
-                    account.written();
+                    if is_counted {
+                        account.written();
+                    } else {
+                        // Nothing tells which rows are counted. The next stream begins where the database is.
+                        account.begin(None);
+                        warn!(
+                            slot,
+                            "something else than this relay changed the account of sent rows in walrelay_state: events \
+                             go on, and rows that are sent until the next connection are not deleted"
+                        );
+                    }
                 }
                 self.noted = self.noted.max(noted);
                 self.is_first = false;
@@ -356,13 +375,13 @@ fn is_of_connection(error: &Error) -> bool {
         .is_none_or(|state| state.starts_with("57P"))
 }
 
-/// Makes one attempt, and returns the noted position. Uses the kept session if that still works.
+/// Makes one attempt, and returns what it has done. Uses the kept session if that still works.
 async fn attempt(
     wanted: Wanted,
     server: Server,
     mut kept: Option<Session>,
     step: Step,
-) -> (Option<Session>, Result<Lsn, PostgresError>) {
+) -> (Option<Session>, Result<Done, PostgresError>) {
     let attempt = async {
         let mut ended_by_server = false;
         if let Some(mut session) = kept.take() {
@@ -393,7 +412,7 @@ async fn attempt(
         Ok((session, done))
     };
     match bounded_by(ATTEMPT, "noting the slot's position", attempt).await {
-        Ok((session, Ok(noted))) => (Some(session), Ok(noted)),
+        Ok((session, Ok(done))) => (Some(session), Ok(done)),
         Ok((session, Err(error))) => (Some(session), Err(error.into())),
         Err(error) => (None, Err(error)),
     }
@@ -414,7 +433,7 @@ impl Step {
         session: &mut Session,
         wanted: &Wanted,
         system: &str,
-    ) -> Result<Lsn, Error> {
+    ) -> Result<Done, Error> {
         match self.note(session, wanted, system).await {
             Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
                 let sql = noted::create_sql(&wanted.slot, None);
@@ -430,16 +449,21 @@ impl Step {
         session: &mut Session,
         wanted: &Wanted,
         system: &str,
-    ) -> Result<Lsn, Error> {
+    ) -> Result<Done, Error> {
         let slot = &wanted.slot;
         match self {
             Self::Raise(position, counted) => {
-                if let Some(counted) = counted {
-                    let sql = account::add_sql(slot, wanted.dead_letters(), counted);
-                    session.query(&sql).await?;
-                }
+                let is_counted = match counted {
+                    Some(counted) => {
+                        account::add(session, slot, wanted.dead_letters(), counted).await?
+                    }
+                    None => true,
+                };
                 noted::raise(session, slot, *position).await?;
-                Ok(*position)
+                Ok(Done {
+                    noted: *position,
+                    is_counted,
+                })
             }
             &Self::Begin { unproved, at } => {
                 loop {
@@ -458,7 +482,10 @@ impl Step {
                     // before may be about to note one.
                     if noted::replace(session, slot, noted, at).await? {
                         noted::set_system(session, slot, system).await?;
-                        return Ok(at);
+                        return Ok(Done {
+                            noted: at,
+                            is_counted: true,
+                        });
                     }
                 }
             }

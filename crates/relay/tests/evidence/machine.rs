@@ -134,7 +134,7 @@ fn commit_end(at: u16) -> CommitEnd {
     CommitEnd::from_slot(Lsn::new(at.into()))
 }
 
-fn position(lsn: Lsn) -> u16 {
+pub(crate) fn position(lsn: Lsn) -> u16 {
     u16::try_from(lsn.get()).expect("positions of the model are small")
 }
 

@@ -1,7 +1,5 @@
 //! Mistakes that the code around the account and the marks could make. Each can be planted in the
 //! model, and the search must find it.
-//!
-//! The relay still makes one of them, which the model does not unless it is planted: `LateStatement`.
 
 /// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +14,8 @@ pub(crate) enum Mistake {
     ForgetBucket,
     /// Repeats a note with the newest position, and with the sums of the first attempt.
     NoteBeyondSums,
-    /// Lets a statement of a killed process change the account after another process has begun.
+    /// Begins a stream with the position of the account as it is, so that a statement of a killed process may
+    /// change the account later.
     LateStatement,
     /// Compares the account of one snapshot with the rows of another.
     TwoSnapshots,

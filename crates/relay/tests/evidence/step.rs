@@ -3,8 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use walrelay_lsn::Lsn;
+use walrelay_relay::respelled;
+
 use crate::database::{BucketNumbers, Event, Row, Snapshot, Version};
-use crate::machine::{Batch, Carried, Input, START, View};
+use crate::machine::{Batch, Carried, Input, START, View, position};
 use crate::mistake::Mistake;
 use crate::relay::Processes;
 use crate::scenario::Change;
@@ -357,6 +360,11 @@ impl Relay {
             fails: false,
             marking: Marking::Idle,
         });
+        // As each opening does. Without a statement that is under way it changes nothing.
+        if self.late.is_some() && !model.has(Mistake::LateStatement) {
+            let through = respelled(Lsn::new(self.through.into()));
+            self.through = position(through);
+        }
         let (slot, through) = (self.slot, self.through);
         let begin = Input::Begin { slot, through };
         process.state = model.processes.step(process.state, begin);
@@ -364,9 +372,6 @@ impl Relay {
         process.noted = slot;
         process.fails = false;
         self.note = slot;
-        if !model.has(Mistake::LateStatement) {
-            self.late = None;
-        }
         self.process = Some(process);
     }
 
