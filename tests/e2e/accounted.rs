@@ -31,6 +31,14 @@ fn next_bucket(db: &Db) {
     db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '3 days'");
 }
 
+/// Waits until a session is blocked by that with the name `late`.
+#[track_caller]
+fn wait_for_late(db: &Db) {
+    let blocked = "pg_stat_activity a JOIN pg_stat_activity l ON l.pid = ANY (pg_blocking_pids(a.pid)) \
+                   WHERE l.application_name = 'late'";
+    eventually(PATIENCE, || count(db, blocked) > 0);
+}
+
 fn prune(config: &Path) -> Output {
     output_with("prune", config, &PRUNE)
 }
@@ -338,6 +346,34 @@ fn rows_that_others_changed_stay_until_they_are_accepted() {
     relay.ends_well();
 }
 
+/// The user agrees to the rows that the command names. Then one more is accounted in the same ten minutes.
+#[test]
+fn rows_that_change_while_they_are_accepted_stay() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    send_first_rows(&rig, &config);
+    db.batch("DELETE FROM outbox WHERE ctid IN (SELECT ctid FROM outbox LIMIT 1)");
+    let accept = || {
+        let accepted = output_with("prune --accept --keep=24h --yes", &config, &[]);
+        done(&accepted)
+    };
+    let late = rig.db();
+    late.batch(
+        "SET application_name = 'late'; BEGIN; UPDATE walrelay_state.account SET rows = rows + 1",
+    );
+    thread::scope(|scope| {
+        let accepted = scope.spawn(accept);
+        wait_for_late(&db);
+        late.batch("COMMIT");
+        let accepted = accepted.join().expect("the thread does not panic");
+        assert_has(&accepted, &["1 rows fewer", "0 rows count as sent"]);
+    });
+    refused(&prune(&config), 65, &[STAYS, "2 rows fewer"]);
+    assert_has(&accept(), &["9 rows count as sent"]);
+    assert_has(&done(&prune(&config)), &["deleted 9 rows"]);
+}
+
 /// A killed relay's transactions are sent again, and count once.
 #[test]
 fn rows_that_are_sent_again_count_once() {
@@ -516,7 +552,7 @@ fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
         || -> i64 { db.value("SELECT sum(diverted)::int8 FROM walrelay_state.account") };
     assert_eq!(accounted(), 1);
     let late = rig.db();
-    late.batch("BEGIN; SET application_name = 'late'");
+    late.batch("SET application_name = 'late'; BEGIN");
     insert_row(&late, "NULL", "late", "'1'");
     let add = |number: i32| {
         format!(
@@ -527,13 +563,7 @@ fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
     late.batch(&add(1));
     thread::scope(|scope| {
         let pruned = scope.spawn(|| prune(&config));
-        eventually(PATIENCE, || {
-            count(
-                &db,
-                "pg_stat_activity a JOIN pg_stat_activity l ON l.pid = ANY (pg_blocking_pids(a.pid)) \
-                 WHERE l.application_name = 'late'",
-            ) == 1
-        });
+        wait_for_late(&db);
         late.batch("COMMIT");
         let pruned = pruned.join().expect("the thread does not panic");
         assert_has(&done(&pruned), &["deleted 0 rows"]);

@@ -83,6 +83,22 @@ impl PruneError {
     }
 }
 
+/// SQLSTATEs of a statement that another session's change, or lock, prevents: `serialization_failure`,
+/// `unique_violation` and `lock_not_available`.
+const CONCURRENT: [&str; 3] = ["40001", "23505", "55P03"];
+
+impl PruneError {
+    /// Returns true if another session changes the same rows of the account.
+    pub(super) fn is_of_concurrent_change(&self) -> bool {
+        let Self::Sql(error) = self else {
+            return false;
+        };
+        error
+            .sqlstate()
+            .is_some_and(|state| CONCURRENT.contains(&state))
+    }
+}
+
 impl From<DeadLettersError> for PruneError {
     fn from(error: DeadLettersError) -> Self {
         Self::Confirmed(error.into())

@@ -5,9 +5,10 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session};
 
 use super::{Evidence, PruneError, Pruning};
+use crate::confirmed::begin_snapshot;
 use crate::sent_rows::account::columns_of;
-use crate::sent_rows::compare::AccountedTable;
-use crate::sent_rows::policy::{Difference, Estimate, Verdict};
+use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
+use crate::sent_rows::policy::{BucketRows, Difference, Estimate, Verdict};
 use crate::sent_rows::unaccounted::Unaccounted;
 
 impl Pruning {
@@ -61,12 +62,47 @@ impl Pruning {
     }
 
     /// Makes these rows count as sent: the user says that they were, or may go. Rows of open dead
-    /// letters of the configured store stay. Returns the number of rows.
+    /// letters of the configured store stay, and so do buckets that are not as they were found any more: the
+    /// user has not seen their rows. Returns the number of rows.
     pub async fn accept(
         &self,
         session: &mut Session,
         found: &[Unaccounted],
     ) -> Result<u64, PruneError> {
+        let Evidence::Account { dead_letters, .. } = &self.evidence else {
+            return Ok(0);
+        };
+        dead_letters.read().await?;
+        let mut rows = 0;
+        for unaccounted in found {
+            let accounted = self.accounted(session, &unaccounted.table).await?;
+            for one in &unaccounted.buckets {
+                match self.accept_bucket(session, &accounted, one).await {
+                    Ok(true) => {
+                        session.query("COMMIT").await?;
+                        rows += u64::try_from(one.present).unwrap_or(0);
+                    }
+                    Ok(false) => drop(session.query("ROLLBACK").await?),
+                    Err(error) => {
+                        session.query("ROLLBACK").await?;
+                        if !error.is_of_concurrent_change() {
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Begins a transaction that makes the rows of a bucket count as sent, if they are those of this
+    /// difference. Returns whether they are.
+    async fn accept_bucket(
+        &self,
+        session: &mut Session,
+        accounted: &AccountedTable,
+        one: &Difference,
+    ) -> Result<bool, PruneError> {
         let Evidence::Account {
             dead_letters,
             columns,
@@ -74,24 +110,33 @@ impl Pruning {
             ..
         } = &self.evidence
         else {
-            return Ok(0);
+            return Ok(false);
         };
-        dead_letters.read().await?;
-        let mut rows = 0;
-        for unaccounted in found {
-            let table = &unaccounted.table;
-            let accounted = self.accounted(session, table).await?;
-            let columns = columns_of(session, table, columns).await?;
-            let columns = columns.ok_or_else(|| PruneError::Column(table.clone()))?;
-            let open = dead_letters.rows(table)?;
-            for one in &unaccounted.buckets {
-                accounted
-                    .accept(session, one.bucket, &columns, open.as_deref(), store)
-                    .await?;
-                rows += u64::try_from(one.present).unwrap_or(0);
+        begin_snapshot(session, self.lock_timeout).await?;
+        let table = &accounted.table;
+        let buckets = (one.bucket, one.bucket);
+        let open = dead_letters.rows(table)?;
+        let dead_rows = if accounted.has_diverted(session, buckets).await? {
+            DeadLetterRows {
+                known: dead_letters.known_rows(table)?,
+                open: open.clone(),
             }
+        } else {
+            DeadLetterRows::default()
+        };
+        let compared = accounted
+            .compare(session, buckets, None, &dead_rows)
+            .await?;
+        let decided = compared.first().map(BucketRows::verdict);
+        if decided != Some(Verdict::Stays(*one)) {
+            return Ok(false);
         }
-        Ok(rows)
+        let columns = columns_of(session, table, columns).await?;
+        let columns = columns.ok_or_else(|| PruneError::Column(table.clone()))?;
+        accounted
+            .accept(session, one.bucket, &columns, open.as_deref(), store)
+            .await?;
+        Ok(true)
     }
 
     /// Names the buckets of a table or partition that differ, with the stores of missing dead letters.
