@@ -82,6 +82,7 @@ mod docs;
 mod emitting;
 mod endpoint;
 mod errors;
+mod evidence_cost;
 mod history;
 mod http;
 mod idle;

@@ -257,7 +257,7 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "replays of what a slot or a bookmark is about to leave behind: SIGKILL of relay and replay at random moments, 6 ranges";
     "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 2),
         "`cutover rollback` with unsent events, some without a row: SIGKILL of relay and rollback at random moments, twice";
-    "cut-at-each-statement" [on(ACCOUNTS)] => |ctx| cuts::each_statement(ctx, 1, None),
+    "cut-at-each-statement" [on(ACCOUNTS)] => |ctx| cuts::each_statement(ctx, 3, None),
         "`init`, `run`, `cutover`, `slots`, `prune`: SIGKILL at each statement, then the next command that one would try; three rounds";
     "cut-at-some-statements" [subset, on(ACCOUNTS)] => |ctx| cuts::each_statement(ctx, 1, Some(25)),
         "the same, at one statement of each command";

@@ -1,0 +1,185 @@
+//! What it costs the primary that rows count as sent by evidence only: run by `cargo test -p walrelay --test
+//! e2e evidence_cost -- --ignored --nocapture --test-threads=1`. With the path of another version of the
+//! binary in `WALRELAY_BASELINE` each line is measured with both, one after the other.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use walrelay_measure::proc;
+use walrelay_testkit::{Db, output};
+
+use crate::old_rows::{MARK, PRUNE, count, rig};
+use crate::rig::{Relay, Rig, run_command, said, unique, with_source};
+
+/// The time of a measurement.
+const SECONDS: u64 = 12;
+/// `USER_HZ` of Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// Loads: rows a second, and rows of a transaction.
+const LOADS: [(u64, u64); 2] = [(1_000, 1), (10_000, 10)];
+/// Lines of the configuration, by what the relay writes down.
+const RECORDS: [(&str, Option<(&str, &str)>); 4] = [
+    ("no relay", None),
+    ("the position", Some(("", ""))),
+    (
+        "and an account",
+        Some(("", "\n[prune]\nbefore_slot = true\n")),
+    ),
+    ("and marks", Some((MARK, ""))),
+];
+
+/// The binaries that are measured, each with its name.
+fn binaries() -> Vec<(&'static str, Option<PathBuf>)> {
+    let baseline = env::var_os("WALRELAY_BASELINE").map(PathBuf::from);
+    let baseline = baseline.map(|path| ("baseline", Some(path)));
+    baseline.into_iter().chain([("this", None)]).collect()
+}
+
+/// `walrelay run`, by this binary or another one.
+fn relay(rig: &Rig, config: &Path, binary: Option<&Path>) -> Relay {
+    let mut command = match binary {
+        Some(binary) => {
+            let mut command = Command::new(binary);
+            command.args(["run", "--config"]).arg(config);
+            command
+        }
+        None => run_command(config),
+    };
+    let relay = Relay::spawn(&mut command, &rig.path(&format!("cost-{}.log", unique())));
+    relay.streaming();
+    relay
+}
+
+/// CPU seconds of the server's processes, also of those that have ended.
+fn server_cpu(rig: &Rig) -> f64 {
+    let server = rig.postgres.pid().expect("it runs").to_string();
+    // After the name in brackets: state, parent, and further on the ticks of ended children (proc(5)).
+    let fields = |pid: &str| -> Vec<String> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit(')').next().unwrap_or_default();
+        rest.split_whitespace().map(str::to_owned).collect()
+    };
+    let ended = fields(&server);
+    let ticks = |at: usize| ended[at].parse::<f64>().expect("ticks");
+    let processes = fs::read_dir("/proc").expect("/proc");
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let running: f64 = pids
+        .filter(|pid| fields(pid).get(1) == Some(&server))
+        .filter_map(proc::cpu)
+        .sum();
+    running + (ticks(13) + ticks(14)) / TICKS_PER_SECOND
+}
+
+/// Commits, bytes of WAL and CPU seconds so far.
+fn costs(rig: &Rig, db: &Db) -> [f64; 3] {
+    let sql = "SELECT (sum(xact_commit)::float8, pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8)::text \
+               FROM pg_stat_database";
+    let text: String = db.value(sql);
+    let mut figures = text.trim_matches(['(', ')']).split(',').map(str::parse);
+    let mut next = || figures.next().expect("a figure").expect("a number");
+    [next(), next(), server_cpu(rig)]
+}
+
+/// Inserts at this rate, in transactions of `size` rows. Returns the number of rows.
+fn load(db: &Db, rate: u64, size: u64) -> u64 {
+    let sql = format!(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), 'order', \
+         'key-' || n, 'T', jsonb_build_object('number', n, 'text', repeat('x', 100)) FROM generate_series(1, {size}) n"
+    );
+    let begun = Instant::now();
+    let mut rows = 0;
+    while begun.elapsed().as_secs() < SECONDS {
+        let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64;
+        while rows < due {
+            db.batch(&sql);
+            rows += size;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    rows
+}
+
+#[test]
+#[ignore = "minutes: its figures are in docs/adr/0056-an-account-of-sent-rows.md"]
+fn of_each_row() {
+    println!("| load | | binary | commits/s beside the load | WAL, B/row | server CPU, µs/row |");
+    for (rate, size) in LOADS {
+        for (name, lines) in RECORDS {
+            for (binary, path) in binaries() {
+                if lines.is_none() && path.is_some() {
+                    continue;
+                }
+                let rig = rig(18);
+                let db = rig.db();
+                let running = lines.map(|(source, more)| {
+                    let config = with_source(rig.config_and(more), source);
+                    relay(&rig, &config, path.as_deref())
+                });
+                load(&db, 100, 1);
+                let before = costs(&rig, &db);
+                let rows = load(&db, rate, size);
+                if running.is_some() {
+                    rig.caught_up();
+                }
+                // The last marks come after the position at the latest by a second.
+                thread::sleep(Duration::from_secs(1));
+                let after = costs(&rig, &db);
+                let [commits, wal, cpu] = [0, 1, 2].map(|at| after[at] - before[at]);
+                println!(
+                    "| {rate}/s, {size} a transaction | {name} | {binary} | {:.0} | {:.0} | {:.0} |",
+                    (commits - (rows / size) as f64) / SECONDS as f64,
+                    wal / rows as f64,
+                    cpu / rows as f64 * 1e6
+                );
+                if let Some(running) = running {
+                    let log = running.ends_well();
+                    assert!(!log.contains("\"ERROR\""), "{log}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "minutes: its figures are in docs/adr/0056-an-account-of-sent-rows.md"]
+fn of_pruned_rows() {
+    let rows: u64 =
+        env::var("WALRELAY_ROWS").map_or(10_000_000, |rows| rows.parse().expect("a number"));
+    println!("| binary | rows | prune, s | server CPU, µs/row |");
+    for (binary, path) in binaries() {
+        let rig = rig(18);
+        let db = rig.db();
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at) SELECT gen_random_uuid(), \
+             'order', 'key-' || n, 'T', jsonb_build_object('number', n, 'text', repeat('x', 100)), \
+             now() - interval '2 days' - n * interval '100 ms' FROM generate_series(1, {rows}) n; \
+             CREATE INDEX ON outbox (created_at); ANALYZE outbox"
+        ));
+        // Rows from before the first slot may go, so none has to be sent first.
+        let config = rig.config_and("\n[prune]\nbefore_slot = true\npause = \"0ms\"\n");
+        let running = relay(&rig, &config, path.as_deref());
+        let (begun, before) = (Instant::now(), server_cpu(&rig));
+        let program = path.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_walrelay")));
+        let mut command = Command::new(program);
+        let pruned = output(
+            command
+                .arg("prune")
+                .args(PRUNE)
+                .arg("--config")
+                .arg(&config),
+        );
+        let took = begun.elapsed().as_secs_f64();
+        assert!(pruned.status.success(), "{}", said(&pruned));
+        assert_eq!(count(&db, "outbox"), 0);
+        let cpu = server_cpu(&rig) - before;
+        println!(
+            "| {binary} | {rows} | {took:.1} | {:.1} |",
+            cpu / rows as f64 * 1e6
+        );
+        running.ends_well();
+    }
+}
