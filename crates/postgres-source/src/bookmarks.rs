@@ -72,11 +72,13 @@ pub async fn bookmarks(session: &mut Session, slot: &str) -> Result<Vec<Bookmark
     Ok(bookmarks_among(slot, slots(session).await?))
 }
 
-/// Returns whether a command keeps bookmarks of this name ([`KEPT`]).
+/// Returns whether a command keeps bookmarks of this name, such as `dropped` or `dropped_2`.
 pub fn is_kept(name: &str) -> bool {
-    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-    let stem = stem.strip_suffix('_').unwrap_or(name);
-    KEPT.contains(&stem) || KEPT.contains(&name)
+    let is_number = |rest: &str| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit());
+    let numbered = |rest: &str| rest.strip_prefix('_').is_some_and(is_number);
+    KEPT.iter()
+        .filter_map(|stem| name.strip_prefix(stem))
+        .any(|rest| rest.is_empty() || numbered(rest))
 }
 
 /// Drops the [kept](KEPT) bookmarks of a slot for each of which the server keeps more than `max_wal`
