@@ -140,8 +140,14 @@ pub(crate) fn in_turns(ctx: &mut Context, rounds: usize, shared_file: bool) -> O
             Loss::Stall => side.proxy.stall(),
             Loss::Sigterm => {
                 side.relay.signal(Signal::Term);
-                let status = side.relay.ended();
-                assert_eq!(status.code(), Some(0), "{}", side.relay.log());
+                let code = side.relay.ended().code();
+                // 75: its connection was lost a moment before, on a machine that is too busy to answer within
+                // `wal_sender_timeout`. Then it cannot confirm what is acknowledged, and the other one repeats it.
+                assert!(
+                    matches!(code, Some(0 | 75)),
+                    "{code:?}: {}",
+                    side.relay.log()
+                );
             }
             Loss::Sigkill => {
                 side.relay.signal(Signal::Kill);

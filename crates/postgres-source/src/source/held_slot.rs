@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_lsn::Lsn;
 use walrelay_walsender::{
     Error, ReplicationStream, Session, SessionKind, StartReplication, StatusUpdate,
 };
@@ -63,14 +63,7 @@ impl HeldSlot {
 
     async fn keep(&mut self) -> Result<Infallible, Error> {
         loop {
-            // No position: the server confirms nothing.
-            self.stream.queue_status(StatusUpdate {
-                written: Lsn::ZERO,
-                flushed: CommitEnd::from_slot(Lsn::ZERO),
-                applied: CommitEnd::from_slot(Lsn::ZERO),
-                clock_us_since_2000: 0,
-                reply_requested: false,
-            });
+            self.stream.queue_status(StatusUpdate::NO_POSITION);
             self.stream.flush().await?;
             sleep(self.interval).await;
         }

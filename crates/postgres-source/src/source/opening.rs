@@ -13,7 +13,7 @@ use walrelay_relay::{
 };
 use walrelay_walsender::{
     Error, ErrorClass, Host, ReplicationStream, Session, SessionKind, StartReplication,
-    SystemIdentity,
+    StatusUpdate, SystemIdentity,
 };
 
 use super::PostgresSource;
@@ -510,6 +510,10 @@ impl PostgresSource {
             opened.predecessor.get_or_insert(Predecessor::StateFile);
         }
         self.set_streaming(&opened, walsender);
+        // The server ends a stream of which it has heard nothing for `wal_sender_timeout`, and the queries
+        // above took a part of that. If this fails, the stream says so.
+        opened.stream.queue_status(StatusUpdate::NO_POSITION);
+        let _ = bounded("the first status", opened.stream.flush()).await;
         Ok(opened)
     }
 

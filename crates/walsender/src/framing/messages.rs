@@ -74,6 +74,17 @@ pub struct StatusUpdate {
     pub reply_requested: bool,
 }
 
+impl StatusUpdate {
+    /// Says that the client is there, and confirms nothing.
+    pub const NO_POSITION: Self = Self {
+        written: Lsn::ZERO,
+        flushed: CommitEnd::from_slot(Lsn::ZERO),
+        applied: CommitEnd::from_slot(Lsn::ZERO),
+        clock_us_since_2000: 0,
+        reply_requested: false,
+    };
+}
+
 /// The kind of a message. It borrows nothing from the buffer; [`frame`] reads the fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum MessageKind {

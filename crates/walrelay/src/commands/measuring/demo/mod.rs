@@ -18,7 +18,7 @@ mod viewer;
 mod writer;
 
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -100,7 +100,7 @@ fn demonstrate(
         return Err(failure.remedy("leave out --sink, or --drill").into());
     }
     let servers = Servers::start(args.sink)?;
-    let page = page_address()?;
+    let (page, _claim) = page_address()?;
     let sections = servers.destination.sections();
     let config = Arc::new(demo_config(&servers.postgres.url(), &sections, page)?);
     print(&format!(
@@ -293,11 +293,15 @@ fn demo_config(server: &str, sink: &str, page: SocketAddr) -> Result<Config, Vec
     Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::from_config)
 }
 
-/// Returns the usual address of the status page, or another one with a free port.
-fn page_address() -> Result<SocketAddr, Failure> {
-    let bound = TcpListener::bind(PAGE).or_else(|_| TcpListener::bind((PAGE.0, 0)));
-    bound
-        .and_then(|listener| listener.local_addr())
+/// Returns the usual address of the status page, or another one with a free port; and the claim to it,
+/// which is kept until the end: another demonstration that starts meanwhile takes another port. The relay
+/// listens only later, and by TCP, so the UDP port of that number is the claim.
+fn page_address() -> Result<(SocketAddr, Option<UdpSocket>), Failure> {
+    let claim = UdpSocket::bind(PAGE).ok();
+    let usual = claim.as_ref().and_then(|_| TcpListener::bind(PAGE).ok());
+    usual
+        .map_or_else(|| TcpListener::bind((PAGE.0, 0)), Ok)
+        .and_then(|listener| Ok((listener.local_addr()?, claim)))
         .map_err(|error| {
             Failure::new(
                 "demo",
