@@ -14,7 +14,7 @@
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
 //! - `waiting`: the tables whose rows wait in a slot.
 //! - `bookmarks`: kept slots that replays read.
-//! - `prune` deletes sent rows, `partitions` drops and creates partitions, by `sent_rows`: the account of
+//! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
 //!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until slots have confirmed what a snapshot sees,
@@ -34,7 +34,6 @@ mod foreign_tables;
 mod mark;
 pub mod noted;
 mod outbox_table;
-mod partitions;
 mod presets;
 mod prune;
 mod retention;
@@ -67,9 +66,8 @@ pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking, SentMarker};
 pub use outbox_table::OutboxTable;
-pub use partitions::Change;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
-pub use prune::{Evidence, PruneError, Pruning, age_columns, recent_rows};
+pub use prune::{Change, Evidence, PruneError, Pruning, age_columns, recent_rows};
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
 pub use sent_rows::account;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_pgoutput::{DecodeError, Insert, Message, Relation, Value, decode};
 use walrelay_relay::{Source as _, TableName, WalStream as _};
-use walrelay_walsender::{Error, Frame, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Frame, Session, StatusUpdate, quote_ident, quote_literal};
 
 use super::catalog;
 use super::confirmed::{count_rows, flush_wal, insert_position};
@@ -18,6 +18,8 @@ use super::source::{CopySource, Original};
 
 /// Keys inserted by one statement, at most.
 const KEYS_PER_INSERT: usize = 500;
+/// The longest interval of answers to the walsender.
+const ANSWER_INTERVAL: Duration = Duration::from_secs(1);
 /// The time that a commit may take from its record to its end, and the interval of the queries.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 const COMMIT_INTERVAL: Duration = Duration::from_millis(50);
@@ -242,6 +244,7 @@ async fn collect_unconfirmed(
     messages: Option<&str>,
     tables: &mut [UnconfirmedKeys<'_>],
 ) -> Result<EventsWithoutRow, RollbackError> {
+    let interval = ANSWER_INTERVAL.min(original.wal_sender_timeout / 8);
     let name = format!("walrelay_rollback_{:08x}", fastrand::u32(..));
     let mut stream = CopySource::new(original, &name).open(None).await?.stream;
     let mut found = EventsWithoutRow {
@@ -250,6 +253,7 @@ async fn collect_unconfirmed(
         to: Lsn::ZERO,
     };
     let mut commit = Lsn::ZERO;
+    let mut answered = Instant::now();
     'stream: loop {
         while let Some(frame) = stream.peek()? {
             match frame {
@@ -290,6 +294,12 @@ async fn collect_unconfirmed(
         }
         for keys in &mut *tables {
             keys.store(session, KEYS_PER_INSERT).await?;
+        }
+        // Without an answer the server ends the stream after `wal_sender_timeout`, however much is read.
+        if answered.elapsed() >= interval {
+            stream.queue_status(StatusUpdate::NO_POSITION);
+            stream.flush().await?;
+            answered = Instant::now();
         }
         stream.read().await?;
     }

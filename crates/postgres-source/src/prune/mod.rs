@@ -27,9 +27,11 @@ use super::snapshot::unsent_condition;
 mod accounted;
 mod error;
 mod partition;
+mod partitions;
 mod unaccounted;
 
 pub use error::PruneError;
+pub use partitions::Change;
 
 /// The evidence by which a row counts as sent.
 #[derive(Debug)]

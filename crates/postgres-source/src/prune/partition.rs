@@ -3,10 +3,10 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_ident};
 
+use super::partitions::{OldPartition, prune_error};
 use super::{Evidence, PruneError, Pruning};
 use crate::catalog::Selection;
 use crate::confirmed::count_rows;
-use crate::partitions::{OldPartition, prune_error};
 use crate::script;
 use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
 use crate::snapshot::unsent_condition;
@@ -14,7 +14,7 @@ use crate::snapshot::unsent_condition;
 impl Pruning {
     /// Checks that all rows of the partition count as sent. If some do not, waits until the slots have
     /// confirmed what is written by now, and checks again.
-    pub(crate) async fn check_sent_patiently(
+    pub(super) async fn check_sent_patiently(
         &self,
         session: &mut Session,
         table: &TableName,
@@ -31,7 +31,7 @@ impl Pruning {
 
     /// Returns the proof that all rows of the partition count as sent, and that none has an open dead
     /// letter.
-    pub(crate) async fn check_sent(
+    pub(super) async fn check_sent(
         &self,
         session: &mut Session,
         table: &TableName,

@@ -43,7 +43,7 @@ pub(crate) struct Candidate {
     estimate: Estimate,
 }
 
-/// What the numbers of a bucket's rows tell.
+/// The decision about a bucket's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Estimate {
     /// The table has no row left.

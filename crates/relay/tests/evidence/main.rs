@@ -58,23 +58,23 @@ use crate::search::{Counterexample, Extent, search};
 use crate::system::{Model, System};
 
 /// A transaction with a row in each bucket.
-const ONE: Scenario = Scenario::of(&[&[row(0, 0, 0), row(2, 0, 0)]]);
+const ONE: Scenario = Scenario::new(&[&[row(0, 0, 0), row(2, 0, 0)]]);
 /// The same, and a transaction with one more row of the first bucket.
-const SHORT: Scenario = Scenario::of(&[&[row(0, 0, 0), row(2, 0, 0)], &[row(1, 0, 0)]]);
+const SHORT: Scenario = Scenario::new(&[&[row(0, 0, 0), row(2, 0, 0)], &[row(1, 0, 0)]]);
 /// The same, and a third transaction.
-const LONG: Scenario = Scenario::of(&[
+const LONG: Scenario = Scenario::new(&[
     &[row(0, 0, 0), row(2, 0, 0)],
     &[row(1, 0, 0)],
     &[row(3, 0, 0)],
 ]);
 /// The destination of the first relay refuses two events.
-const REFUSED: Scenario = Scenario::of(&[&[row(0, 0, 1), row(2, 0, 0)], &[row(1, 0, 1)]]);
+const REFUSED: Scenario = Scenario::new(&[&[row(0, 0, 1), row(2, 0, 0)], &[row(1, 0, 1)]]);
 /// The destination of the first relay refuses the first event of a transaction.
-const REFUSED_ONE: Scenario = Scenario::of(&[&[row(0, 0, 1), row(2, 0, 0)]]);
+const REFUSED_ONE: Scenario = Scenario::new(&[&[row(0, 0, 1), row(2, 0, 0)]]);
 /// The destinations of two relays refuse one event.
-const REFUSED_TWICE: Scenario = Scenario::of(&[&[row(0, 0, 3)]]).relays(2);
+const REFUSED_TWICE: Scenario = Scenario::new(&[&[row(0, 0, 3)]]).relays(2);
 /// A key and its age are used again, once the first row is pruned.
-const REUSED: Scenario = Scenario::of(&[&[row(0, 0, 0)], &[row(0, 1, 0)]]);
+const REUSED: Scenario = Scenario::new(&[&[row(0, 0, 0)], &[row(0, 1, 0)]]);
 
 /// Changes that the account tells from the rows that were sent.
 const SEEN: &[Change] = &[

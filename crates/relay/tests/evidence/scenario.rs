@@ -53,7 +53,7 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     /// One relay that accounts rows, and nothing goes wrong.
-    pub(crate) const fn of(work: &'static [&'static [Row]]) -> Self {
+    pub(crate) const fn new(work: &'static [&'static [Row]]) -> Self {
         Self {
             work,
             relays: 1,

@@ -67,7 +67,7 @@ fn bucket(number: i64, slots: &[Slot], open: u64) -> BucketRows {
     }
 }
 
-/// A slot that has accounted `sent`, of a table that has the rows `table`.
+/// Returns a slot that has accounted `sent`, of a table that has the rows `table`.
 const fn slot(sent: &'static [i64], table: &'static [i64]) -> Slot {
     Slot {
         sent,
@@ -77,7 +77,7 @@ const fn slot(sent: &'static [i64], table: &'static [i64]) -> Slot {
     }
 }
 
-/// A slot of which rows became dead letters, besides row 1, which was sent.
+/// Returns a slot of which rows became dead letters, besides row 1, which was sent.
 const fn dead(diverted: &'static [i64], table: &'static [i64], dead: &'static [i64]) -> Slot {
     Slot {
         sent: &[1],

@@ -229,7 +229,7 @@ fn no_account(why: NoAccount) -> Failure {
         .remedy(remedy)
 }
 
-/// What to do about dead letters that the configured store does not have.
+/// Returns the remedy for dead letters that the configured store does not have.
 pub(crate) const MISSING_DEAD_LETTERS: &str = "these rows may be the only copies of their events: set [poison] topic back, \
      and redrive or drop the dead letters there. If they are gone, send the rows (walrelay resend), or decide that they \
      may go; then walrelay prune --accept counts the rows of these times as sent";

@@ -158,7 +158,7 @@ pub(crate) async fn drop_slot(
     print_line(&format!("dropped slot {name}{}", copy_of(kept.as_ref())))
 }
 
-/// The words about a copy of the slot, if there is one.
+/// Returns the words about a copy of the slot, if there is one.
 fn copy_of(kept: Option<&KeptBookmark>) -> String {
     kept.map_or_else(String::new, |kept| {
         format!(

@@ -10,10 +10,10 @@ use std::time::Duration;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::catalog::row::{is_true, parsed, text};
-use super::confirmed::count_rows;
-use super::prune::{Evidence, PruneError, Pruning};
-use super::script;
+use super::{Evidence, PruneError, Pruning};
+use crate::catalog::row::{is_true, parsed, text};
+use crate::confirmed::count_rows;
+use crate::script;
 
 /// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time
 /// is appended.
