@@ -223,6 +223,8 @@ fn several_create_partitions_at_once() {
         "--keep=99999h",
         "--set=prune.partition=1h",
         "--set=prune.ahead=20",
+        // Each waits for the others, however busy the machine is.
+        "--set=prune.lock_timeout=60s",
         MAY,
     ];
     let all: Vec<_> = (0..4)
