@@ -8,13 +8,34 @@ use super::{noted, script};
 
 /// Name of the bookmark that a running relay keeps itself (`[retention]`).
 pub const ROLLING: &str = "rolling";
-/// Names of the bookmarks that commands keep of a slot before they take it away: `slots drop`, `slots
-/// advance` and `cutover rollback`. Further ones have a number, such as `dropped_2`.
-const KEPT: [&str; 3] = ["dropped", "advanced", "rolled_back"];
 /// Separates the name of the slot and that of the bookmark.
 const INFIX: &str = "_bookmark_";
 /// Bytes of the longest name of a slot (Postgres: `NAMEDATALEN` - 1).
 const MAX_NAME: usize = 63;
+
+/// The command that keeps a bookmark of a slot before it takes the slot away or moves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptBy {
+    /// `slots drop`.
+    Drop,
+    /// `slots advance`.
+    Advance,
+    /// `cutover rollback`.
+    Rollback,
+}
+
+impl KeptBy {
+    const ALL: [Self; 3] = [Self::Drop, Self::Advance, Self::Rollback];
+
+    /// Returns the name of the first such bookmark. Further ones have a number, such as `dropped_2`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "dropped",
+            Self::Advance => "advanced",
+            Self::Rollback => "rolled_back",
+        }
+    }
+}
 
 /// A kept slot, with the bookmark's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,13 +97,14 @@ pub async fn bookmarks(session: &mut Session, slot: &str) -> Result<Vec<Bookmark
 pub fn is_kept(name: &str) -> bool {
     let is_number = |rest: &str| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit());
     let numbered = |rest: &str| rest.strip_prefix('_').is_some_and(is_number);
-    KEPT.iter()
-        .filter_map(|stem| name.strip_prefix(stem))
+    KeptBy::ALL
+        .iter()
+        .filter_map(|by| name.strip_prefix(by.name()))
         .any(|rest| rest.is_empty() || numbered(rest))
 }
 
-/// Drops the [kept](KEPT) bookmarks of a slot for each of which the server keeps more than `max_wal`
-/// bytes of WAL that the slot does not need. Returns their names.
+/// Drops the bookmarks of a slot that commands [keep](is_kept), if the server keeps more than `max_wal`
+/// bytes of WAL for one that the slot does not need. Returns their names.
 pub(crate) async fn drop_large_kept(
     session: &mut Session,
     slot: &str,

@@ -17,8 +17,9 @@
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
-//!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until slots have confirmed what a snapshot sees,
-//!   `dead_letters` are the rows of events that were not sent. `noted`: the note of a slot's position.
+//!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until
+//!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
+//!   `noted`: the note of a slot's position.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
@@ -51,8 +52,8 @@ pub mod unmarked;
 mod waiting;
 
 pub use bookmarks::{
-    Bookmark, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept, read_notes,
-    slot_of as bookmark_slot, write_notes,
+    Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
+    read_notes, slot_of as bookmark_slot, write_notes,
 };
 pub use catalog::{
     AccountSettings, ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations,

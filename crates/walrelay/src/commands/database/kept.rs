@@ -1,7 +1,7 @@
 //! Keeps a copy of a slot as a bookmark before a command takes the slot away or moves it.
 
 use walrelay_lsn::Lsn;
-use walrelay_postgres_source::{bookmark_slot, copy_slot, slots};
+use walrelay_postgres_source::{KeptBy, bookmark_slot, copy_slot, slots};
 use walrelay_relay::Chain;
 use walrelay_walsender::Session;
 
@@ -16,11 +16,11 @@ pub(crate) struct KeptBookmark {
     pub(crate) slot: String,
 }
 
-/// Copies a slot to the bookmark with this name, or this name and a number.
+/// Copies a slot to the bookmark of this command, with a number if there is one already.
 pub(crate) async fn keep_bookmark(
     session: &mut Session,
     slot: &str,
-    stem: &str,
+    by: KeptBy,
 ) -> Result<KeptBookmark, Failure> {
     let failed = |why: String| {
         let what =
@@ -37,7 +37,7 @@ pub(crate) async fn keep_bookmark(
         let found = known.iter().find(|known| known.name == name);
         found.map(|slot| slot.confirmed)
     };
-    let mut number = 1;
+    let (stem, mut number) = (by.name(), 1);
     loop {
         let name = match number {
             1 => stem.to_owned(),

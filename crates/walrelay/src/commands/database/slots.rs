@@ -8,7 +8,7 @@
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    ON_STANDBY, SlotRow, advance_slot as advance_sql, noted, script, slot_reader,
+    KeptBy, ON_STANDBY, SlotRow, advance_slot as advance_sql, noted, script, slot_reader,
     slots as read_slots, snapshot_record, wait_for_lock,
 };
 use walrelay_walsender::{ErrorClass, Session};
@@ -85,7 +85,7 @@ async fn drop_by_name(args: &DropSlotArgs, server: Server) -> Result<(), Failure
     let name = &args.name;
     let session = server.connect().await?;
     let keep = keeps(&server, name, args.no_bookmark);
-    drop_slot(session, name, name, &args.ask, keep.then_some("dropped"), |slot| {
+    drop_slot(session, name, name, &args.ask, keep.then_some(KeptBy::Drop), |slot| {
         match (slot.confirmed, slot.retained) {
             (Some(confirmed), _) => format!(
                 "what was committed from {confirmed} on and is not relayed yet is lost to its reader"
@@ -108,11 +108,11 @@ fn keeps(server: &Server, name: &str, no_bookmark: bool) -> bool {
 async fn keep_copy(
     session: &mut Session,
     slot: &SlotRow,
-    stem: Option<&str>,
+    keep: Option<KeptBy>,
 ) -> Result<Option<KeptBookmark>, Failure> {
-    match stem {
-        Some(stem) if slot.confirmed.is_some() && !slot.is_lost() => {
-            let kept = keep_bookmark(session, &slot.name, stem).await?;
+    match keep {
+        Some(by) if slot.confirmed.is_some() && !slot.is_lost() => {
+            let kept = keep_bookmark(session, &slot.name, by).await?;
             Ok(Some(kept))
         }
         _ => Ok(None),
@@ -120,13 +120,13 @@ async fn keep_copy(
 }
 
 /// Drops a slot that nobody reads. The operator types `known_as` to agree; `loss` describes what is
-/// lost with the slot; `keep`: the name of the bookmark that keeps a copy of it.
+/// lost with the slot; `keep`: the command, if a bookmark keeps a copy of it.
 pub(crate) async fn drop_slot(
     mut session: Session,
     name: &str,
     known_as: &str,
     ask: &AskArgs,
-    keep: Option<&str>,
+    keep: Option<KeptBy>,
     loss: impl Fn(&SlotRow) -> String,
 ) -> Result<(), Failure> {
     let slot = find_unread(&mut session, name).await?;
@@ -172,18 +172,18 @@ fn copy_of(kept: Option<&KeptBookmark>) -> String {
 async fn advance_by_name(args: &AdvanceSlotArgs, server: Server) -> Result<(), Failure> {
     let consequence = "events in them are never relayed";
     let session = server.connect().await?;
-    let keep = keeps(&server, &args.name, args.no_bookmark).then_some("advanced");
+    let keep = keeps(&server, &args.name, args.no_bookmark).then_some(KeptBy::Advance);
     advance_slot(session, &args.name, args.to, &args.ask, keep, consequence).await
 }
 
 /// Advances a slot that nobody reads. `consequence` describes what it means for the events in
-/// between; `keep`: the name of the bookmark that keeps a copy of it.
+/// between; `keep`: the command, if a bookmark keeps a copy of it.
 pub(crate) async fn advance_slot(
     mut session: Session,
     name: &str,
     to: AdvanceTo,
     ask: &AskArgs,
-    keep: Option<&str>,
+    keep: Option<KeptBy>,
     consequence: &str,
 ) -> Result<(), Failure> {
     let slot = find_unread(&mut session, name).await?;

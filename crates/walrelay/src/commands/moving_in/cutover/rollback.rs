@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_postgres_source::{
-    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, MarkError, Marking, Original,
+    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, KeptBy, MarkError, Marking, Original,
     RollbackError, SlotRow, check_events_have_rows, noted, script, snapshot_record,
 };
 use walrelay_relay::Chain;
@@ -158,7 +158,7 @@ async fn mark_and_drop(
         let bookmark = if args.no_bookmark {
             None
         } else {
-            Some(keep_bookmark(&mut session, server.slot(), "rolled_back").await?)
+            Some(keep_bookmark(&mut session, server.slot(), KeptBy::Rollback).await?)
         };
         // What was emitted while the log was read.
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
