@@ -104,7 +104,7 @@ fn load(db: &Db, rate: u64, size: u64) -> u64 {
 }
 
 #[test]
-#[ignore = "minutes: its figures are in docs/adr/0056-an-account-of-sent-rows.md"]
+#[ignore = "minutes: its figures are in docs/adr/measurements/0056-evidence.md"]
 fn of_each_row() {
     println!("| load | | binary | commits/s beside the load | WAL, B/row | server CPU, µs/row |");
     for (rate, size) in LOADS {
@@ -145,7 +145,7 @@ fn of_each_row() {
 }
 
 #[test]
-#[ignore = "minutes: its figures are in docs/adr/0056-an-account-of-sent-rows.md"]
+#[ignore = "minutes: its figures are in docs/adr/measurements/0056-evidence.md"]
 fn of_pruned_rows() {
     let rows: u64 =
         env::var("WALRELAY_ROWS").map_or(10_000_000, |rows| rows.parse().expect("a number"));

@@ -18,10 +18,7 @@ use crate::context::Context;
 use crate::destination::{self, Kind};
 use crate::outcome::Outcome;
 use crate::report;
-use crate::table::{ALL, SCENARIOS, Scenario};
-
-/// Versions of the subset, which `make test` has fetched. Its scenarios take turns.
-const SUBSET: &[u32] = &[15, 18];
+use crate::table::{ALL, SCENARIOS, SUBSET, Scenario};
 
 /// Result of a scenario on one version.
 pub(crate) struct Done {

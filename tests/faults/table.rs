@@ -60,8 +60,8 @@ pub(crate) const ALL: &[u32] = &[14, 15, 16, 17, 18];
 /// For scenarios about Kafka, in which Postgres only feeds the relay.
 const OLDEST_AND_NEWEST: &[u32] = &[14, 18];
 const NEWEST: &[u32] = &[18];
-/// The oldest and the newest version of which the test of `make test` has a server.
-const ACCOUNTS: &[u32] = &[15, 18];
+/// Versions of the subset, which `make test` has fetched. Its scenarios take turns.
+pub(crate) const SUBSET: &[u32] = &[15, 18];
 /// Versions whose standbys decode.
 const STANDBY_SLOTS: &[u32] = &[16, 17, 18];
 /// Versions whose standbys have copies of slots.
@@ -257,9 +257,9 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "replays of what a slot or a bookmark is about to leave behind: SIGKILL of relay and replay at random moments, 6 ranges";
     "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 2),
         "`cutover rollback` with unsent events, some without a row: SIGKILL of relay and rollback at random moments, twice";
-    "cut-at-each-statement" [on(ACCOUNTS)] => |ctx| cuts::each_statement(ctx, 3, None),
+    "cut-at-each-statement" [on(SUBSET)] => |ctx| cuts::each_statement(ctx, 3, None),
         "`init`, `run`, `cutover`, `slots`, `prune`: SIGKILL at each statement, then the next command that one would try; three rounds";
-    "cut-at-some-statements" [subset, on(ACCOUNTS)] => |ctx| cuts::each_statement(ctx, 1, Some(25)),
+    "cut-at-some-statements" [subset, on(SUBSET)] => |ctx| cuts::each_statement(ctx, 1, Some(25)),
         "the same, at one statement of each command";
     "snapshot-rewritten" [subset] => |ctx| snapshots::rewritten(ctx, 5_000, 5),
         "a snapshot beside migrations that rewrite the table: SIGKILL at random moments, 5 times";

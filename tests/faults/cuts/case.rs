@@ -10,7 +10,7 @@ use walrelay_testkit::{Db, HttpReceiver, Program, eventually};
 use walrelay_throwaway::Postgres;
 
 use super::statements::StatementProxy;
-use crate::rig::{PATIENCE, Relay, unique, walrelay, with_failures};
+use crate::rig::{PATIENCE, Relay, command_with, unique, with_failures};
 
 /// The evidence by which rows count as sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,11 +120,7 @@ impl<'a> Case<'a> {
 
     /// A command with the configuration. SLOT is the name of the slot.
     fn command(&self, line: &str) -> Command {
-        let line = line.replace("SLOT", &self.name);
-        let words: Vec<&str> = line.split(' ').collect();
-        let mut command = walrelay(&words);
-        command.arg("--config").arg(&self.config);
-        command
+        command_with(&line.replace("SLOT", &self.name), &self.config, &[])
     }
 
     fn spawn(&self, command: &mut Command) -> Program {
