@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS walrelay_state.account (
     diverted      bigint NOT NULL,  -- the same of rows that became dead letters
     diverted_high numeric NOT NULL,
     diverted_low  numeric NOT NULL,
-    diverted_to   text[], -- the topics or streams of these dead letters
+    diverted_to   text[], -- the topics or streams of these dead letters; empty: settled
     PRIMARY KEY (slot, relation, columns, bucket)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS walrelay_state.accounts (

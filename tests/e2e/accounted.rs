@@ -1,11 +1,13 @@
 //! Only rows that were accounted as sent are deleted: each way in which rows come into the table that
 //! no relay sent leaves them there.
 
+mod two_relays;
+
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::thread;
 
-use walrelay_testkit::{Db, SlotWatch, eventually};
+use walrelay_testkit::{Db, eventually};
 
 use crate::endpoint::{LISTEN, address, status};
 use crate::old_rows::{PRUNE, count, insert, insert_row, partitioned, rig};
@@ -574,52 +576,6 @@ fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
     db.batch("DELETE FROM outbox WHERE aggregateid = 'late'");
     db.batch(&add(-1));
     assert_has(&done(&prune(&config)), &["deleted 1 rows"]);
-}
-
-/// Two relays share the table: rows are deleted once both have accounted them. Dead letters of the
-/// other one are in a topic that this one does not read.
-#[test]
-fn rows_stay_until_each_relay_of_the_table_has_sent_them() {
-    let rig = rig(18);
-    let db = rig.db();
-    let topic = format!("dead.{}other", rig.prefix);
-    let poison = format!("{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
-    let other = rig.path("other.toml");
-    std::fs::rename(
-        with_source(rig.config_and(&poison), "slot = \"other\""),
-        &other,
-    )
-    .expect("renamed");
-    let config = rig.config_and(
-        "\n[prune]\nbefore_slot = true\nslots = [\"other\"]\n\n[poison]\nunroutable = \"skip\"\n",
-    );
-    let relay = rig.streaming(&config);
-    insert(&db, 5, "sent");
-    rig.caught_up();
-    refused(&prune(&config), 78, &["[prune-no-account]", "slot other"]);
-    create_slot(&db, "other");
-    let second = rig.streaming(&other);
-    next_bucket(&db);
-    insert(&db, 10, "sent");
-    db.batch(
-        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at) \
-         VALUES (gen_random_uuid(), NULL, 'dead', 'T', '1', now() - interval '4 days')",
-    );
-    rig.caught_up();
-    let position = rig.slot().wal_end();
-    SlotWatch::new(&rig.postgres.url(), "other").wait_until(position, PATIENCE);
-    // The first five were there before the other slot, the dead letter is one of the other relay alone.
-    refused(&prune(&config), 65, &[STAYS]);
-    assert_eq!((rows(&db, "sent"), rows(&db, "dead")), (5, 1));
-    done(&output_with(
-        "dlq drop --class unroutable --yes",
-        &other,
-        &[],
-    ));
-    refused(&prune(&config), 65, &[STAYS]);
-    assert_eq!(rows(&db, "dead"), 1, "its own relay has not settled it");
-    second.ends_well();
-    relay.ends_well();
 }
 
 /// The relay's role may not write the account until `init` lets it: what it sends until then is not

@@ -94,7 +94,20 @@ impl Pruning {
         };
         let (proof, kept) = match rows.verdict() {
             Verdict::Sent(proof) => (proof, None),
-            Verdict::OpenDeadLetters { others, .. } => (others, dead_rows.known),
+            Verdict::OpenDeadLetters {
+                others: Some(others),
+                ..
+            } => (others, dead_rows.known),
+            Verdict::OpenDeadLetters { others: None, .. } => {
+                session.query("ROLLBACK").await?;
+                return Ok(Ok(0));
+            }
+            Verdict::Unsettled { resolved, reason } => {
+                // If other rows became dead letters since, the next run compares the bucket again.
+                accounted.mark_settled(deleting, &resolved).await?;
+                session.query("ROLLBACK").await?;
+                return Ok(Err(reason));
+            }
             Verdict::Stays(difference) => {
                 session.query("ROLLBACK").await?;
                 return Ok(Err(difference));

@@ -12,15 +12,21 @@ use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
 use crate::snapshot::unsent_condition;
 
 impl Pruning {
-    /// Checks that all rows of the partition count as sent. If some do not, waits until the slots have
-    /// confirmed what is written by now, and checks again.
+    /// Checks that all rows of the partition count as sent, and settles resolved dead letters for which other
+    /// relays wait. If some rows do not count as sent, waits until the slots have confirmed what is written by
+    /// now, and checks again.
     pub(super) async fn check_sent_patiently(
         &self,
         session: &mut Session,
         table: &TableName,
         part: &OldPartition,
     ) -> Result<Proof, PruneError> {
-        match self.check_sent(session, table, part).await {
+        let verdict = self.verdict(session, table, part).await?;
+        if let Verdict::Unsettled { resolved, .. } = &verdict {
+            let accounted = self.accounted(session, table).await?.with_part(part.oid);
+            accounted.mark_settled(session, resolved).await?;
+        }
+        match self.proof(session, table, part, verdict).await {
             Err(PruneError::Unaccounted(found)) if !self.is_waited(&found) => {
                 self.wait_all_confirmed(session).await?;
                 self.check_sent(session, table, part).await
@@ -37,17 +43,44 @@ impl Pruning {
         table: &TableName,
         part: &OldPartition,
     ) -> Result<Proof, PruneError> {
+        let verdict = self.verdict(session, table, part).await?;
+        self.proof(session, table, part, verdict).await
+    }
+
+    /// Decides about the rows of the partition.
+    async fn verdict(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+    ) -> Result<Verdict<Reason>, PruneError> {
         let rows = match &self.evidence {
             Evidence::Marks(selection) => unmarked_rows(session, table, part, selection).await?,
             Evidence::Account { .. } => self.accounted_rows(session, table, part).await?,
         };
+        Ok(rows.verdict())
+    }
+
+    /// Returns the proof of a decision, or the reason why the partition stays.
+    async fn proof(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        part: &OldPartition,
+        verdict: Verdict<Reason>,
+    ) -> Result<Proof, PruneError> {
         let name = part.name.clone();
-        Err(match rows.verdict() {
+        let reason = match verdict {
             Verdict::Sent(proof) => return Ok(proof),
-            Verdict::OpenDeadLetters { rows, .. } => PruneError::DeadLetters { part: name, rows },
-            Verdict::Stays(Reason::Unmarked(rows)) => PruneError::Unmarked { part: name, rows },
-            Verdict::Stays(Reason::Timeless(rows)) => PruneError::Timeless { part: name, rows },
-            Verdict::Stays(Reason::Differs(buckets)) => {
+            Verdict::OpenDeadLetters { rows, .. } => {
+                return Err(PruneError::DeadLetters { part: name, rows });
+            }
+            Verdict::Unsettled { reason, .. } | Verdict::Stays(reason) => reason,
+        };
+        Err(match reason {
+            Reason::Unmarked(rows) => PruneError::Unmarked { part: name, rows },
+            Reason::Timeless(rows) => PruneError::Timeless { part: name, rows },
+            Reason::Differs(buckets) => {
                 let accounted = self.accounted(session, table).await?.with_part(part.oid);
                 let named = self.named(session, &accounted, &name, buckets).await?;
                 PruneError::Unaccounted(named.into_iter().collect())

@@ -53,7 +53,9 @@ impl Pruning {
             let compared = accounted.compare(session, ends, None, &dead_rows).await?;
             let differ = compared.iter().filter_map(|rows| match rows.verdict() {
                 Verdict::Stays(difference) => Some(difference),
-                Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } => None,
+                Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } | Verdict::Unsettled { .. } => {
+                    None
+                }
             });
             let differ = differ.collect();
             unaccounted.extend(self.named(session, &accounted, table, differ).await?);

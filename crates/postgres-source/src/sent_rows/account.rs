@@ -35,7 +35,7 @@ pub fn create_sql(role: Option<&str>) -> String {
          high          numeric NOT NULL,\n    low           numeric NOT NULL,\n    \
          diverted      bigint NOT NULL,  -- the same of rows that became dead letters\n    \
          diverted_high numeric NOT NULL,\n    diverted_low  numeric NOT NULL,\n    \
-         diverted_to   text[], -- the topics or streams of these dead letters\n    \
+         diverted_to   text[], -- the topics or streams of these dead letters; empty: settled\n    \
          PRIMARY KEY (slot, relation, columns, bucket)\n) WITH (fillfactor = 50);\n\
          CREATE TABLE IF NOT EXISTS {accounts} (\n    slot        name PRIMARY KEY,\n    \
          system      text NOT NULL,   -- the system identifier of the log\n    \

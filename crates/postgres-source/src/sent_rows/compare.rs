@@ -22,6 +22,8 @@ const TIME_ZONES: i64 = 86_400;
 /// The columns of the account, for the rows that were sent and for those that became dead letters.
 const SENT: [&str; 3] = ["rows", "high", "low"];
 const DIVERTED: [&str; 3] = ["diverted", "diverted_high", "diverted_low"];
+/// `diverted_to` of rows whose dead letters are settled: a later dead letter adds its store again.
+pub(super) const SETTLED: &str = "'{}'::text[]";
 
 /// The reason why the rows of a table are not compared.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -246,6 +248,10 @@ impl AccountedTable {
             // Dead letters of other slots are in other stores: their own relays settle them.
             let diverted = if number == 0 { "known" } else { "false" };
             let slot = quote_literal(&account.slot);
+            accounted.push(format!(
+                ", bool_and(coalesce(diverted_to = {SETTLED}, false)) FILTER (WHERE slot = {slot} AND diverted <> 0) \
+                 AS a_settled_{number}"
+            ));
             for (kind, rows, columns) in [
                 ("s", format!("in_{number} AND NOT {diverted}"), SENT),
                 ("d", format!("in_{number} AND {diverted}"), DIVERTED),
@@ -295,6 +301,7 @@ impl AccountedTable {
         let slots = (0..self.slots.len()).map(|slot| SlotRows {
             present: bucket_sum(row, "", slot),
             accounted: bucket_sum(row, "a_", slot),
+            is_settled: is_true(row, &format!("a_settled_{slot}")),
         });
         BucketRows {
             number: parsed(row, "bucket").unwrap_or(0),

@@ -5,50 +5,72 @@ use walrelay_relay::{RowSum, TableName};
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::account::{array, is_finite};
-use super::compare::{AccountedTable, SlotAccount};
+use super::compare::{AccountedTable, SETTLED, SlotAccount};
 use super::hashed::{HashedRows, halves, hash};
-use super::policy::Proof;
+use super::policy::{Proof, ResolvedRows};
 use crate::catalog::row::parsed;
 use crate::confirmed::count_rows;
 use crate::script;
 
 impl AccountedTable {
-    /// Counts rows as sent whose dead letters are all resolved. Returns false if a bucket has other rows of
-    /// dead letters than were compared: a row that was written since may have become one.
+    /// Counts rows as sent whose dead letters are all resolved. Returns false, and changes nothing, if a
+    /// bucket has other rows of dead letters than were compared: a row that was written since may have become one.
     pub(crate) async fn settle_diverted(
         &self,
         session: &mut Session,
         proof: &Proof,
     ) -> Result<bool, Error> {
-        let settles = proof.settles();
-        if settles.is_empty() {
+        let merge = "rows = account.rows + known.diverted, high = account.high + known.diverted_high, \
+                     low = account.low + known.diverted_low, \
+                     diverted = 0, diverted_high = 0, diverted_low = 0, diverted_to = NULL";
+        self.change_resolved(session, proof.resolved(), merge).await
+    }
+
+    /// Marks rows as settled whose dead letters are all resolved, if these are the rows that were compared.
+    pub(crate) async fn mark_settled(
+        &self,
+        session: &mut Session,
+        resolved: &[ResolvedRows],
+    ) -> Result<bool, Error> {
+        let mark = format!("diverted_to = {SETTLED}");
+        self.change_resolved(session, resolved, &mark).await
+    }
+
+    /// Changes accounts of rows whose dead letters are all resolved, if these are the rows that were compared.
+    async fn change_resolved(
+        &self,
+        session: &mut Session,
+        resolved: &[ResolvedRows],
+        change: &str,
+    ) -> Result<bool, Error> {
+        if resolved.is_empty() {
             return Ok(true);
         }
-        let own = self.slots.first().map(|own| quote_literal(&own.slot));
-        let compared = settles.iter().map(|(bucket, sum)| {
-            let RowSum { rows, high, low } = sum;
-            format!("({bucket}::int8, {rows}::numeric, {high}::numeric, {low}::numeric)")
+        let compared = resolved.iter().filter_map(|rows| {
+            let slot = quote_literal(&self.slots.get(rows.slot)?.slot);
+            let (bucket, RowSum { rows, high, low }) = (rows.bucket, rows.sum);
+            Some(format!(
+                "({slot}::name, {bucket}::int8, {rows}::numeric, {high}::numeric, {low}::numeric)"
+            ))
         });
         // The lock reads the newest rows, and keeps them: the snapshot of the statement may be older.
         let sql = format!(
-            "WITH compared (bucket, rows, high, low) AS (VALUES {compared}), \
+            "WITH compared (slot, bucket, rows, high, low) AS (VALUES {compared}), \
              known AS MATERIALIZED (SELECT slot, relation, columns, bucket, diverted, diverted_high, diverted_low \
-             FROM walrelay_state.account WHERE slot = {own} AND {account} \
-             AND bucket IN (SELECT bucket FROM compared) FOR UPDATE), \
-             total AS (SELECT bucket, sum(diverted) AS rows, sum(diverted_high) AS high, sum(diverted_low) AS low \
-             FROM known GROUP BY bucket), \
-             same AS (SELECT bucket FROM total JOIN compared USING (bucket, rows, high, low)), \
-             settled AS (UPDATE walrelay_state.account AS account SET rows = account.rows + known.diverted, \
-             high = account.high + known.diverted_high, low = account.low + known.diverted_low, \
-             diverted = 0, diverted_high = 0, diverted_low = 0, diverted_to = NULL \
-             FROM known JOIN same USING (bucket) WHERE account.slot = known.slot AND account.relation = known.relation \
-             AND account.columns = known.columns AND account.bucket = known.bucket) \
-             SELECT count(*) AS rows FROM same",
+             FROM walrelay_state.account WHERE {account} \
+             AND (slot, bucket) IN (SELECT slot, bucket FROM compared) FOR UPDATE), \
+             total AS (SELECT slot, bucket, sum(diverted) AS rows, sum(diverted_high) AS high, sum(diverted_low) AS low \
+             FROM known GROUP BY slot, bucket), \
+             same AS (SELECT count(*) AS rows FROM total JOIN compared USING (slot, bucket, rows, high, low)), \
+             changed AS (UPDATE walrelay_state.account AS account SET {change} \
+             FROM known, same WHERE same.rows = {all} AND account.slot = known.slot AND account.relation = known.relation \
+             AND account.columns = known.columns AND account.bucket = known.bucket AND known.diverted <> 0) \
+             SELECT rows FROM same",
             compared = compared.collect::<Vec<_>>().join(", "),
-            own = own.unwrap_or_default(),
             account = self.account(),
+            all = resolved.len(),
         );
-        Ok(count_rows(session, &sql).await? == settles.len() as u64)
+        Ok(count_rows(session, &sql).await? == resolved.len() as u64)
     }
 
     /// Writes a query of part (`tableoid`) and place (`ctid`) of a bucket's rows that are deleted.

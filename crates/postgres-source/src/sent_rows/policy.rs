@@ -22,6 +22,8 @@ pub struct Difference {
     pub accounted: i64,
     /// Rows that became dead letters of the own slot, and whose dead letters the store does not have.
     pub lost_dead_letters: i64,
+    /// Rows that became dead letters of other slots, which their relays have not settled.
+    pub unsettled: i64,
     /// The rows differ also if no row counts as a dead letter.
     pub rows_differ: bool,
 }
@@ -63,8 +65,8 @@ impl Candidate {
             bucket,
             present,
             accounted,
-            lost_dead_letters: 0,
             rows_differ: differs.is_some(),
+            ..Difference::default()
         };
         // Filters differ, so one slot may carry none of the rows that are left.
         let estimate = if slots.iter().all(|slot| slot.present == 0) {
@@ -87,11 +89,19 @@ impl Candidate {
 /// The rows of a bucket by one slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SlotRows {
-    /// Rows of the table that the slot carries. Diverted are those of a dead letter that the relay's
-    /// store of dead letters has, open or resolved.
+    /// Rows of the table that the slot carries. Diverted are those of a dead letter that the own relay's
+    /// store of dead letters has, open or resolved. The stores of other relays are not read.
     pub(crate) present: BucketSum,
     /// Rows of the slot's account.
     pub(crate) accounted: BucketSum,
+    /// The slot's relay has found the dead letters of all accounted rows resolved.
+    pub(crate) is_settled: bool,
+}
+
+impl SlotRows {
+    fn has_unsettled(&self) -> bool {
+        !self.is_settled && self.accounted.diverted != RowSum::default()
+    }
 }
 
 /// The rows of a bucket, under one snapshot.
@@ -105,14 +115,24 @@ pub(crate) struct BucketRows {
     pub(crate) open: u64,
 }
 
+/// The rows of a bucket that a slot accounts as dead letters, which are all resolved. No other rows were
+/// compared, so none must be settled with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ResolvedRows {
+    /// The number of the slot, the own one first.
+    pub(crate) slot: usize,
+    /// The number of the bucket.
+    pub(crate) bucket: i64,
+    /// The sums that were compared.
+    pub(crate) sum: RowSum,
+}
+
 /// The proof that rows were sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// The first and the last bucket of these rows. `None`: no account has them.
     buckets: Option<(i64, i64)>,
-    /// The buckets whose dead letters are all resolved, and still accounted as dead letters, with the
-    /// sums that were compared.
-    settles: Vec<(i64, RowSum)>,
+    resolved: Vec<ResolvedRows>,
 }
 
 impl Proof {
@@ -121,10 +141,9 @@ impl Proof {
         self.buckets
     }
 
-    /// Returns the buckets whose rows of resolved dead letters are to be accounted as sent, with the sums
-    /// of these rows. No other rows of a bucket were compared, so none must be settled with them.
-    pub(crate) fn settles(&self) -> &[(i64, RowSum)] {
-        &self.settles
+    /// Returns the rows that are still accounted as dead letters, and count as sent from now on.
+    pub(crate) fn resolved(&self) -> &[ResolvedRows] {
+        &self.resolved
     }
 }
 
@@ -137,8 +156,15 @@ pub(crate) enum Verdict<R> {
     OpenDeadLetters {
         /// The number of rows with an open dead letter.
         rows: u64,
-        /// The proof for the rows without a dead letter.
-        others: Proof,
+        /// The proof for the rows without a dead letter. `None`: other slots have rows of dead letters.
+        others: Option<Proof>,
+    },
+    /// All rows stay until the relays of other slots have settled their dead letters.
+    Unsettled {
+        /// The rows of the own slot that are to be marked as settled.
+        resolved: Vec<ResolvedRows>,
+        /// The reason.
+        reason: R,
     },
     /// All rows stay.
     Stays(R),
@@ -147,47 +173,76 @@ pub(crate) enum Verdict<R> {
 impl BucketRows {
     /// Decides about the rows of the bucket.
     pub(crate) fn verdict(&self) -> Verdict<Difference> {
-        if self.slots.iter().any(|slot| slot.present != slot.accounted) {
-            return Verdict::Stays(self.difference());
+        let difference = self.difference();
+        if difference.rows_differ || difference.lost_dead_letters > 0 {
+            return Verdict::Stays(difference);
         }
         let buckets = Some((self.number, self.number));
         if self.open > 0 {
             // Resolved dead letters of the bucket wait for the open ones: they are accounted together.
+            let is_of_other = |rows: &ResolvedRows| rows.slot > 0;
+            let others = (!self.diverted().any(|rows| is_of_other(&rows))).then(|| Proof {
+                buckets,
+                resolved: Vec::new(),
+            });
             return Verdict::OpenDeadLetters {
                 rows: self.open,
-                others: Proof {
-                    buckets,
-                    settles: Vec::new(),
-                },
+                others,
+            };
+        }
+        if difference.unsettled > 0 {
+            return Verdict::Unsettled {
+                resolved: self.newly_resolved().collect(),
+                reason: difference,
             };
         }
         Verdict::Sent(Proof {
             buckets,
-            settles: self.diverted().into_iter().collect(),
+            resolved: self.diverted().collect(),
         })
     }
 
     /// Returns the numbers of rows of the own slot, and in what they differ.
     fn difference(&self) -> Difference {
         let own = self.slots.first().copied().unwrap_or_default();
-        let (present, accounted) = (total(own.present), total(own.accounted));
-        let lost = own.accounted.diverted.rows - own.present.diverted.rows;
-        let mut others = self.slots.iter().skip(1);
+        let (known, diverted) = (own.present.diverted, own.accounted.diverted);
+        // Rows that are settled stay so, also if the store does not have their dead letters any more.
+        let is_known = own.is_settled || known == diverted;
+        let lost = if own.is_settled {
+            0
+        } else {
+            (diverted.rows - known.rows).max(0)
+        };
+        let differs = |slot: &SlotRows| total(slot.present) != total(slot.accounted);
+        let others = self.slots.iter().skip(1);
+        let unsettled = others.filter(|slot| slot.has_unsettled());
         Difference {
             bucket: self.number,
-            present: present.rows,
-            accounted: accounted.rows,
-            lost_dead_letters: lost.max(0),
-            rows_differ: lost <= 0
-                || present != accounted
-                || others.any(|slot| slot.present != slot.accounted),
+            present: total(own.present).rows,
+            accounted: total(own.accounted).rows,
+            lost_dead_letters: lost,
+            unsettled: unsettled.map(|slot| slot.accounted.diverted.rows).sum(),
+            rows_differ: self.slots.iter().any(differs) || !is_known && lost == 0,
         }
     }
 
-    /// Returns the bucket with its rows that are accounted as dead letters of the own slot, if it has any.
-    fn diverted(&self) -> Option<(i64, RowSum)> {
-        let diverted = self.slots.first()?.accounted.diverted;
-        (diverted != RowSum::default()).then_some((self.number, diverted))
+    /// Returns the rows that each slot accounts as dead letters.
+    fn diverted(&self) -> impl Iterator<Item = ResolvedRows> {
+        let slots = self.slots.iter().enumerate();
+        let rows = slots.map(|(slot, rows)| ResolvedRows {
+            slot,
+            bucket: self.number,
+            sum: rows.accounted.diverted,
+        });
+        rows.filter(|rows| rows.sum != RowSum::default())
+    }
+
+    /// Returns the rows that the own slot accounts as dead letters, if it has not settled them.
+    fn newly_resolved(&self) -> impl Iterator<Item = ResolvedRows> {
+        let own = self.slots.first();
+        let is_unsettled = own.is_some_and(SlotRows::has_unsettled);
+        let rows = self.diverted();
+        rows.filter(move |rows| rows.slot == 0 && is_unsettled)
     }
 }
 
@@ -226,7 +281,7 @@ impl PartitionRows {
     pub(crate) fn verdict(&self) -> Verdict<Reason> {
         let none = Proof {
             buckets: None,
-            settles: Vec::new(),
+            resolved: Vec::new(),
         };
         let (buckets, open) = match self {
             Self::Marked { unmarked: 0 } => return Verdict::Sent(none),
@@ -238,11 +293,20 @@ impl PartitionRows {
             } => (buckets, *open),
             Self::Accounted { timeless, .. } => return Verdict::Stays(Reason::Timeless(*timeless)),
         };
-        let differ = buckets.iter().filter_map(|bucket| match bucket.verdict() {
-            Verdict::Stays(difference) => Some(difference),
-            _ => None,
-        });
-        let differ: Vec<Difference> = differ.collect();
+        let (mut differ, mut unsettled, mut resolved) = (Vec::new(), Vec::new(), Vec::new());
+        for bucket in buckets {
+            match bucket.verdict() {
+                Verdict::Stays(difference) => differ.push(difference),
+                Verdict::Unsettled {
+                    resolved: rows,
+                    reason,
+                } => {
+                    resolved.extend(rows);
+                    unsettled.push(reason);
+                }
+                Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } => {}
+            }
+        }
         if !differ.is_empty() {
             return Verdict::Stays(Reason::Differs(differ));
         }
@@ -252,21 +316,21 @@ impl PartitionRows {
             .map(|bucket| bucket.open)
             .sum::<u64>()
             .max(open);
-        let ends = buckets.first().zip(buckets.last());
-        let proof = Proof {
-            buckets: ends.map(|(first, last)| (first.number, last.number)),
-            settles: buckets.iter().filter_map(BucketRows::diverted).collect(),
-        };
         if open > 0 {
             return Verdict::OpenDeadLetters {
                 rows: open,
-                others: Proof {
-                    settles: Vec::new(),
-                    ..proof
-                },
+                others: None,
             };
         }
-        Verdict::Sent(proof)
+        if !unsettled.is_empty() {
+            let reason = Reason::Differs(unsettled);
+            return Verdict::Unsettled { resolved, reason };
+        }
+        let ends = buckets.first().zip(buckets.last());
+        Verdict::Sent(Proof {
+            buckets: ends.map(|(first, last)| (first.number, last.number)),
+            resolved: buckets.iter().flat_map(BucketRows::diverted).collect(),
+        })
     }
 }
 

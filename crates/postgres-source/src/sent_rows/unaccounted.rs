@@ -29,6 +29,11 @@ impl Unaccounted {
         self.buckets.iter().any(|one| one.lost_dead_letters > 0)
     }
 
+    /// Returns true if other relays have not settled their dead letters.
+    fn is_unsettled(&self) -> bool {
+        self.buckets.iter().any(|one| one.unsettled > 0)
+    }
+
     /// Returns true if rows are missing, too many, or others.
     pub fn has_other_rows(&self) -> bool {
         self.buckets.iter().any(|one| one.rows_differ)
@@ -71,23 +76,40 @@ impl Unaccounted {
         }
         write_times(f, &buckets)
     }
+
+    fn write_unsettled(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buckets = self.buckets.iter().filter(|one| one.unsettled > 0);
+        let buckets: Vec<&Difference> = buckets.collect();
+        let rows: i64 = buckets.iter().map(|one| one.unsettled).sum();
+        write!(
+            f,
+            "{rows} of its rows became dead letters of other relays, which have not settled them"
+        )?;
+        write_times(f, &buckets)
+    }
 }
 
 impl fmt::Display for Unaccounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rows of {} stay: ", self.table)?;
-        if self.has_other_rows() {
-            self.write_rows(f)?;
-        }
-        if self.has_other_rows() && self.lacks_dead_letters() {
-            write!(f, "; ")?;
-        }
-        if self.lacks_dead_letters() {
-            self.write_dead_letters(f)?;
+        let parts: [(bool, Part); 3] = [
+            (self.has_other_rows(), Self::write_rows),
+            (self.lacks_dead_letters(), Self::write_dead_letters),
+            (self.is_unsettled(), Self::write_unsettled),
+        ];
+        let parts = parts.into_iter().filter(|(is_true, _)| *is_true);
+        for (number, (_, write)) in parts.enumerate() {
+            if number > 0 {
+                write!(f, "; ")?;
+            }
+            write(self, f)?;
         }
         Ok(())
     }
 }
+
+/// Writes a part of the message.
+type Part = fn(&Unaccounted, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 /// Writes the times of the first buckets.
 fn write_times(f: &mut fmt::Formatter<'_>, buckets: &[&Difference]) -> fmt::Result {
@@ -135,15 +157,20 @@ mod tests {
             bucket,
             present,
             accounted,
-            lost_dead_letters: 0,
             rows_differ: true,
+            ..Difference::default()
         };
         let lost = |bucket| Difference {
             bucket,
             present: 9,
             accounted: 9,
             lost_dead_letters: 2,
-            rows_differ: false,
+            ..Difference::default()
+        };
+        let unsettled = |bucket| Difference {
+            bucket,
+            unsettled: 3,
+            ..Difference::default()
         };
         for (buckets, stores, expected) in [
             (
@@ -162,6 +189,12 @@ mod tests {
                 &["dlq"],
                 "4 of its rows became dead letters in dlq, which does not have them any more, in the ten minutes from \
                  1970-01-01 00:00Z, 1970-01-01 01:00Z",
+            ),
+            (
+                vec![unsettled(6)],
+                &[],
+                "3 of its rows became dead letters of other relays, which have not settled them, in the ten minutes from \
+                 1970-01-01 01:00Z",
             ),
             (
                 vec![lost(0), rows(6, 5, 5)],

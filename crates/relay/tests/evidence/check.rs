@@ -5,8 +5,20 @@ use crate::machine::commit_of;
 use crate::system::{Model, System, Transaction};
 
 impl System {
-    /// Returns true if a relay has sent exactly this event, or its dead letter is resolved.
+    /// Returns true if a relay has sent exactly this event, or its dead letter is resolved and was not written
+    /// once more.
     pub(crate) fn is_evident(&self, relay: usize, event: Event) -> bool {
+        let is_open = self.relays[relay].letters.is_open(event);
+        self.was_sent(relay, event) || !is_open && self.was_evident(relay, event)
+    }
+
+    /// Returns true if a relay has sent exactly this event, or its dead letter has been resolved.
+    pub(crate) fn was_evident(&self, relay: usize, event: Event) -> bool {
+        let resolved = self.relays[relay].letters.resolved;
+        self.was_sent(relay, event) || resolved & 1 << event.index() != 0
+    }
+
+    fn was_sent(&self, relay: usize, event: Event) -> bool {
         let relay = &self.relays[relay];
         let sent = |(number, transaction): (usize, &Transaction)| {
             (0..2).any(|at| {
@@ -15,7 +27,6 @@ impl System {
             })
         };
         self.log.iter().enumerate().any(sent)
-            || relay.letters.resolved & 1 << event.index() != 0 && !relay.letters.is_open(event)
     }
 
     /// Checks that a stream leaves out no insert that was not acknowledged, unless the user accepted it.

@@ -112,6 +112,20 @@ impl SubAssign for Numbers {
 pub(crate) struct BucketNumbers {
     pub(crate) sent: Numbers,
     pub(crate) diverted: Numbers,
+    /// The relay has found the dead letters of all these rows resolved.
+    pub(crate) is_settled: bool,
+}
+
+impl BucketNumbers {
+    fn total(self) -> Numbers {
+        let mut total = self.sent;
+        total += self.diverted;
+        total
+    }
+
+    fn has_diverted(&self) -> bool {
+        self.diverted != Numbers::default()
+    }
 }
 
 /// The rows of both buckets.
@@ -123,8 +137,7 @@ impl Sums {
     pub(crate) fn total(&self) -> Numbers {
         let mut total = Numbers::default();
         for bucket in self.0 {
-            total += bucket.sent;
-            total += bucket.diverted;
+            total += bucket.total();
         }
         total
     }
@@ -135,6 +148,7 @@ impl AddAssign for Sums {
         for (to, from) in self.0.iter_mut().zip(other.0) {
             to.sent += from.sent;
             to.diverted += from.diverted;
+            to.is_settled &= !from.has_diverted();
         }
     }
 }
@@ -213,39 +227,62 @@ impl System {
     ) -> Result<(), String> {
         let own = usize::from(seen.own);
         let letters = self.relays[own].letters;
-        let diverted = seen.accounts[own].0[bucket].diverted;
-        let has_diverted = diverted != Numbers::default();
+        let accounts: Vec<BucketNumbers> =
+            seen.accounts.iter().map(|sums| sums.0[bucket]).collect();
+        let account = accounts[own];
+        let has_diverted = account.has_diverted();
         let is_known = |event: Event| has_diverted && letters.is_known(event);
         let rows = seen.rows.iter().filter(|row| row.event.bucket() == bucket);
         let rows: Vec<Version> = rows.copied().collect();
-        let agrees = |relay: usize| {
-            let mut present = BucketNumbers::default();
-            for row in rows.iter().filter(|row| seen.carries(relay, row.event)) {
-                let is_diverted = relay == own && is_known(row.event);
-                let part = if is_diverted {
-                    &mut present.diverted
-                } else {
-                    &mut present.sent
-                };
-                *part += model.numbers(row.event);
+        let sum = |relay: usize, counts: &dyn Fn(Event) -> bool| {
+            let mut sum = Numbers::default();
+            for row in &rows {
+                if seen.carries(relay, row.event) && counts(row.event) {
+                    sum += model.numbers(row.event);
+                }
             }
-            present == seen.accounts[relay].0[bucket]
+            sum
         };
+        let agrees = |relay: usize| sum(relay, &|_| true) == accounts[relay].total();
         let do_others_agree =
             model.has(Mistake::AskOneAccount) || (0..self.relays.len()).all(agrees);
-        if !agrees(own) || !do_others_agree {
+        let is_diverted = account.is_settled || sum(own, &is_known) == account.diverted;
+        if !agrees(own) || !is_diverted || !do_others_agree {
             return Ok(());
         }
         let is_open = has_diverted && rows.iter().any(|row| letters.is_open(row.event));
-        if has_diverted && !is_open {
-            let account = &mut self.relays[own].sums.0[bucket];
-            if account.diverted != diverted && !model.has(Mistake::SettleAll) {
+        let diverted = (0..self.relays.len()).filter(|relay| accounts[*relay].has_diverted());
+        let diverted: Vec<usize> = diverted.collect();
+        let is_of_other = |relay: &&usize| **relay != own && !model.has(Mistake::AskOneAccount);
+        let mut others = diverted.iter().filter(is_of_other);
+        if is_open {
+            if others.next().is_some() {
+                return Ok(());
+            }
+        } else {
+            let is_unsettled = |relay: &usize| !accounts[*relay].is_settled;
+            let marks = others.any(is_unsettled) && !model.has(Mistake::MergeUnsettled);
+            let changed = if marks { &[own][..] } else { &diverted };
+            let is_same = |relay: &usize| {
+                self.relays[*relay].sums.0[bucket].diverted == accounts[*relay].diverted
+            };
+            if !changed.iter().all(is_same) && !model.has(Mistake::SettleAll) {
                 // Rows that the snapshot does not see became dead letters, or another process has settled them.
                 return Ok(());
             }
-            let diverted = account.diverted;
-            account.sent += diverted;
-            account.diverted -= diverted;
+            for relay in changed {
+                let account = &mut self.relays[*relay].sums.0[bucket];
+                if marks {
+                    account.is_settled = has_diverted;
+                } else {
+                    account.sent = account.total();
+                    account.diverted = Numbers::default();
+                    account.is_settled = false;
+                }
+            }
+            if marks {
+                return Ok(());
+            }
         }
         for version in rows {
             let is_kept = is_open && is_known(version.event);
@@ -267,7 +304,13 @@ impl System {
     /// Takes a deleted row out of the accounts.
     fn take_out(&mut self, gone: Event, seen: &Snapshot, model: &Model) -> Result<(), String> {
         for relay in (0..self.relays.len()).filter(|relay| seen.carries(*relay, gone)) {
-            if !self.is_evident(relay, gone) {
+            // The event of a dead letter that another relay writes once more was sent before, or may go.
+            let is_evident = if relay == usize::from(seen.own) {
+                self.is_evident(relay, gone)
+            } else {
+                self.was_evident(relay, gone)
+            };
+            if !is_evident {
                 return Err(format!("E1: {gone:?} is deleted, and was never sent"));
             }
             self.relays[relay].sums.0[gone.bucket()].sent -= model.numbers(gone);

@@ -25,6 +25,10 @@ pub(crate) enum Mistake {
     DeleteByKey,
     /// Counts all rows of dead letters as sent once those that the snapshot sees are resolved.
     SettleAll,
+    /// Counts the rows of all relays' dead letters as sent once the own ones are resolved.
+    MergeUnsettled,
+    /// Keeps a bucket settled when one more of its rows becomes a dead letter.
+    StaySettled,
     /// Starts on a slot that is beyond the note.
     IgnoreNote,
     /// Asks only the account of the relay that prunes.

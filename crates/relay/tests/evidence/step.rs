@@ -389,8 +389,14 @@ impl Relay {
         if model.has(Mistake::ForgetBucket) && *first != BucketNumbers::default() {
             *second = BucketNumbers::default();
         }
+        let settled = self.sums.0.map(|bucket| bucket.is_settled);
         self.through = batch.to;
         self.sums += sums;
+        if model.has(Mistake::StaySettled) {
+            for (bucket, is_settled) in self.sums.0.iter_mut().zip(settled) {
+                bucket.is_settled = is_settled;
+            }
+        }
         self.added += sums.total();
     }
 }

@@ -18,16 +18,24 @@ struct Slot {
     table: &'static [i64],
     /// In the table, and among these dead letters.
     dead: &'static [i64],
+    /// Its relay has settled its dead letters.
+    settled: bool,
 }
 
 /// The decision that a case expects.
 #[derive(Debug, PartialEq, Eq)]
 enum Expected {
     Sent,
-    /// All count as sent, and dead letters are resolved.
-    Settled,
-    /// So many rows have an open dead letter.
+    /// All count as sent, and dead letters of so many slots are resolved.
+    Settled(usize),
+    /// So many rows have an open dead letter. The others may go.
     Open(u64),
+    /// So many rows have an open dead letter, and the others stay, too.
+    OpenAndAllStay(u64),
+    /// So many rows are dead letters that other slots have not settled.
+    Unsettled(i64),
+    /// As [`Unsettled`], and the own dead letters are marked as settled.
+    MarkAndUnsettled(i64),
     /// So many rows are in the table, and accounted.
     Stays(i64, i64),
     /// Nothing but so many dead letters is missing.
@@ -36,7 +44,9 @@ enum Expected {
     LostAnd(i64, i64, i64),
 }
 
-use Expected::{Lost, LostAnd, Open, Sent, Settled, Stays};
+use Expected::{
+    Lost, LostAnd, MarkAndUnsettled, Open, OpenAndAllStay, Sent, Settled, Stays, Unsettled,
+};
 
 fn sum(rows: &[i64]) -> RowSum {
     let mut sum = RowSum::default();
@@ -59,6 +69,7 @@ fn bucket(number: i64, slots: &[Slot], open: u64) -> BucketRows {
             sent: sum(slot.sent),
             diverted: sum(slot.diverted),
         },
+        is_settled: slot.settled,
     });
     BucketRows {
         number,
@@ -74,6 +85,7 @@ const fn slot(sent: &'static [i64], table: &'static [i64]) -> Slot {
         diverted: &[],
         table,
         dead: &[],
+        settled: false,
     }
 }
 
@@ -84,7 +96,15 @@ const fn dead(diverted: &'static [i64], table: &'static [i64], dead: &'static [i
         diverted,
         table,
         dead,
+        settled: false,
     }
+}
+
+/// Returns a slot that has settled the dead letters of these rows, besides row 1, which was sent.
+const fn settled(diverted: &'static [i64], table: &'static [i64], known: &'static [i64]) -> Slot {
+    let settled = true;
+    let slot = dead(diverted, table, known);
+    Slot { settled, ..slot }
 }
 
 const MORE: Slot = slot(&[1], &[1, 2, 3]);
@@ -189,7 +209,7 @@ const CASES: &[(&str, &[Slot], u64, Expected)] = &[
         "9: another relay has a dead letter, which it has not settled",
         &[slot(&[1, 2], &[1, 2]), dead(&[2], &[1, 2], &[])],
         0,
-        Stays(2, 2),
+        Unsettled(1),
     ),
     (
         "10: the store of dead letters was renamed or removed",
@@ -299,7 +319,7 @@ const CASES: &[(&str, &[Slot], u64, Expected)] = &[
         "all dead letters are resolved",
         &[dead(&[2, 3], &[1], &[2, 3])],
         0,
-        Settled,
+        Settled(1),
     ),
     (
         "a dead letter was written, and its row sent by a later attempt",
@@ -307,9 +327,94 @@ const CASES: &[(&str, &[Slot], u64, Expected)] = &[
         2,
         Stays(2, 2),
     ),
+    // Two relays, whose destinations both refuse rows.
+    (
+        "the own dead letters are resolved, and another relay has not settled its own",
+        &[dead(&[2], &[1], &[2]), dead(&[2], &[1, 2], &[])],
+        0,
+        MarkAndUnsettled(1),
+    ),
+    (
+        "the same, of other rows",
+        &[
+            Slot {
+                sent: &[1, 3],
+                ..dead(&[2], &[1, 3], &[2])
+            },
+            dead(&[2, 3], &[1, 2, 3], &[]),
+        ],
+        0,
+        MarkAndUnsettled(2),
+    ),
+    (
+        "the own dead letters are settled, and those of another relay are not",
+        &[settled(&[2], &[1], &[2]), dead(&[2], &[1, 2], &[])],
+        0,
+        Unsettled(1),
+    ),
+    (
+        "the dead letters of both relays are open",
+        &[dead(&[2], &[1], &[2]), dead(&[2], &[1, 2], &[])],
+        1,
+        OpenAndAllStay(1),
+    ),
+    (
+        "the own dead letters are open, and another relay has settled its own",
+        &[dead(&[2], &[1], &[2]), settled(&[2], &[1, 2], &[])],
+        1,
+        OpenAndAllStay(1),
+    ),
+    (
+        "the own dead letters are resolved, and another relay has settled its own",
+        &[dead(&[2], &[1], &[2]), settled(&[2], &[1, 2], &[])],
+        0,
+        Settled(2),
+    ),
+    (
+        "both relays have settled their dead letters",
+        &[settled(&[2], &[1], &[2]), settled(&[2], &[1, 2], &[])],
+        0,
+        Settled(2),
+    ),
+    (
+        "both have settled, and the store does not have the own dead letters any more",
+        &[settled(&[2], &[1, 2], &[]), settled(&[2], &[1, 2], &[])],
+        0,
+        Settled(2),
+    ),
+    (
+        "both have settled, and a dead letter was written once more",
+        &[settled(&[2], &[1], &[2]), settled(&[2], &[1, 2], &[])],
+        1,
+        OpenAndAllStay(1),
+    ),
+    (
+        "both have settled, and the own slot passed over a row",
+        &[settled(&[2], &[1, 3], &[2]), settled(&[2], &[1, 2], &[])],
+        0,
+        Stays(3, 2),
+    ),
+    (
+        "both have settled, and another relay has not sent a row",
+        &[
+            settled(&[2], &[1], &[2]),
+            Slot {
+                sent: &[],
+                ..settled(&[2], &[1, 2], &[])
+            },
+        ],
+        0,
+        Stays(2, 2),
+    ),
+    (
+        "another relay has settled, and the store was renamed",
+        &[dead(&[2], &[1, 2], &[]), settled(&[2], &[1, 2], &[])],
+        0,
+        Lost(1),
+    ),
 ];
 
-/// Returns the decision, and checks the buckets of its proof.
+/// Returns the decision, and checks its buckets.
 fn decided(verdict: &Verdict<Difference>) -> Expected {
     let buckets = Some((NUMBER, NUMBER));
     match verdict {
@@ -317,9 +422,15 @@ fn decided(verdict: &Verdict<Difference>) -> Expected {
             assert_eq!(proof.buckets(), buckets);
             sent(proof)
         }
+        Verdict::OpenDeadLetters { rows, others: None } => OpenAndAllStay(*rows),
         Verdict::OpenDeadLetters { rows, others } => {
-            assert_eq!((others.buckets(), others.settles()), (buckets, &[][..]));
+            let others = others.as_ref().map(|one| (one.buckets(), one.resolved()));
+            assert_eq!(others, Some((buckets, &[][..])));
             Open(*rows)
+        }
+        Verdict::Unsettled { resolved, reason } => {
+            assert_eq!(reason.bucket, NUMBER);
+            unsettled(resolved, reason)
         }
         Verdict::Stays(difference) => {
             assert_eq!(difference.bucket, NUMBER);
@@ -329,10 +440,22 @@ fn decided(verdict: &Verdict<Difference>) -> Expected {
 }
 
 fn sent(proof: &Proof) -> Expected {
-    if proof.settles().is_empty() {
-        Sent
-    } else {
-        Settled
+    match proof.resolved() {
+        [] => Sent,
+        resolved => Settled(resolved.len()),
+    }
+}
+
+/// Only own rows are marked.
+fn unsettled(resolved: &[ResolvedRows], difference: &Difference) -> Expected {
+    assert_eq!(
+        (difference.lost_dead_letters, difference.rows_differ),
+        (0, false)
+    );
+    match resolved {
+        [] => Unsettled(difference.unsettled),
+        [rows] if rows.slot == 0 && rows.bucket == NUMBER => MarkAndUnsettled(difference.unsettled),
+        _ => panic!("{resolved:?}"),
     }
 }
 
@@ -372,15 +495,23 @@ fn a_partition_is_dropped_only_if_all_its_rows_count_as_sent() {
                 assert_eq!(proof.buckets(), Some((NUMBER - 1, NUMBER)), "{name}");
                 sent(&proof)
             }
-            Verdict::OpenDeadLetters { rows, others } => {
-                assert!(others.settles().is_empty(), "{name}");
-                Open(rows)
+            // None of its rows goes before all do.
+            Verdict::OpenDeadLetters { rows, others: None } => match expected {
+                Open(_) => Open(rows),
+                _ => OpenAndAllStay(rows),
+            },
+            Verdict::Unsettled {
+                resolved,
+                reason: Reason::Differs(differ),
+            } => {
+                assert_eq!(differ.len(), 1, "{name}");
+                unsettled(&resolved, &differ[0])
             }
             Verdict::Stays(Reason::Differs(differ)) => {
                 assert_eq!(differ.len(), 1, "{name}");
                 stays(&differ[0])
             }
-            other @ Verdict::Stays(_) => panic!("{name}: {other:?}"),
+            other => panic!("{name}: {other:?}"),
         };
         assert_eq!(decision, *expected, "{name}");
     }
@@ -402,7 +533,12 @@ fn a_proof_has_the_dead_letters_that_were_compared() {
     let Verdict::Sent(proof) = rows.verdict() else {
         panic!("{:?}", rows.verdict());
     };
-    assert_eq!(proof.settles(), [(NUMBER, sum(&[2, 3]))]);
+    let settled = ResolvedRows {
+        slot: 0,
+        bucket: NUMBER,
+        sum: sum(&[2, 3]),
+    };
+    assert_eq!(proof.resolved(), [settled]);
 }
 
 /// The bounds of partitions may lie within ten minutes.
@@ -433,8 +569,8 @@ fn a_partition_stays_for_other_reasons_too() {
             bucket: *bucket,
             present: 3,
             accounted: 1,
-            lost_dead_letters: 0,
             rows_differ: true,
+            ..Difference::default()
         });
         Some(Reason::Differs(differ.collect()))
     };
@@ -469,7 +605,7 @@ fn a_partition_stays_for_other_reasons_too() {
         let stays = match rows.verdict() {
             Verdict::Sent(_) => None,
             Verdict::Stays(reason) => Some(reason),
-            Verdict::OpenDeadLetters { .. } => panic!("{name}"),
+            Verdict::OpenDeadLetters { .. } | Verdict::Unsettled { .. } => panic!("{name}"),
         };
         assert_eq!(stays, reason, "{name}");
     }
@@ -483,8 +619,8 @@ fn counts_alone_delete_nothing() {
             bucket: NUMBER,
             present,
             accounted,
-            lost_dead_letters: 0,
             rows_differ: true,
+            ..Difference::default()
         }))
     };
     for (name, slots, estimate) in [

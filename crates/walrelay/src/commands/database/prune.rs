@@ -234,6 +234,10 @@ pub(crate) const MISSING_DEAD_LETTERS: &str = "these rows may be the only copies
      and redrive or drop the dead letters there. If they are gone, send the rows (walrelay resend), or decide that they \
      may go; then walrelay prune --accept counts the rows of these times as sent";
 
+/// Returns the remedy for dead letters that another relay has not settled.
+const UNSETTLED_DEAD_LETTERS: &str = "redrive or drop these dead letters with the configuration of their relay; \
+     it settles them when it prunes: [prune] keep, or walrelay prune";
+
 /// Returns what to do about a missing account.
 pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     match why {
@@ -288,9 +292,11 @@ fn failed(error: PruneError) -> Failure {
                      decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the \
                      rows of these times as sent, also those of missing dead letters",
                 )
-            } else {
+            } else if found.iter().any(Unaccounted::lacks_dead_letters) {
                 Failure::new("prune-dead-letters-missing", Exit::Data, what)
                     .remedy(MISSING_DEAD_LETTERS)
+            } else {
+                Failure::new("prune-dead-letters", Exit::Data, what).remedy(UNSETTLED_DEAD_LETTERS)
             }
         }
         PruneError::NoAccount(why) => no_account(why),
