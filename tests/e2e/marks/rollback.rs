@@ -1,20 +1,63 @@
 //! `cutover rollback` of a relay that marks rows: it drops the slot only if nothing is lost with it, and
 //! marks what the relay could not mark.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use walrelay_testkit::eventually;
+use walrelay_testkit::{Db, eventually};
 
 use super::only_out_is_unmarked;
 use crate::old_rows::{UNMARKED, config, count, insert, rig};
-use crate::rig::{PATIENCE, assert_has, create_slot, done, output_with, refused};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, output_with, refused,
+};
+
+/// Lines that let the relay send events without a table.
+const MESSAGES: &str = "\n[source.messages]\nprefix = \"outbox\"\n";
+
+/// Emits an event, inserts a row and deletes it in one transaction, and inserts a row that stays. Returns the
+/// ids of these events.
+fn write(db: &Db) -> [String; 3] {
+    let ids = [(); 3].map(|()| db.value::<String>("SELECT gen_random_uuid()::text"));
+    let [emitted, deleted, kept] = &ids;
+    db.batch(&format!(
+        "SELECT outbox.emit('order', 'emitted', '{{}}', id => '{emitted}')"
+    ));
+    let insert = |id: &str| {
+        format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES ('{id}', 'order', '{id}', 'T', '{{}}')"
+        )
+    };
+    db.batch(&format!(
+        "BEGIN; {}; DELETE FROM outbox WHERE id = '{deleted}'; COMMIT; {}",
+        insert(deleted),
+        insert(kept)
+    ));
+    ids
+}
+
+/// Asserts that each of these events is in Kafka, or is in a row that the polling relay sends.
+#[track_caller]
+fn assert_none_is_lost(rig: &Rig, written: &BTreeSet<String>) {
+    let unmarked = rig
+        .db()
+        .column::<String>(&format!("SELECT id::text FROM {UNMARKED}"), &[]);
+    let unmarked: BTreeSet<String> = unmarked.into_iter().collect();
+    let records = rig.records(written.len() - unmarked.len());
+    let arrived: BTreeSet<String> = records.into_iter().filter_map(|record| record.id).collect();
+    let lost = written
+        .iter()
+        .filter(|id| !arrived.contains(*id) && !unmarked.contains(*id));
+    assert_eq!(lost.count(), 0, "of {} events", written.len());
+}
 
 /// A rollback drops the slot: events that are not sent and have no row would be lost.
 #[test]
 fn a_rollback_keeps_a_slot_with_events_that_have_no_row() {
     let rig = rig(18);
     let db = rig.db();
-    let config = config(&rig, "\n[source.messages]\nprefix = \"outbox\"\n");
+    let config = config(&rig, MESSAGES);
     done(&output_with("init", &config, &[]));
     done(&output_with("cutover switch", &config, &["--yes"]));
     insert(&db, 4, "kept");
@@ -42,6 +85,102 @@ fn a_rollback_keeps_a_slot_with_events_that_have_no_row() {
     let relay = rig.streaming(&config);
     relay.ends_well();
     assert_eq!(count(&db, UNMARKED), 6);
+}
+
+/// Events without a row are written all the time, so each rollback refuses, and the relay goes on. Once the
+/// writers have ended, nothing is left behind.
+#[test]
+fn a_rollback_beside_writers_leaves_no_event_behind() {
+    let rig = rig(15);
+    let config = config(&rig, MESSAGES);
+    done(&output_with("init", &config, &[]));
+    done(&output_with("cutover switch", &config, &["--yes"]));
+    let (stop, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let further = |number: usize| {
+        let next = rounds.load(Ordering::SeqCst) + number;
+        eventually(PATIENCE, || rounds.load(Ordering::SeqCst) >= next);
+    };
+    let written = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let db = rig.db();
+            let mut written = BTreeSet::new();
+            while !stop.load(Ordering::SeqCst) {
+                written.extend(write(&db));
+                rounds.fetch_add(1, Ordering::SeqCst);
+            }
+            written
+        });
+        for signal in ["TERM", "KILL", "TERM"] {
+            let mut relay = rig.streaming(&config);
+            further(20);
+            let stop_relay = format!("--stop-relay=kill -{signal} {}", relay.pid());
+            let back = output_with("cutover rollback", &config, &["--yes", &stop_relay]);
+            let slot = "the slot is there";
+            refused(&back, 75, &["[cutover-unsent-events]", slot]);
+            relay.ended();
+            assert!(rig.slot().read().is_some());
+        }
+        stop.store(true, Ordering::SeqCst);
+        writer.join().expect("it writes")
+    });
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    done(&output_with("cutover rollback", &config, &["--yes"]));
+    assert!(rig.slot().read().is_none());
+    assert_eq!(count(&rig.db(), UNMARKED), 0);
+    assert_none_is_lost(&rig, &written);
+}
+
+/// Events are written after the rollback has looked for them, and before it ends: its bookmark has them, also if
+/// none was wanted.
+#[test]
+fn a_rollback_says_which_bookmark_has_events_that_were_written_meanwhile() {
+    for more in [&["--yes"][..], &["--yes", "--no-bookmark"]] {
+        events_are_written_while_a_slot_is_dropped(more);
+    }
+}
+
+fn events_are_written_while_a_slot_is_dropped(more: &[&str]) {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config(&rig, MESSAGES);
+    done(&output_with("init", &config, &[]));
+    done(&output_with("cutover switch", &config, &["--yes"]));
+    let relay = rig.streaming(&config);
+    let mut written = BTreeSet::from(write(&db));
+    rig.caught_up();
+    relay.ends_well();
+    // The rollback forgets the position once the slot is dropped.
+    let holder = rig.db();
+    holder.batch("BEGIN; ALTER SEQUENCE walrelay_state.\"position:walrelay\" CACHE 1");
+    let back = thread::scope(|scope| {
+        let rollback = scope.spawn(|| output_with("cutover rollback", &config, more));
+        eventually(PATIENCE, || rig.slot().read().is_none());
+        written.extend(write(&db));
+        holder.batch("COMMIT");
+        rollback.join().expect("it ends")
+    });
+    let replay = "walrelay replay --from rolled_back";
+    let words = [
+        "[cutover-unsent-events]",
+        "dropped slot walrelay",
+        "2 events",
+        replay,
+    ];
+    let said = refused(&back, 75, &words);
+    assert_lacks(&said, &["the slot is there"]);
+    done(&output_with(
+        "replay --from rolled_back --yes",
+        &config,
+        &[],
+    ));
+    assert_eq!(
+        count(&db, UNMARKED),
+        1,
+        "the polling relay sends this row, too"
+    );
+    assert_none_is_lost(&rig, &written);
 }
 
 /// A rollback marks the stored rows, waits for their locks, and keeps a copy of the slot.

@@ -80,7 +80,8 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     stop("walrelay run", args.stop_relay.as_deref(), args.ask.yes)?;
     // Read anew: the relay may have made the topic meanwhile.
     let open = dead_letters(config, || None)?;
-    let done = block_on(Box::pin(mark_and_drop(args, server, &marking, &open)))??;
+    let dropped = block_on(Box::pin(mark_and_drop(args, server, &marking, &open)))??;
+    let done = &dropped.done;
     if let Some(path) = state_file
         && let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
@@ -90,6 +91,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
             .caused_by(error)
             .remedy("remove it before the next switch. The polling relay can be started now"));
     }
+    dropped.left?;
     let text = format!(
         "{done}.\n{}Start the polling relay now. walrelay has no slot any more: do not start walrelay run before the next \
          walrelay cutover switch.\n",
@@ -97,7 +99,14 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
             "Postgres keeps the log from there on for bookmark {name}, so drop it soon: walrelay bookmark drop {name}\n"
         )),
     );
-    print_as(args.output, &text, &done)
+    print_as(args.output, &text, done)
+}
+
+/// A slot that was dropped.
+struct Dropped {
+    done: Done,
+    /// An error if the kept bookmark holds events that no polling relay would send.
+    left: Result<(), Failure>,
 }
 
 /// Reads the open dead letters. If they need not be known, an error is only reported.
@@ -119,13 +128,14 @@ async fn read_dead_letters(
 }
 
 /// Takes the slot when it has no reader, so that no relay can, marks the sent rows that are not marked
-/// yet, keeps a copy of the slot, and drops it.
+/// yet, keeps a copy of the slot, and drops it. Without a bookmark the copy is dropped at the end, unless it holds
+/// events that no polling relay would send.
 async fn mark_and_drop(
     args: &RollbackCutoverArgs,
     server: &Server,
     marking: &Marking,
     dead_letters: &DeadLetters,
-) -> Result<Done, Failure> {
+) -> Result<Dropped, Failure> {
     let source = &server.config.source;
     let mut session = marking.connect_stopped(&server.info).await?;
     let mut original = Original {
@@ -155,45 +165,35 @@ async fn mark_and_drop(
         }
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
         checked.map_err(log_failure)?;
-        let bookmark = if args.no_bookmark {
-            None
-        } else {
-            Some(keep_bookmark(&mut session, server.slot(), KeptBy::Rollback).await?)
-        };
         // What was emitted while the log was read.
         let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
-        if let Err(error) = checked {
-            if let Some(kept) = &bookmark {
-                session.query(&script::drop_slot(&kept.slot)).await?;
-            }
-            return Err(log_failure(error));
-        }
-        Ok((rows, left, bookmark))
+        checked.map_err(log_failure)?;
+        let kept = keep_bookmark(&mut session, server.slot(), KeptBy::Rollback).await?;
+        Ok::<_, Failure>((rows, left, kept))
     };
     let result = held.during(work).await?;
     held.release().await;
-    let (marked_rows, unmarked_rows, bookmark) = result?;
+    let (marked_rows, unmarked_rows, KeptBookmark { name, slot }) = result?;
     let mut done = Done {
         marked_rows,
         unmarked_rows,
         dead_letter_topic: server.config.poison.topic.clone(),
         seconds: begun.elapsed().as_secs_f64(),
         dropped_slot: None,
-        bookmark: bookmark.as_ref().map(|kept| kept.name.clone()),
+        bookmark: Some(name.clone()),
     };
     drop_slot(args, &mut session, server, &done).await?;
     done.dropped_slot = Some(server.slot().to_owned());
-    if let Some(KeptBookmark { name, slot }) = bookmark {
-        // What was emitted before the slot was dropped.
-        original.slot = slot;
-        let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
-        checked.map_err(|error| log_failure(error).remedy(format!(
-            "the slot is dropped, and the polling relay would never send these events: end the writers that use \
-             outbox.emit or delete their rows, and send the events with walrelay replay --from {name}"
-        )))?;
+    // What was emitted before the slot was dropped.
+    original.slot.clone_from(&slot);
+    let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
+    let left = checked.map_err(|error| left_failure(error, &done, &name));
+    if args.no_bookmark && left.is_ok() {
+        session.query(&script::drop_slot(&slot)).await?;
+        done.bookmark = None;
     }
     session.close().await;
-    Ok(done)
+    Ok(Dropped { done, left })
 }
 
 /// The result of a rollback.
@@ -356,7 +356,7 @@ fn log_failure(error: RollbackError) -> Failure {
         )
         .remedy("give it a primary key, or mark by hand the rows whose events were sent"),
         RollbackError::WithoutRow(events) => {
-            let what = "the polling relay would never send what has no row; nothing was marked, and the slot is there";
+            let what = "the polling relay would never send what has no row; the slot is there";
             Failure::new("cutover-unsent-events", Exit::Temporary, what)
                 .caused_by(events)
                 .remedy(
@@ -365,4 +365,23 @@ fn log_failure(error: RollbackError) -> Failure {
                 )
         }
     }
+}
+
+/// Makes the failure of a rollback whose slot is dropped, and whose bookmark may hold events without a row.
+fn left_failure(error: RollbackError, done: &Done, bookmark: &str) -> Failure {
+    let found = match &error {
+        RollbackError::WithoutRow(_) => "the polling relay would never send what has no row",
+        _ => "whether the log holds events that have no row is not known",
+    };
+    let Failure {
+        id, exit, source, ..
+    } = log_failure(error);
+    let failure = Failure {
+        source,
+        ..Failure::new(id, exit, format!("{done}, but {found}"))
+    };
+    failure.remedy(format!(
+        "end the writers that use outbox.emit or delete their rows, and send the events: walrelay replay --from \
+         {bookmark}. Then start the polling relay"
+    ))
 }
