@@ -1,5 +1,6 @@
 //! `walrelay prune` and `[prune]`: confirmed rows are deleted, no others.
 
+mod marked;
 mod million;
 mod partitions;
 

@@ -280,6 +280,8 @@ impl Plan<'_> {
             ("client_encoding", "UTF8"),
             // A role's setting may suppress warnings; `ReplicationStream` needs one.
             ("client_min_messages", "warning"),
+            // Statements lock rows that others change, and go on with the newest version.
+            ("default_transaction_isolation", "read committed"),
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),

@@ -61,6 +61,7 @@ async fn the_startup_packet_contains_the_parameters() {
             ("application_name", "me"),
             ("client_encoding", "UTF8"),
             ("client_min_messages", "warning"),
+            ("default_transaction_isolation", "read committed"),
             ("DateStyle", "ISO"),
             ("IntervalStyle", "postgres"),
             ("extra_float_digits", "3"),
