@@ -63,7 +63,8 @@ CREATE TABLE IF NOT EXISTS walrelay_state.accounts (
     slot        name PRIMARY KEY,
     system      text NOT NULL,   -- the system identifier of the log
     publication name NOT NULL,
-    through     pg_lsn NOT NULL  -- what is counted
+    through     pg_lsn NOT NULL, -- what is counted
+    opening     uuid NOT NULL DEFAULT gen_random_uuid() -- the stream that counts: each one has another
 ) WITH (fillfactor = 50);
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 GRANT SELECT ON walrelay_state.account, walrelay_state.accounts TO PUBLIC;

@@ -505,12 +505,11 @@ fn a_statement_that_a_killed_relay_has_left_adds_nothing() {
     let db = rig.db();
     let config = rig.config_and(MAY);
     send_first_rows(&rig, &config);
-    let through = || -> String { db.value("SELECT through::text FROM walrelay_state.accounts") };
-    let of_killed = through();
+    let of_killed: String = db.value("SELECT opening::text FROM walrelay_state.accounts");
     let relay = rig.streaming(&config);
     let executed = format!(
         "WITH late AS (UPDATE walrelay_state.accounts SET through = pg_current_wal_lsn() \
-         WHERE through = '{of_killed}' RETURNING slot) SELECT count(*) FROM late"
+         WHERE opening = '{of_killed}' RETURNING slot) SELECT count(*) FROM late"
     );
     assert_eq!(db.value::<i64>(&executed), 0);
     insert(&db, 10, "sent");

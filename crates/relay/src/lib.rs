@@ -52,7 +52,6 @@ mod table;
 pub use crate::core::{Core, CoreError, Outgoing, Placement, RecordSpace, Step};
 pub use account::{
     AccountColumns, BUCKET_SECONDS, Bucket, BucketSum, Counted, RowSum, SentAccount,
-    counts_the_same, respelled,
 };
 pub use event::SentEvent;
 pub use interface::observer::{

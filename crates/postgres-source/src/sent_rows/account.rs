@@ -3,13 +3,10 @@
 //!
 //! `walrelay_state.accounts` has the position `through` which each slot has counted: sums are added
 //! only if they continue it, so each row counts once, however often the server sends it. Each opening of a
-//! stream [spells](walrelay_relay::respelled) the position in another way, so a statement that a killed relay
-//! has left adds nothing later.
+//! stream has another token (`opening`), so a statement that a killed relay has left adds nothing later.
 
 use walrelay_lsn::Lsn;
-use walrelay_relay::{
-    AccountColumns, BucketSum, Counted, RowSum, TableName, counts_the_same, respelled,
-};
+use walrelay_relay::{AccountColumns, BucketSum, Counted, RowSum, TableName};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::hashed::HashedRows;
@@ -39,7 +36,8 @@ pub fn create_sql(role: Option<&str>) -> String {
          PRIMARY KEY (slot, relation, columns, bucket)\n) WITH (fillfactor = 50);\n\
          CREATE TABLE IF NOT EXISTS {accounts} (\n    slot        name PRIMARY KEY,\n    \
          system      text NOT NULL,   -- the system identifier of the log\n    \
-         publication name NOT NULL,\n    through     pg_lsn NOT NULL  -- what is counted\n) WITH (fillfactor = 50);\n\
+         publication name NOT NULL,\n    through     pg_lsn NOT NULL, -- what is counted\n    \
+         opening     uuid NOT NULL DEFAULT gen_random_uuid() -- the stream that counts: each one has another\n) WITH (fillfactor = 50);\n\
          GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\nGRANT SELECT ON {account}, {accounts} TO PUBLIC;"
     );
     let grant = role.map(|role| {
@@ -75,66 +73,72 @@ pub(crate) async fn ensure(session: &mut Session, create: bool) -> Result<bool, 
     }
 }
 
-/// Begins or continues the account of a slot, and returns the position that it has counted, with another
-/// spelling. What was counted of another server's log says nothing of this one.
+/// The account of a slot, opened for a stream.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenedAccount {
+    /// The position that it has counted.
+    pub(crate) through: Lsn,
+    /// The token of this opening: only the last one adds sums.
+    pub(crate) opening: String,
+}
+
+/// Begins or continues the account of a slot. What was counted of another server's log says nothing of this
+/// one.
 pub(crate) async fn open(
     session: &mut Session,
     slot: &str,
     system: &str,
     publication: &str,
-) -> Result<Lsn, Error> {
+) -> Result<OpenedAccount, Error> {
     let sql = format!(
         "INSERT INTO walrelay_state.accounts AS known VALUES ({}, {}, {}, '0/0') ON CONFLICT (slot) DO UPDATE \
          SET through = CASE known.system WHEN excluded.system THEN known.through ELSE '0/0' END, \
-         system = excluded.system, publication = excluded.publication RETURNING through",
+         system = excluded.system, publication = excluded.publication, opening = DEFAULT RETURNING through, opening",
         quote_literal(slot),
         quote_literal(system),
         quote_literal(publication),
     );
-    loop {
-        let rows = session.query(&sql).await?;
-        let through = rows.first().and_then(|row| parsed(&row, "through"));
-        let through = through.unwrap_or(Lsn::ZERO);
-        let spelled = respelled(through);
-        let respell = format!(
-            "UPDATE walrelay_state.accounts SET through = '{spelled}' WHERE slot = {} AND through = '{through}' \
-             RETURNING slot",
-            quote_literal(slot)
-        );
-        // Otherwise a statement that an earlier process has left was executed in between.
-        if !session.query(&respell).await?.is_empty() {
-            return Ok(spelled);
-        }
-    }
+    let rows = session.query(&sql).await?;
+    let row = rows.first();
+    let through = row.and_then(|row| parsed(&row, "through"));
+    Ok(OpenedAccount {
+        through: through.unwrap_or(Lsn::ZERO),
+        opening: row.map_or_else(String::new, |row| text(&row, "opening")),
+    })
 }
 
-/// Adds sums to the account of a slot, if they continue what is counted. `dead_letters`: the store to which
-/// this relay writes them. Returns whether they are in the account now: an attempt whose answer was lost may
-/// have added them.
+/// Adds sums to the account of a slot, if they continue what is counted, and no other stream was opened since
+/// `opening`. `dead_letters`: the store to which this relay writes them. Returns whether they are in the account
+/// now: an attempt whose answer was lost may have added them.
 pub(crate) async fn add(
     session: &mut Session,
     slot: &str,
+    opening: &str,
     dead_letters: Option<&str>,
     counted: &Counted,
 ) -> Result<bool, Error> {
-    let added = session.query(&add_sql(slot, dead_letters, counted)).await?;
-    if !added.is_empty() {
+    let opened = format!(
+        "slot = {} AND opening = {}",
+        quote_literal(slot),
+        quote_literal(opening)
+    );
+    let added = add_sql(&opened, dead_letters, counted);
+    if !session.query(&added).await?.is_empty() {
         return Ok(true);
     }
-    let slot = quote_literal(slot);
-    let sql = format!("SELECT through FROM walrelay_state.accounts WHERE slot = {slot}");
+    let sql = format!("SELECT through FROM walrelay_state.accounts WHERE {opened}");
     let rows = session.query(&sql).await?;
-    let through = rows.first().and_then(|row| parsed(&row, "through"));
-    Ok(through.is_some_and(|through| counts_the_same(through, counted.to)))
+    let through: Option<Lsn> = rows.first().and_then(|row| parsed(&row, "through"));
+    Ok(through == Some(counted.to))
 }
 
-/// Writes SQL that adds sums to the account of a slot, and selects a row if they continue what is counted.
+/// Writes SQL that adds sums to an account, and selects a row if they continue what is counted. `opened`: the
+/// condition for the account.
 ///
 /// A bucket keeps the name of each store, because the configuration may name another one later.
-fn add_sql(slot: &str, dead_letters: Option<&str>, counted: &Counted) -> String {
-    let slot = quote_literal(slot);
+fn add_sql(opened: &str, dead_letters: Option<&str>, counted: &Counted) -> String {
     format!(
-        "WITH continued AS (UPDATE walrelay_state.accounts SET through = '{to}' WHERE slot = {slot} \
+        "WITH continued AS (UPDATE walrelay_state.accounts SET through = '{to}' WHERE {opened} \
          AND through = '{from}' RETURNING slot), added AS ({insert} FROM continued, ({values}) AS sums ON CONFLICT \
          (slot, relation, columns, bucket) DO UPDATE SET rows = known.rows + excluded.rows, \
          high = known.high + excluded.high, low = known.low + excluded.low, \

@@ -85,7 +85,12 @@ enum Step {
     /// the position at which this process found the slot, if the opening could not.
     Begin { unproved: Option<Lsn>, at: Lsn },
     /// Notes a position that is to be confirmed, and adds the sums of rows up to there to the account.
-    Raise(Lsn, Option<Counted>),
+    Raise {
+        position: Lsn,
+        counted: Option<Counted>,
+        /// The opening of the account whose sums these are.
+        opening: String,
+    },
 }
 
 /// The result of an attempt.
@@ -104,6 +109,8 @@ pub(super) struct Notes {
     wanted: Wanted,
     /// The sums of acknowledged rows.
     pub(super) account: Option<Arc<SentAccount>>,
+    /// The opening of the account by this stream.
+    pub(super) opening: String,
     server: Option<Server>,
     session: Option<Session>,
     running: OneTask<(Option<Session>, Result<Done, PostgresError>)>,
@@ -136,6 +143,7 @@ impl Notes {
         Self {
             wanted,
             account: None,
+            opening: String::new(),
             server: None,
             session: None,
             running: OneTask::default(),
@@ -283,13 +291,14 @@ impl Notes {
             }
         } else {
             let account = self.account.as_ref();
-            Step::raise(
-                position,
-                self.noted,
-                account.and_then(|account| account.take()),
-            )
+            let counted = account.and_then(|account| account.take());
+            self.counts = counted.is_some();
+            Step::Raise {
+                position: raised(position, self.noted, counted.as_ref()),
+                counted,
+                opening: self.opening.clone(),
+            }
         };
-        self.counts = matches!(step, Step::Raise(_, Some(_)));
         let kept = self.session.take();
         let attempt = attempt(self.wanted.clone(), server, kept, step);
         self.running.start(attempt);
@@ -418,16 +427,14 @@ async fn attempt(
     }
 }
 
-impl Step {
-    /// Returns the step that notes `position`, or the position up to which the sums count. After a failed
-    /// attempt these are the same ones, and later rows are in none yet: they are due once these are written.
-    fn raise(position: Lsn, noted: Lsn, counted: Option<Counted>) -> Self {
-        let upto = counted
-            .as_ref()
-            .map_or(position, |counted| position.min(counted.to));
-        Self::Raise(upto.max(noted), counted)
-    }
+/// Returns the position to be noted: `position`, or the position up to which the sums count. After a failed
+/// attempt these are the same ones, and later rows are in none yet: they are due once these are written.
+fn raised(position: Lsn, noted: Lsn, counted: Option<&Counted>) -> Lsn {
+    let upto = counted.map_or(position, |counted| position.min(counted.to));
+    upto.max(noted)
+}
 
+impl Step {
     async fn carry_out(
         &self,
         session: &mut Session,
@@ -452,10 +459,15 @@ impl Step {
     ) -> Result<Done, Error> {
         let slot = &wanted.slot;
         match self {
-            Self::Raise(position, counted) => {
+            Self::Raise {
+                position,
+                counted,
+                opening,
+            } => {
                 let is_counted = match counted {
                     Some(counted) => {
-                        account::add(session, slot, wanted.dead_letters(), counted).await?
+                        let store = wanted.dead_letters();
+                        account::add(session, slot, opening, store, counted).await?
                     }
                     None => true,
                 };
@@ -511,10 +523,7 @@ mod tests {
                 to: Lsn::new(to),
                 sums: HashMap::new(),
             });
-            let step = Step::raise(Lsn::new(30), Lsn::new(10), counted);
-            let Step::Raise(position, _) = step else {
-                panic!("{step:?}");
-            };
+            let position = raised(Lsn::new(30), Lsn::new(10), counted.as_ref());
             assert_eq!(position, Lsn::new(expected), "{to:?}");
         }
     }

@@ -26,7 +26,7 @@ use crate::catalog::{
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::noted::{self, Access, Noted, Standing};
-use crate::sent_rows::account;
+use crate::sent_rows::account::{self, OpenedAccount};
 use crate::setup::{
     Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
 };
@@ -518,7 +518,7 @@ impl PostgresSource {
     }
 
     /// Begins or continues the account of sent rows. Without it the stream goes on, and its rows stay.
-    async fn open_account(&self, control: &mut Session, system: &str) {
+    async fn open_account(&mut self, control: &mut Session, system: &str) {
         let Some(account) = &self.account else {
             return;
         };
@@ -527,11 +527,14 @@ impl PostgresSource {
             if !account::ensure(control, self.wanted.create).await? {
                 return Ok(None);
             }
-            let through = account::open(control, slot, system, publication).await?;
-            Ok::<_, Error>(Some(through))
+            let opened = account::open(control, slot, system, publication).await?;
+            Ok::<_, Error>(Some(opened))
         };
         let through = match bounded("reading the account of sent rows", opened).await {
-            Ok(Some(through)) => Some(through),
+            Ok(Some(OpenedAccount { through, opening })) => {
+                self.notes.opening = opening;
+                Some(through)
+            }
             not_opened => {
                 warn!(
                     slot,

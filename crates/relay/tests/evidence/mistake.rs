@@ -14,8 +14,8 @@ pub(crate) enum Mistake {
     ForgetBucket,
     /// Repeats a note with the newest position, and with the sums of the first attempt.
     NoteBeyondSums,
-    /// Begins a stream with the position of the account as it is, so that a statement of a killed process may
-    /// change the account later.
+    /// Begins a stream without another token of the account, so that a statement of a killed process may change
+    /// the account later.
     LateStatement,
     /// Compares the account of one snapshot with the rows of another.
     TwoSnapshots,

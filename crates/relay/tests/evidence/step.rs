@@ -3,11 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use walrelay_lsn::Lsn;
-use walrelay_relay::respelled;
-
 use crate::database::{BucketNumbers, Event, Row, Snapshot, Version};
-use crate::machine::{Batch, Carried, Input, START, View, position};
+use crate::machine::{Batch, Carried, Input, START, View};
 use crate::mistake::Mistake;
 use crate::relay::Processes;
 use crate::scenario::Change;
@@ -360,10 +357,9 @@ impl Relay {
             fails: false,
             marking: Marking::Idle,
         });
-        // As each opening does. Without a statement that is under way it changes nothing.
-        if self.late.is_some() && !model.has(Mistake::LateStatement) {
-            let through = respelled(Lsn::new(self.through.into()));
-            self.through = position(through);
+        // Each opening of the account has another token, and the statement names a former one.
+        if !model.has(Mistake::LateStatement) {
+            self.late = None;
         }
         let (slot, through) = (self.slot, self.through);
         let begin = Input::Begin { slot, through };
