@@ -6,7 +6,7 @@
 //! - `system.rs`, `actions.rs`, `step.rs`: log, slots, notes, changes by others, and the steps of a relay;
 //! - `database.rs`: the table, the accounts, and pruning in two steps: a snapshot, then comparison and deletion;
 //! - `check.rs`: the promises;
-//! - `scenario.rs`, `search.rs`: the extent of a search, and the search;
+//! - `scenario.rs`, `tests/support/search.rs`: the extent of a search, and the search;
 //! - `mistake.rs`: planted mistakes that the search must find, to show that it can find them.
 //!
 //! Checked at every step:
@@ -41,12 +41,13 @@
 mod actions;
 mod check;
 mod database;
-#[path = "../model/fingerprint.rs"]
+#[path = "../support/fingerprint.rs"]
 mod fingerprint;
 mod machine;
 mod mistake;
 mod relay;
 mod scenario;
+#[path = "../support/search.rs"]
 mod search;
 mod step;
 mod system;
@@ -106,7 +107,7 @@ fn assert_holds(name: &str, scenario: Scenario) {
         transitions,
         ends,
         depth,
-    } = search(&mut model).unwrap_or_else(|broken| panic!("{name}:\n{broken}"));
+    } = search::<System>(&mut model).unwrap_or_else(|broken| panic!("{name}:\n{broken}"));
     let (processes, steps) = model.processes.size();
     println!(
         "{name}: {states} states, {transitions} transitions, {ends} ends, {depth} steps deep; of \
@@ -284,7 +285,7 @@ fn a_separate_process_does_the_same() {
 fn assert_finds(mistake: impl Into<Option<Mistake>>, scenario: Scenario, promise: &str) {
     let mistake = mistake.into();
     let mut model = Model::new(scenario, mistake);
-    match search(&mut model) {
+    match search::<System>(&mut model) {
         Ok(extent) => panic!("{mistake:?} was not found: {extent:?}"),
         Err(broken) => {
             println!("{mistake:?}:\n{broken}\n");

@@ -6,6 +6,7 @@ use crate::machine::{Batch, START, commit_of, end_of};
 use crate::mistake::Mistake;
 use crate::relay::{Processes, StateId, known};
 use crate::scenario::{Change, Scenario};
+use crate::search::State;
 
 pub(crate) struct Model {
     pub(crate) scenario: Scenario,
@@ -223,6 +224,37 @@ pub(crate) struct System {
     pub(crate) ddl: u8,
     pub(crate) moves: u8,
     pub(crate) snapshots: u8,
+}
+
+impl State for System {
+    type Model = Model;
+    type Action = Action;
+
+    const WITHOUT_END: &str = "E3: without further faults, no way leads to an end";
+
+    fn first(model: &Model) -> Self {
+        Self::new(model)
+    }
+
+    fn actions(&self, model: &Model, actions: &mut Vec<Action>) {
+        self.actions(model, actions);
+    }
+
+    fn step(&self, action: Action, model: &mut Model) -> Result<Self, String> {
+        self.step(action, model)
+    }
+
+    fn is_progress(action: Action) -> bool {
+        action.is_progress()
+    }
+
+    fn check_end(&self, model: &Model) -> Result<(), String> {
+        self.check_end(model)
+    }
+
+    fn describe(&self, action: Action, _model: &mut Model) -> String {
+        format!("{action:?}")
+    }
 }
 
 impl System {

@@ -4,7 +4,7 @@
 //!
 //! - `core.rs`: the real `Core`, and why the search covers all its states;
 //! - `log.rs`, `system.rs`, `step.rs`: the server, the broker, and the pipeline between them;
-//! - `search.rs`: the search;
+//! - `tests/support/search.rs`: the search;
 //! - `mistake.rs`: planted mistakes that the search must find, to show that it can find them.
 //!
 //! Checked in every state:
@@ -32,9 +32,11 @@
 )]
 
 mod core;
+#[path = "../support/fingerprint.rs"]
 mod fingerprint;
 mod log;
 mod mistake;
+#[path = "../support/search.rs"]
 mod search;
 mod step;
 mod system;
@@ -61,7 +63,7 @@ fn model(log: &[TransactionSpec], faults: u8, drains: u8, mistake: Option<Mistak
 fn assert_holds(name: &str, log: &[TransactionSpec], faults: u8, drains: u8) {
     let since = Instant::now();
     let mut model = model(log, faults, drains, None);
-    match search(&mut model) {
+    match search::<System>(&mut model) {
         Err(broken) => panic!("{name}:\n{broken}"),
         Ok(Extent {
             states,
@@ -123,7 +125,7 @@ fn of_more_faults_keeps_the_promises() {
 /// Asserts that the search finds a planted mistake, as a breach of this promise.
 fn assert_finds(mistake: Mistake, log: &[TransactionSpec], promise: &str) {
     let mut model = model(log, 2, 1, Some(mistake));
-    match search(&mut model) {
+    match search::<System>(&mut model) {
         Ok(extent) => panic!("{mistake:?} was not found: {extent:?}"),
         Err(broken) => {
             println!("{mistake:?}:\n{broken}\n");

@@ -22,6 +22,7 @@ use walrelay_sink::EventPosition;
 use crate::core::{Automaton, Input, Output, StateId, View};
 use crate::log::{Log, Piece};
 use crate::mistake::Mistake;
+use crate::search::State;
 
 /// The scenario that is searched, and the limits of the search.
 pub(crate) struct Model {
@@ -226,6 +227,44 @@ impl Queue {
     fn max_appended(&self) -> u8 {
         let len = self.records.len() as u8;
         self.limit.map_or(len, |limit| limit.min(len))
+    }
+}
+
+impl State for System {
+    type Model = Model;
+    type Action = Action;
+
+    const WITHOUT_END: &str =
+        "once nothing goes wrong any more, no way leads to everything delivered";
+
+    fn first(model: &Model) -> Self {
+        Self::new(model)
+    }
+
+    fn actions(&self, model: &Model, actions: &mut Vec<Action>) {
+        self.actions(model, actions);
+    }
+
+    fn step(&self, action: Action, model: &mut Model) -> Result<Self, String> {
+        let next = self.step(action, model)?;
+        next.check(model)?;
+        Ok(next)
+    }
+
+    fn is_progress(action: Action) -> bool {
+        action.is_progress()
+    }
+
+    fn check_end(&self, model: &Model) -> Result<(), String> {
+        self.check_end(model)
+    }
+
+    fn describe(&self, action: Action, model: &mut Model) -> String {
+        let line = self.describe(action, model);
+        match self.step(action, model) {
+            Ok(next) => format!("{line}  [{}]", next.summary(model)),
+            Err(_) => line,
+        }
     }
 }
 

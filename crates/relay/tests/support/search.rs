@@ -1,13 +1,38 @@
-//! Searches all reachable states, breadth first: the first path to a broken promise is a shortest
-//! one.
+//! Searches all reachable states of a modelled system, breadth first: the first path to a broken promise is
+//! a shortest one.
 //!
 //! States are identified by a hash, see [`short_fingerprint`].
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::Write as _;
+use std::hash::Hash;
 
 use crate::fingerprint::{FastBuildHasher, short_fingerprint};
-use crate::system::{Action, Model, System};
+
+/// A state of a modelled system.
+pub(crate) trait State: PartialEq + Hash + Sized {
+    type Model;
+    type Action: Copy;
+
+    /// The breach of a promise that a state has from which no end can be reached without further faults.
+    const WITHOUT_END: &str;
+
+    fn first(model: &Self::Model) -> Self;
+
+    /// Adds the actions that are possible next.
+    fn actions(&self, model: &Self::Model, actions: &mut Vec<Self::Action>);
+
+    /// Returns the state after `action`, or the broken promise.
+    fn step(&self, action: Self::Action, model: &mut Self::Model) -> Result<Self, String>;
+
+    /// Returns true if the action is no fault, and nothing that others do.
+    fn is_progress(action: Self::Action) -> bool;
+
+    /// Checks a state in which nothing is left to do.
+    fn check_end(&self, model: &Self::Model) -> Result<(), String>;
+
+    /// Writes the action for a person.
+    fn describe(&self, action: Self::Action, model: &mut Self::Model) -> String;
+}
 
 /// A path to a broken promise.
 pub(crate) struct Counterexample {
@@ -34,14 +59,14 @@ pub(crate) struct Extent {
     /// The number of states in which nothing is left to do.
     pub(crate) ends: usize,
     /// The number of steps on the longest of the shortest paths.
-    pub(crate) depth: usize,
+    pub(crate) depth: u16,
 }
 
-struct Search {
+struct Search<A> {
     numbers: HashMap<u64, u32, FastBuildHasher>,
-    /// For each state: the state and the action before it on a shortest path, and the length of
-    /// that path.
-    parents: Vec<(u32, Action, u16)>,
+    /// For each state but the first: the state and the action before it on a shortest path, and the
+    /// length of that path.
+    parents: Vec<Option<(u32, A, u16)>>,
     /// For each state: the index in `progress` at which its successors begin.
     offsets: Vec<usize>,
     /// The successors without a fault.
@@ -52,11 +77,11 @@ struct Search {
 }
 
 /// Searches all states from the initial one.
-pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
-    let root = System::new(model);
+pub(crate) fn search<S: State>(model: &mut S::Model) -> Result<Extent, Counterexample> {
+    let root = S::first(model);
     let mut search = Search {
         numbers: HashMap::from_iter([(short_fingerprint(&root), 0)]),
-        parents: vec![(0, Action::Connect, 0)],
+        parents: vec![None],
         offsets: Vec::new(),
         progress: Vec::new(),
         reaches_end: Vec::new(),
@@ -65,26 +90,23 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
     let mut transitions = 0;
     let mut ends = 0;
     let mut actions = Vec::new();
-    while let Some(system) = frontier.pop_front() {
+    while let Some(state) = frontier.pop_front() {
         let here = search.offsets.len() as u32;
         search.offsets.push(search.progress.len());
-        let depth = search.parents[here as usize].2 + 1;
+        let depth = search.parents[here as usize].map_or(0, |(_, _, depth)| depth) + 1;
         actions.clear();
-        system.actions(model, &mut actions);
+        state.actions(model, &mut actions);
         let mut stuck = true;
         for &action in &actions {
-            let next = system
-                .step(action, model)
-                .and_then(|next| next.check(model).map(|()| next));
-            let next = match next {
+            let next = match state.step(action, model) {
                 Ok(next) => next,
                 Err(what) => {
                     let mut path = search.path(here);
                     path.push(action);
-                    return Err(describe(model, &path, what));
+                    return Err(describe::<S>(model, &path, what));
                 }
             };
-            if next == system {
+            if next == state {
                 continue;
             }
             transitions += 1;
@@ -94,10 +116,10 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
                 .entry(short_fingerprint(&next))
                 .or_insert(known);
             if number == known {
-                search.parents.push((here, action, depth));
+                search.parents.push(Some((here, action, depth)));
                 frontier.push_back(next);
             }
-            if action.is_progress() {
+            if S::is_progress(action) {
                 stuck = false;
                 search.progress.push(number);
             }
@@ -105,33 +127,30 @@ pub(crate) fn search(model: &mut Model) -> Result<Extent, Counterexample> {
         search.reaches_end.push(stuck);
         if stuck {
             ends += 1;
-            if let Err(what) = system.check_end(model) {
-                return Err(describe(model, &search.path(here), what));
+            if let Err(what) = state.check_end(model) {
+                return Err(describe::<S>(model, &search.path(here), what));
             }
         }
     }
     search.offsets.push(search.progress.len());
     if let Some(lost) = search.without_end() {
-        let what = "once nothing goes wrong any more, no way leads to everything delivered";
-        return Err(describe(model, &search.path(lost), what.to_owned()));
+        let path = search.path(lost);
+        return Err(describe::<S>(model, &path, S::WITHOUT_END.to_owned()));
     }
+    let last = search.parents.last().copied().flatten();
     Ok(Extent {
         states: search.parents.len(),
         transitions,
         ends,
-        depth: search.parents.last().map_or(0, |last| last.2.into()),
+        depth: last.map_or(0, |(_, _, depth)| depth),
     })
 }
 
-impl Search {
-    fn path(&self, to: u32) -> Vec<Action> {
-        let mut path = Vec::new();
-        let mut at = to;
-        while at != 0 {
-            let (parent, action, _) = self.parents[at as usize];
-            path.push(action);
-            at = parent;
-        }
+impl<A: Copy> Search<A> {
+    fn path(&self, to: u32) -> Vec<A> {
+        let parent = |at: &(u32, A, u16)| self.parents[at.0 as usize];
+        let steps = std::iter::successors(self.parents[to as usize], parent);
+        let mut path: Vec<A> = steps.map(|(_, action, _)| action).collect();
         path.reverse();
         path
     }
@@ -158,19 +177,15 @@ impl Search {
 }
 
 /// Describes each step of the path.
-fn describe(model: &mut Model, path: &[Action], what: String) -> Counterexample {
-    let mut system = System::new(model);
+fn describe<S: State>(model: &mut S::Model, path: &[S::Action], what: String) -> Counterexample {
+    let mut state = S::first(model);
     let mut lines = Vec::new();
     for action in path {
-        let mut line = system.describe(*action, model);
-        match system.step(*action, model) {
-            Ok(next) => {
-                let _ = write!(line, "  [{}]", next.summary(model));
-                system = next;
-            }
+        lines.push(state.describe(*action, model));
+        match state.step(*action, model) {
+            Ok(next) => state = next,
             Err(broken) => debug_assert_eq!(broken, what),
         }
-        lines.push(line);
     }
     Counterexample { what, path: lines }
 }
