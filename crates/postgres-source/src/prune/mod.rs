@@ -78,6 +78,15 @@ pub struct Pruning {
     pub waited: RefCell<Vec<Difference>>,
 }
 
+/// The way in which old rows of a table go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Row by row.
+    Rows,
+    /// With their partition: the table is partitioned by time.
+    Partitions,
+}
+
 /// Returns the names of columns that tell a row's age: the configured one, or those of the presets'
 /// tables.
 pub fn age_columns(configured: Option<&str>) -> Vec<String> {
@@ -144,11 +153,7 @@ impl Pruning {
         // the role.
         session.query("RESET TimeZone").await?;
         let (mut total, mut unaccounted) = (0, Vec::new());
-        for table in &self.tables {
-            let column = self.column_of(session, table).await?;
-            if self.is_partitioned(session, table, &column).await? {
-                continue;
-            }
+        for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match &self.evidence {
                 Evidence::Marks(selection) => {
                     let marked = self.marked(session, table, &column, selection).await?;
@@ -172,11 +177,7 @@ impl Pruning {
     /// Counts the rows that are old enough: of those that are marked, or of whole buckets.
     pub async fn count(&self, session: &mut Session) -> Result<u64, PruneError> {
         let mut total = 0;
-        for table in &self.tables {
-            let column = self.column_of(session, table).await?;
-            if self.is_partitioned(session, table, &column).await? {
-                continue;
-            }
+        for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match &self.evidence {
                 Evidence::Marks(selection) => {
                     let marked = self.marked(session, table, &column, selection).await?;
@@ -194,6 +195,23 @@ impl Pruning {
             };
         }
         Ok(total)
+    }
+
+    /// Returns the tables whose old rows go in this way, each with the column of a row's time.
+    async fn tables_by(
+        &self,
+        session: &mut Session,
+        way: Way,
+    ) -> Result<Vec<(&TableName, String)>, PruneError> {
+        let mut tables = Vec::new();
+        for table in &self.tables {
+            let column = self.column_of(session, table).await?;
+            let is_partitioned = self.is_partitioned(session, table, &column).await?;
+            if is_partitioned == (way == Way::Partitions) {
+                tables.push((table, column));
+            }
+        }
+        Ok(tables)
     }
 
     /// Returns an SQL condition for the old rows of a table that are marked.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::{Evidence, PruneError, Pruning};
+use super::{Evidence, PruneError, Pruning, Way};
 use crate::catalog::row::{is_true, parsed, text};
 use crate::confirmed::count_rows;
 use crate::script;
@@ -75,7 +75,7 @@ impl Pruning {
     /// rows were confirmed.
     pub async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
         let mut planned = Vec::new();
-        for table in &self.partitioned(session).await? {
+        for table in self.partitioned(session).await? {
             let new = self.new_partitions(session, table).await?;
             planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
             for part in self.old_partitions(session, table).await? {
@@ -122,16 +122,10 @@ impl Pruning {
     }
 
     /// Returns the tables that are partitioned by time. Sets the session's time zone to UTC.
-    async fn partitioned(&self, session: &mut Session) -> Result<Vec<TableName>, PruneError> {
+    async fn partitioned(&self, session: &mut Session) -> Result<Vec<&TableName>, PruneError> {
         session.query("SET TimeZone TO 'UTC'").await?;
-        let mut tables = Vec::new();
-        for table in &self.tables {
-            let column = self.column_of(session, table).await?;
-            if self.is_partitioned(session, table, &column).await? {
-                tables.push(table.clone());
-            }
-        }
-        Ok(tables)
+        let tables = self.tables_by(session, Way::Partitions).await?;
+        Ok(tables.into_iter().map(|(table, _)| table).collect())
     }
 
     /// Returns the partitions of the current and the next ranges that do not exist, under any name.
