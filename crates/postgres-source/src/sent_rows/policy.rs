@@ -180,8 +180,8 @@ impl BucketRows {
         let buckets = Some((self.number, self.number));
         if self.open > 0 {
             // Resolved dead letters of the bucket wait for the open ones: they are accounted together.
-            let is_of_other = |rows: &ResolvedRows| rows.slot > 0;
-            let others = (!self.diverted().any(|rows| is_of_other(&rows))).then(|| Proof {
+            let is_of_own = self.diverted().all(|rows| rows.slot == 0);
+            let others = is_of_own.then(|| Proof {
                 buckets,
                 resolved: Vec::new(),
             });
