@@ -190,6 +190,8 @@ fn an_endpoint_that_refuses_every_event_stops_the_relay() {
     let rig = Rig::with_outbox(15);
     let (server, got) = endpoint();
     let config = config(&rig, &server, "token = \"secret-token\"\n");
+    // A constant one: what a row has chosen concerns only the events of that address.
+    edit(&config, "/{topic}", "");
     got.answer(401);
     let mut relay = rig.streaming(&config);
     insert_of(&rig.db(), "order", "secret-key", 1);

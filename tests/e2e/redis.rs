@@ -112,7 +112,7 @@ fn each_event_is_in_its_stream_once_and_in_order_and_the_poison_is_in_another() 
 }
 
 #[test]
-fn a_key_that_is_no_stream_stops_the_relay() {
+fn a_key_that_is_no_stream_is_poison_after_retry_for() {
     if !Redis::is_wanted() {
         return;
     }
@@ -120,7 +120,8 @@ fn a_key_that_is_no_stream_stops_the_relay() {
     let rig = Rig::without_broker(15).outbox();
     let key = format!("{}text", rig.prefix);
     server.client().done(&format!("SET {key} value"));
-    let config = config(&rig, server, &format!("stream = \"{key}\"\n"));
+    let more = format!("stream = \"{key}\"\n[poison]\nretry_for = \"1s\"\n");
+    let config = config(&rig, server, &more);
     let mut relay = rig.streaming(&config);
     insert_of(&rig.db(), "order", "secret-key", 1);
     let log = ends(&mut relay, 78, "delivery");

@@ -43,6 +43,8 @@ pub(crate) struct Target {
     pub(crate) path: PathAndQuery,
     /// True if a record has chosen the host.
     pub(crate) chosen: bool,
+    /// True if it is the target of every record.
+    pub(crate) is_constant: bool,
 }
 
 /// The host and the port, without anything secret.
@@ -57,6 +59,12 @@ impl fmt::Display for Target {
 }
 
 impl Target {
+    /// Returns the part that may fail by itself: the server and the path. It may have values of a row, and
+    /// is never shown.
+    pub(crate) fn lane(&self) -> String {
+        format!("{}{}", self.authority, self.path.path())
+    }
+
     fn parse(url: &str, chosen: bool) -> Result<Self, String> {
         let form = || "its form is https://host:port/path".to_owned();
         if url.contains(|c: char| c.is_whitespace() || c.is_control() || c == '#') {
@@ -93,6 +101,7 @@ impl Target {
             authority: Arc::from(authority.as_str()),
             path: uri.path_and_query().cloned().unwrap_or(root),
             chosen,
+            is_constant: false,
         })
     }
 }
@@ -117,7 +126,11 @@ impl UrlTemplate {
         let constant = if text.contains('{') {
             None
         } else {
-            Some(Target::parse(text, false)?)
+            let target = Target::parse(text, false)?;
+            Some(Target {
+                is_constant: true,
+                ..target
+            })
         };
         Ok(Self {
             text: text.to_owned(),

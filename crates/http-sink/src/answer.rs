@@ -17,15 +17,39 @@ pub(crate) enum Outcome {
     Delivered,
     /// The event is to be sent again.
     Again(Again),
-    /// The server refuses this event.
+    /// The event is refused.
     Refused {
         poison: Poison,
         reason: String,
-        /// True if the refusal cannot pass.
-        certain: bool,
+        because_of: Fault,
     },
     /// The server would refuse every event: the configuration must be changed.
     Stop(String),
+}
+
+/// The thing at fault for a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The event, for good.
+    Event,
+    /// The event or its key; another try may succeed.
+    Key,
+    /// The address, which the event's row has chosen; another try may succeed.
+    Address,
+}
+
+impl Outcome {
+    /// Makes a stop the refusal of one event, whose row has chosen the address.
+    pub(crate) fn blaming_address(self) -> Self {
+        match self {
+            Self::Stop(reason) => Self::Refused {
+                poison: Poison::Rejected,
+                reason,
+                because_of: Fault::Address,
+            },
+            other => other,
+        }
+    }
 }
 
 /// The reason why an event is sent again.
@@ -36,6 +60,8 @@ pub(crate) struct Again {
     pub(crate) disposition: Disposition,
     /// The time that the server asks to wait.
     pub(crate) retry_after: Option<Duration>,
+    /// The destination is at fault, so its other events wait too.
+    pub(crate) stops_lane: bool,
 }
 
 /// Returns what a status means.
@@ -67,6 +93,7 @@ pub(crate) fn to_outcome(
             },
             disposition: Disposition::Retryable,
             retry_after: retry_after.and_then(|value| parse_retry_after(value, now)),
+            stops_lane: false,
         }),
         _ => Outcome::Refused {
             poison: if code == 413 {
@@ -75,7 +102,7 @@ pub(crate) fn to_outcome(
                 Poison::Rejected
             },
             reason: format!("the server answers {code}"),
-            certain: false,
+            because_of: Fault::Key,
         },
     }
 }
@@ -136,7 +163,7 @@ mod tests {
         ] {
             let refused = matches!(
                 outcome_of(code),
-                Outcome::Refused { poison, certain: false, .. } if poison == expected
+                Outcome::Refused { poison, because_of: Fault::Key, .. } if poison == expected
             );
             assert!(refused, "{code}");
         }

@@ -74,8 +74,6 @@ pub struct HttpConfig {
     pub version: HttpVersion,
     /// Requests in flight at most.
     pub max_in_flight: u32,
-    /// Keys that may wait to be sent again before all keys wait.
-    pub max_retrying_keys: u32,
     /// The time from the begin of a request until the status of its answer.
     pub timeout: Duration,
     /// The longest time that `Retry-After` is honoured for.
@@ -116,7 +114,6 @@ impl HttpConfig {
             dead_letter_url: None,
             version: HttpVersion::One,
             max_in_flight: 32,
-            max_retrying_keys: 100,
             timeout: Duration::from_secs(30),
             retry_after_max: Duration::from_secs(300),
             content_type: HeaderValue::from_static("application/json"),
@@ -154,6 +151,7 @@ pub(crate) fn test_config(url: &str) -> HttpConfig {
     let options = SinkOptions {
         max_in_flight_records: 1,
         max_in_flight_bytes: 1,
+        max_retrying_keys: 100,
         backoff_initial: second,
         backoff_max: second,
         retry_for: second,

@@ -73,6 +73,11 @@ impl ConnectError {
         }
     }
 
+    /// Returns true if it is about this host, and not about the network or the proxy.
+    pub(crate) fn is_of_host(&self) -> bool {
+        matches!(self, Self::Resolve(_)) || self.is_configuration()
+    }
+
     /// Returns true if waiting will not help.
     pub(crate) fn is_configuration(&self) -> bool {
         matches!(self, Self::Certificate(_) | Self::Tls(_) | Self::Version)

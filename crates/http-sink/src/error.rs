@@ -1,7 +1,5 @@
 //! [`HttpError`]: why the settings cannot be used, or a sink cannot be created.
 
-use std::io;
-
 use walrelay_sink::{FailureClass, SinkFailure, ToFailure};
 use walrelay_sink_client::ConnectError;
 
@@ -16,7 +14,7 @@ pub enum HttpError {
     Tls(#[from] ConnectError),
     /// The thread of the sink cannot be started.
     #[error("the sink's thread cannot be started: {0}")]
-    Thread(#[from] io::Error),
+    Thread(#[source] ConnectError),
 }
 
 impl ToFailure for HttpError {

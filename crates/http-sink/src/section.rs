@@ -30,8 +30,6 @@ pub struct HttpSection at "sink.http" {
     "http_version" version: HttpVersion = choice(VERSIONS).or("1.1");
     /// Requests in flight at most, 1 to 1000; one for each key.
     "max_in_flight" max_in_flight: u32 = integer::<u32>(1..=1_000).or("32");
-    /// Keys whose event is sent again, at most, 1 to 100000; with more, all keys wait.
-    "max_retrying_keys" max_retrying_keys: u32 = integer::<u32>(1..=100_000).or("100");
     /// How long an answer may take, 100ms to 10m.
     "timeout" timeout: Duration = duration(Duration::from_millis(100)..=10 * MINUTE).or("30s");
     /// How long a `Retry-After` is honoured at most.
@@ -121,7 +119,6 @@ impl HttpSection {
             dead_letter_url: self.dead_letter_url.clone(),
             version: self.version,
             max_in_flight: self.max_in_flight,
-            max_retrying_keys: self.max_retrying_keys,
             timeout: self.timeout,
             retry_after_max: self.retry_after_max,
             content_type: self.content_type.clone(),

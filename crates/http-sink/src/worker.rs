@@ -1,116 +1,114 @@
 //! Sends the records of a sink, on a thread of its own.
 
-use std::ops::ControlFlow;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::StatusCode;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use walrelay_sink::{
-    CertificateFault, Chain, Deliveries, DeliveryError, Disposition, Endpoints, KeyQueues,
-    Obstacle, OpenRequest, Poison, QueuedRecord, Record, RecordKind, SinkStats, Window, lock,
-    micros_now,
+    CertificateFault, Chain, Disposition, Endpoints, KeyQueues, Obstacle, OpenRequest, Poison,
+    Record, RecordKind, micros_now,
 };
-use walrelay_sink_client::{RefusalClocks, RefusedRecord};
+use walrelay_sink_client::{FOREVER, Failure, Patience, pause};
 
 use crate::address::Target;
-use crate::answer::{Again, Outcome, clock_offset_by, to_outcome};
+use crate::answer::{Again, Fault, Outcome, clock_offset_by, to_outcome};
 use crate::client::{Client, SendFailure};
 use crate::config::HttpConfig;
 use crate::connect::ConnectError;
 use crate::request::request;
 
 /// The state that a sink and its thread share.
-pub(crate) struct Shared {
-    pub(crate) window: Window,
-    pub(crate) state: Mutex<SharedState>,
-    /// Notified when a record was queued, or the sink closes.
-    pub(crate) wake: Notify,
-    pub(crate) stats: Arc<SinkStats>,
-}
-
-pub(crate) struct SharedState {
-    pub(crate) queues: KeyQueues,
-    /// Records that are accepted and not reported.
-    pub(crate) open: usize,
-    /// The time at which the sink gives up; `None` while it is open.
-    pub(crate) deadline: Option<Instant>,
-    /// Why no further request is sent, and the sink accepts no record.
-    pub(crate) stopped: Option<Stopped>,
-    /// The reason why records wait, if they do.
-    pub(crate) obstacle: Option<Obstacle>,
-}
-
-#[derive(Clone)]
-pub(crate) struct Stopped {
-    pub(crate) reason: String,
-    pub(crate) disposition: Disposition,
-}
+pub(crate) type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<HttpConfig>>;
 
 pub(crate) struct Worker {
-    pub(crate) config: Arc<HttpConfig>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) deliveries: Arc<dyn Deliveries>,
-    pub(crate) refused_since: RefusalClocks,
+    shared: Arc<Shared>,
+    patience: Patience,
     endpoints: Endpoints,
     client: Client,
-    /// The server of all events; `None` if each event chooses one.
-    server: Option<String>,
-    /// No request is sent before this time, which the server has asked for.
-    paused_until: Option<Instant>,
-    /// Refused records, reported when no request is in flight any more.
-    failed: Vec<(QueuedRecord, DeliveryError)>,
+    /// Why no further request is sent.
+    stopped: Option<Failure>,
 }
 
 /// The end of an attempt.
 struct Attempt {
     seq: u64,
+    /// `None`: there is no such address, and nothing was sent.
+    answered: Option<Answered>,
+    outcome: Outcome,
+}
+
+/// The answer to an attempt that was sent, or its absence.
+struct Answered {
     server: String,
+    cause: Cause,
     /// What is wrong with the server's certificate.
     certificate: Option<CertificateFault>,
     /// The time until the answer; `None` if none came.
     taken: Option<Duration>,
     /// How far the server's clock is ahead, in seconds; `None` if it told no time.
     clock_offset: Option<f64>,
-    outcome: Outcome,
-    /// Ends when the attempt is counted. `None`: nothing was sent.
-    open: Option<OpenRequest>,
+    /// Ends when the attempt is counted.
+    open: OpenRequest,
+}
+
+/// The causes for which a record may be refused.
+struct Cause {
+    /// The lane, the kind of record, a NUL and the key.
+    bytes: Vec<u8>,
+    lane: usize,
+}
+
+impl Cause {
+    fn new(target: &Target, record: &Record<'_>) -> Self {
+        let mut bytes = target.lane().into_bytes();
+        // A dead letter is refused for reasons of its own.
+        bytes.push(u8::from(record.kind == RecordKind::DeadLetter));
+        let lane = bytes.len();
+        bytes.push(0);
+        bytes.extend_from_slice(record.key.unwrap_or_default());
+        Self { bytes, lane }
+    }
+
+    /// Returns the bytes of the cause that this fault has.
+    fn bytes_for(&self, fault: Fault) -> &[u8] {
+        match fault {
+            Fault::Address => self.bytes.get(..self.lane).unwrap_or_default(),
+            Fault::Event | Fault::Key => &self.bytes,
+        }
+    }
 }
 
 impl Worker {
-    pub(crate) fn new(
-        config: Arc<HttpConfig>,
-        shared: Arc<Shared>,
-        deliveries: Arc<dyn Deliveries>,
-        refused_since: RefusalClocks,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, patience: Patience) -> Self {
         Self {
             endpoints: Endpoints::new(Arc::clone(&shared.stats)),
-            client: Client::new(Arc::clone(&config)),
-            server: config.url.server().map(|server| server.to_string()),
-            config,
+            client: Client::new(Arc::clone(&shared.settings)),
             shared,
-            deliveries,
-            refused_since,
-            paused_until: None,
-            failed: Vec::new(),
+            patience,
+            stopped: None,
         }
     }
 
-    /// Sends records until the sink is closed, and reports each of them.
-    pub(crate) async fn run(mut self) {
+    /// Sends records until the sink is to end. Returns why the records that are left have failed.
+    pub(crate) async fn run(mut self) -> Failure {
         let mut attempts = JoinSet::new();
-        while let ControlFlow::Continue(next_due) = self.start_attempts(&mut attempts) {
-            let due = async {
-                match next_due {
-                    Some(at) => sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let shared = Arc::clone(&self.shared);
+        let shared = Arc::clone(&self.shared);
+        loop {
+            if shared.is_over() {
+                return Failure::closed();
+            }
+            // What is in flight may still succeed.
+            if attempts.is_empty()
+                && let Some(failure) = self.stopped.take()
+            {
+                return failure;
+            }
+            let next = self.start_attempts(&mut attempts);
+            let closing = shared.state().closing;
+            let next = next.into_iter().chain(closing).min();
+            let next = next.unwrap_or_else(|| Instant::now() + FOREVER);
             tokio::select! {
                 biased;
                 Some(ended) = attempts.join_next() => match ended {
@@ -119,299 +117,181 @@ impl Worker {
                     Err(_) => {}
                 },
                 () = shared.wake.notified() => {}
-                () = due => {}
-            }
-            if attempts.is_empty() {
-                self.report_stop();
+                () = sleep_until(next.into()) => {}
             }
         }
-        drop(attempts);
-        self.report_stop();
-        self.give_up();
     }
 
     /// Starts as many attempts as may be in flight. Returns the time at which there is more to do,
-    /// if it is known; breaks if the sink is to end.
-    fn start_attempts(
-        &mut self,
-        attempts: &mut JoinSet<Attempt>,
-    ) -> ControlFlow<(), Option<Instant>> {
-        let now = Instant::now();
-        let mut state = lock(&self.shared.state);
-        if let Some(deadline) = state.deadline
-            && (state.open == 0 || now >= deadline)
-        {
-            return ControlFlow::Break(());
+    /// if it is known.
+    fn start_attempts(&self, attempts: &mut JoinSet<Attempt>) -> Option<Instant> {
+        if self.stopped.is_some() {
+            return None;
         }
-        let deadline = state.deadline;
-        if state.stopped.is_some() {
-            return ControlFlow::Continue(deadline);
-        }
-        let paused = self.paused_until.filter(|until| *until > now);
-        if paused.is_some() {
-            return ControlFlow::Continue(paused.into_iter().chain(deadline).min());
-        }
-        while attempts.len() < self.config.max_in_flight as usize {
-            let Some(queued) = state.queues.next(now) else {
-                break;
+        let (now, config) = (Instant::now(), &self.shared.settings);
+        let mut state = self.shared.state();
+        while attempts.len() < config.max_in_flight as usize {
+            let Some(queued) = state.records.next(now) else {
+                return state.records.next_due();
             };
             let seq = queued.seq;
             let made = queued.record.with(|record| {
-                let target = target(&self.config, record)?;
-                let request = request(record, &target, &self.config, SystemTime::now());
-                Ok::<_, String>((target, request))
+                let target = target(config, record)?;
+                let request = request(record, &target, config, SystemTime::now());
+                let cause = Cause::new(&target, record);
+                Ok::<_, String>((target, request, cause))
             });
             let (client, stats) = (self.client.clone(), Arc::clone(&self.shared.stats));
             attempts.spawn(async move {
                 // The target was checked when the record was accepted.
-                let (target, request) = match made {
+                let (target, request, cause) = match made {
                     Ok(made) => made,
                     Err(reason) => {
                         return Attempt {
                             seq,
-                            server: String::new(),
-                            certificate: None,
-                            taken: None,
-                            clock_offset: None,
-                            outcome: refused(Poison::Unroutable, reason),
-                            open: None,
+                            answered: None,
+                            outcome: unroutable(reason),
                         };
                     }
                 };
                 let server = target.to_string();
-                let open = Some(OpenRequest::new(&stats, &server));
+                let open = OpenRequest::new(&stats, &server);
                 let (begun, before) = (Instant::now(), micros_now());
-                let answered = client.send(&target, request).await;
-                let clock_offset = answered
+                let answer = client.send(&target, request).await;
+                let clock_offset = answer
                     .as_ref()
                     .ok()
                     .and_then(|answer| clock_offset_by(&answer.headers, before, micros_now()));
-                let connect = match &answered {
+                let connect = match &answer {
                     Err(SendFailure::Connect(error)) => Some(error),
                     _ => None,
                 };
                 Attempt {
                     seq,
-                    certificate: connect.and_then(ConnectError::certificate_fault),
-                    server,
-                    taken: answered.is_ok().then(|| begun.elapsed()),
-                    clock_offset,
-                    outcome: outcome(answered, &target),
-                    open,
+                    answered: Some(Answered {
+                        server,
+                        cause,
+                        certificate: connect.and_then(ConnectError::certificate_fault),
+                        taken: answer.is_ok().then(|| begun.elapsed()),
+                        clock_offset,
+                        open,
+                    }),
+                    outcome: outcome(answer, &target),
                 }
             });
         }
-        let next_due = if attempts.len() < self.config.max_in_flight as usize {
-            state.queues.next_due()
-        } else {
-            None
-        };
-        ControlFlow::Continue(next_due.into_iter().chain(deadline).min())
+        None
     }
 
     fn finish(&mut self, attempt: Attempt) {
         let Attempt {
             seq,
-            server,
-            certificate,
-            taken,
-            clock_offset,
+            answered,
             outcome,
-            open,
         } = attempt;
-        let now = Instant::now();
-        let shared = Arc::clone(&self.shared);
+        let Some(answered) = answered else {
+            if let Outcome::Refused { poison, reason, .. } = outcome {
+                self.shared.refuse(seq, poison, reason);
+            }
+            return;
+        };
         // Before the lock: the relay waits for it when it offers a record.
-        if !server.is_empty() {
-            let again = matches!(outcome, Outcome::Again(_));
-            self.endpoints.attempt(&server, taken, again);
+        let again = matches!(outcome, Outcome::Again(_));
+        self.endpoints
+            .attempt(&answered.server, answered.taken, again);
+        drop(answered.open);
+        if let Some(offset) = answered.clock_offset {
+            self.shared.stats.clocks.note(offset);
         }
-        drop(open);
-        if let Some(offset) = clock_offset {
-            shared.stats.clocks.note(offset);
-        }
-        if let Some(fault) = &certificate {
+        if let Some(fault) = &answered.certificate {
             self.endpoints.certificate_refused(fault);
         }
-        let mut state = lock(&shared.state);
         match outcome {
-            Outcome::Delivered => {
-                let Some(done) = state.queues.done(seq) else {
-                    return;
-                };
-                state.open -= 1;
-                if state.queues.blocked() == 0 {
-                    state.obstacle = None;
-                }
-                drop(state);
-                self.delivered(&done);
-            }
+            Outcome::Delivered => self.delivered(seq, &answered.cause),
             Outcome::Again(again) => {
-                let after = again
+                let server_asks = again
                     .retry_after
-                    .map(|after| after.min(self.config.retry_after_max));
-                // The server limits the rate of all requests, not those of one key. Another one, of
-                // dead letters or of an event's choice, limits only those to itself.
-                if let Some(after) = after
-                    && self.server.as_deref() == Some(&server)
-                {
-                    self.paused_until = self.paused_until.max(Some(now + after));
-                }
-                self.send_again(&mut state, seq, now, after);
-                state.obstacle = Some(obstacle(&server, &again));
+                    .map(|after| after.min(self.shared.settings.retry_after_max));
+                let obstacle = Obstacle {
+                    what: format!("{}: {}", answered.server, again.what),
+                    disposition: again.disposition,
+                    remedy: Some(again.remedy),
+                };
+                self.send_again(seq, obstacle, server_asks, again.stops_lane);
             }
             Outcome::Refused {
                 poison,
                 reason,
-                certain,
+                because_of,
             } => {
-                let Some(queued) = state.queues.in_flight(seq) else {
-                    return;
-                };
-                let refused = queued.record.with(RefusedRecord::new);
-                let refused_for = self.refused_since.note(refused);
-                if !certain && refused_for < self.config.options.retry_for {
-                    self.send_again(&mut state, seq, now, None);
-                    state.obstacle = Some(Obstacle {
-                        what: format!(
-                            "{server}: {reason} for an event, which is refused in the end"
-                        ),
-                        disposition: Disposition::Retryable,
-                        remedy: Some(
-                            "see the log of the server; [poison] decides what happens then",
-                        ),
-                    });
+                let reason = format!("{}: {reason}", answered.server);
+                if self.is_given_up(seq, &answered.cause, because_of) {
+                    if because_of == Fault::Address {
+                        self.shared.refuse_destination(seq, poison, reason);
+                    } else {
+                        self.shared.refuse(seq, poison, reason);
+                    }
                     return;
                 }
-                state.stopped.get_or_insert_with(|| Stopped {
-                    reason: "another event was refused".to_owned(),
+                let obstacle = Obstacle {
+                    what: format!("{reason} for an event, which is refused in the end"),
                     disposition: Disposition::Retryable,
-                });
-                self.fail_later(state, seq, reason, Disposition::Fatal, Some(poison));
+                    remedy: Some("see the log of the server; [poison] decides what happens then"),
+                };
+                self.send_again(seq, obstacle, None, because_of == Fault::Address);
             }
             Outcome::Stop(reason) => {
-                let reason = format!("{server}: {reason}");
-                state.stopped = Some(Stopped {
-                    reason: reason.clone(),
+                self.stopped.get_or_insert_with(|| Failure {
+                    class: "configuration",
+                    reason: format!("{}: {reason}", answered.server),
                     disposition: Disposition::Configuration,
                 });
-                self.fail_later(state, seq, reason, Disposition::Configuration, None);
             }
         }
+    }
+
+    fn delivered(&self, seq: u64, cause: &Cause) {
+        let done = self.shared.state().records.done(seq);
+        if let Some(queued) = done {
+            if !self.patience.is_unused() {
+                for fault in [Fault::Key, Fault::Address] {
+                    self.patience.forget(cause.bytes_for(fault));
+                }
+            }
+            self.shared.report(&queued, Ok(()));
+        }
+    }
+
+    /// Notes that a record is refused. Returns true if it is not sent again.
+    fn is_given_up(&self, seq: u64, cause: &Cause, fault: Fault) -> bool {
+        if fault == Fault::Event {
+            return true;
+        }
+        let now = Instant::now();
+        let since = self.shared.state().records.refused_since(seq, now);
+        since.is_some_and(|since| self.patience.is_over(cause.bytes_for(fault), since, now))
     }
 
     /// Makes a record in flight be sent again after a pause, which grows with its refusals.
-    fn send_again(&self, state: &mut SharedState, seq: u64, now: Instant, after: Option<Duration>) {
-        let options = &self.config.options;
-        let queued = state.queues.in_flight(seq);
-        let refusals = queued.map_or(0, |queued| queued.refusals.min(30));
-        let longest = options
-            .backoff_initial
-            .saturating_mul(1 << refusals)
-            .min(options.backoff_max);
-        // Between half and the whole, so that keys are not sent again all at once.
-        let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
-        state
-            .queues
-            .retry_at(seq, now + pause.max(after.unwrap_or_default()));
-    }
-
-    fn fail_later(
-        &mut self,
-        mut state: std::sync::MutexGuard<'_, SharedState>,
+    /// `server_asks`: the pause that the server asks for. `stops_lane`: the destination is at fault.
+    fn send_again(
+        &self,
         seq: u64,
-        reason: String,
-        disposition: Disposition,
-        poison: Option<Poison>,
+        obstacle: Obstacle,
+        server_asks: Option<Duration>,
+        stops_lane: bool,
     ) {
-        if let Some(done) = state.queues.done(seq) {
-            drop(state);
-            let topic = done.record.with(|record| Arc::from(record.topic));
-            let error = DeliveryError {
-                topic,
-                reason,
-                disposition,
-                poison,
-            };
-            self.failed.push((done, error));
+        let options = &self.shared.settings.options;
+        let pauses = (options.backoff_initial, options.backoff_max);
+        let now = Instant::now();
+        let mut state = self.shared.state();
+        let refusals = state.records.in_flight(seq).map_or(0, |it| it.refusals);
+        let at = now + pause(pauses, refusals).max(server_asks.unwrap_or_default());
+        if stops_lane || server_asks.is_some() {
+            state.records.fail_lane(seq, at);
         }
-    }
-
-    fn delivered(&self, done: &QueuedRecord) {
-        done.record.with(|record| {
-            let topic = self.shared.stats.topic(record.topic);
-            topic.delivered.fetch_add(1, Relaxed);
-            let bytes = record.payload_bytes() as u64;
-            topic.delivered_bytes.fetch_add(bytes, Relaxed);
-            if done.refusals > 0 {
-                self.refused_since.forget(RefusedRecord::new(record));
-            }
-        });
-        self.deliveries.delivered(done.seq);
-        self.give_back(done.weight);
-    }
-
-    fn give_back(&self, weight: u64) {
-        let waits = self.shared.window.give_back(weight);
-        self.shared.window.update_stats(&self.shared.stats);
-        if waits {
-            self.deliveries.capacity();
-        }
-    }
-
-    /// Reports the refused records after a stop, and then the others as given up.
-    fn report_stop(&mut self) {
-        let mut state = lock(&self.shared.state);
-        let Some(stopped) = state.stopped.clone() else {
-            return;
-        };
-        let others = state.queues.take_all();
-        state.open -= others.len() + self.failed.len();
-        drop(state);
-        for (record, error) in std::mem::take(&mut self.failed) {
-            self.fail(&record, error);
-        }
-        self.fail_all(others, &stopped.reason, stopped.disposition);
-    }
-
-    /// Reports all records that are left as given up. No record is accepted any more.
-    fn give_up(&self) {
-        let mut state = lock(&self.shared.state);
-        let left = state.queues.take_all();
-        state.open -= left.len();
-        drop(state);
-        let reason = "given up when the sink was closed";
-        self.fail_all(left, reason, Disposition::Retryable);
-    }
-
-    fn fail_all(&self, records: Vec<QueuedRecord>, reason: &str, disposition: Disposition) {
-        for record in records {
-            let topic = record.record.with(|record| Arc::from(record.topic));
-            let reason = reason.to_owned();
-            let error = DeliveryError {
-                topic,
-                reason,
-                disposition,
-                poison: None,
-            };
-            self.fail(&record, error);
-        }
-    }
-
-    fn fail(&self, record: &QueuedRecord, error: DeliveryError) {
-        self.shared
-            .stats
-            .topic(&error.topic)
-            .failed
-            .fetch_add(1, Relaxed);
-        let class = match (error.poison, error.disposition) {
-            (Some(poison), _) => poison.name(),
-            (None, Disposition::Configuration) => "configuration",
-            (None, _) => "given up",
-        };
-        self.shared.stats.failed(class.to_owned());
-        self.deliveries.failed(record.seq, error);
-        self.give_back(record.weight);
+        state.records.retry_at(seq, at);
+        state.refusal = Some(obstacle);
     }
 }
 
@@ -423,11 +303,11 @@ pub(crate) fn target(config: &HttpConfig, record: &Record<'_>) -> Result<Target,
     }
 }
 
-fn refused(poison: Poison, reason: String) -> Outcome {
+fn unroutable(reason: String) -> Outcome {
     Outcome::Refused {
-        poison,
+        poison: Poison::Unroutable,
         reason,
-        certain: true,
+        because_of: Fault::Event,
     }
 }
 
@@ -439,15 +319,17 @@ fn outcome(
         Ok(head) => {
             let after = head.headers.get(hyper::header::RETRY_AFTER);
             let after = after.and_then(|value| value.to_str().ok());
-            return to_outcome(head.status, after, SystemTime::now());
+            let outcome = to_outcome(head.status, after, SystemTime::now());
+            let is_of_proxy = head.status == StatusCode::PROXY_AUTHENTICATION_REQUIRED;
+            return if target.is_constant || is_of_proxy {
+                outcome
+            } else {
+                outcome.blaming_address()
+            };
         }
         Err(error) => error,
     };
     let connect = match &error {
-        // The host belongs to this event.
-        SendFailure::Connect(private @ ConnectError::Private) => {
-            return refused(Poison::Unroutable, format!("{target}: {private}"));
-        }
         // As of a request that goes through a proxy without a tunnel.
         SendFailure::Connect(ConnectError::ProxyRefuses) => {
             return to_outcome(
@@ -456,8 +338,18 @@ fn outcome(
                 SystemTime::now(),
             );
         }
+        SendFailure::Connect(private @ ConnectError::Private) => {
+            return unroutable(private.to_string());
+        }
+        SendFailure::Connect(connect) if target.chosen && connect.is_of_host() => {
+            return Outcome::Refused {
+                poison: Poison::Unroutable,
+                reason: connect.to_string(),
+                because_of: Fault::Address,
+            };
+        }
         SendFailure::Connect(connect) => Some(connect),
-        _ => None,
+        SendFailure::Broken(_) | SendFailure::TimedOut(_) => None,
     };
     Outcome::Again(Again {
         what: Chain(&error).to_string(),
@@ -471,15 +363,8 @@ fn outcome(
             Disposition::Retryable
         },
         retry_after: None,
+        stops_lane: !matches!(error, SendFailure::Broken(_)),
     })
-}
-
-fn obstacle(server: &str, again: &Again) -> Obstacle {
-    Obstacle {
-        what: format!("{server}: {}", again.what),
-        disposition: again.disposition,
-        remedy: Some(again.remedy),
-    }
 }
 
 #[cfg(test)]

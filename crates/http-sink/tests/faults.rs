@@ -221,7 +221,7 @@ fn all_keys_wait_once_so_many_are_sent_again() {
         }
     });
     let mut config = server.config(ROOMY);
-    config.max_retrying_keys = 2;
+    config.options.max_retrying_keys = 2;
     config.max_in_flight = 1;
     let mut sending = Sending::new(config);
     sending.send("a", "bad", 0);
@@ -255,7 +255,8 @@ fn a_status_that_hits_every_event_stops_the_pipeline() {
         let server = Server::reacting(HttpVersion::One, None, move |_, _| {
             Reaction::Answer(status, vec![("location", "http://127.0.0.1:1/".to_owned())])
         });
-        let mut sending = Sending::new(server.config(ROOMY));
+        let url = format!("http://{}/hooks", server.address());
+        let mut sending = Sending::new(config(&url, HttpVersion::One, ROOMY));
         sending.send("k", "confidential", 0);
         sending.send("k", "confidential", 1);
         let error = sending.report(0).unwrap_err();
@@ -289,9 +290,142 @@ fn a_refused_event_is_poison_after_it_was_tried_for_a_while() {
             (error.disposition, error.poison),
             (Disposition::Fatal, Some(poison))
         );
-        assert_eq!(sending.report(1).unwrap_err().poison, None);
         assert!(server.received().len() > 1, "it was sent once");
         assert_eq!(server.bodies(), <[&str; 0]>::default());
+        let withdrawn = sending.sink.withdraw(0, false);
+        assert_eq!(withdrawn.len(), 1);
+        assert_eq!(sending.report(1), Ok(()), "its key goes on");
+        assert_eq!(server.bodies(), ["behind"]);
+    }
+}
+
+/// Judged by what the server has received, which no load disturbs.
+#[test]
+fn a_refused_event_costs_no_other_one_a_repeat_and_its_key_one_retry_for() {
+    for version in VERSIONS {
+        let server = Server::reacting(version, None, |_, received| {
+            if received.body.starts_with(b"bad") {
+                Reaction::Answer(422, Vec::new())
+            } else {
+                Reaction::Store(200)
+            }
+        });
+        let mut config = server.config(ROOMY);
+        config.options.retry_for = Duration::from_millis(300);
+        let mut sending = Sending::new(config);
+        for seq in 0..10 {
+            sending.send("k", &format!("bad {seq}"), seq);
+        }
+        for seq in 10..410 {
+            sending.send(&format!("other {}", seq % 40), &format!("good {seq}"), seq);
+        }
+        for seq in 0..10 {
+            assert!(sending.report(seq).is_err());
+            assert_eq!(sending.sink.withdraw(seq, false).len(), 1);
+        }
+        for seq in 10..410 {
+            assert_eq!(sending.report(seq), Ok(()));
+        }
+        let mut times = std::collections::BTreeMap::<Vec<u8>, usize>::new();
+        for received in server.received() {
+            *times.entry(received.body).or_default() += 1;
+        }
+        assert!(times.remove(&b"bad 0"[..]) > Some(1));
+        let more: Vec<_> = times.iter().filter(|(_, times)| **times > 1).collect();
+        assert_eq!((times.len(), more.len()), (409, 0), "{version:?}: {more:?}");
+    }
+}
+
+/// A tenant's address answers with this, and another one's names no host.
+#[test]
+fn an_address_that_a_row_has_chosen_stops_no_other_one() {
+    for (status, headers) in [
+        (404, None),
+        (410, None),
+        (401, None),
+        (403, None),
+        (302, Some(("location", "/elsewhere"))),
+        (503, Some(("retry-after", "300"))),
+        (503, None),
+    ] {
+        let server = Server::reacting(HttpVersion::One, None, move |_, received| {
+            if received.path.starts_with("/bad") {
+                let headers = headers.map(|(name, value)| (name, value.to_owned()));
+                Reaction::Answer(status, headers.into_iter().collect())
+            } else {
+                Reaction::Store(200)
+            }
+        });
+        let url = format!("http://{}/{{tenant}}", server.address());
+        let mut config = config(&url, HttpVersion::One, ROOMY);
+        config.options.retry_for = Duration::from_millis(300);
+        config.options.max_retrying_keys = 2;
+        config.max_in_flight = 4;
+        let mut sending = Sending::new(config);
+        let send = |sending: &mut Sending, tenant: &str, seq: u64| {
+            let url = format!("http://{}/{tenant}", server.address());
+            let record = Record {
+                topic: "t",
+                routing_key: Some(&url),
+                key: Some(&seq.to_be_bytes()),
+                position: EventPosition { lsn: 16, row: seq },
+                ..Record::default()
+            };
+            sending.sink.try_send(&record, seq).expect("accepted");
+        };
+        for seq in 0..20 {
+            send(&mut sending, "bad", seq);
+        }
+        for seq in 20..60 {
+            send(&mut sending, &format!("good{}", seq % 3), seq);
+        }
+        for seq in 20..60 {
+            assert_eq!(sending.report(seq), Ok(()), "{status}");
+        }
+        assert_eq!(server.stored().len(), 40, "{status}");
+        if status == 503 {
+            assert_eq!(sending.reports.failures(), [], "it may pass");
+            continue;
+        }
+        for seq in 0..20 {
+            let error = sending.report(seq).unwrap_err();
+            assert_eq!(error.poison, Some(Poison::Rejected), "{status}");
+        }
+    }
+}
+
+#[test]
+fn hosts_that_do_not_resolve_stop_no_other_one() {
+    let server = Server::start(HttpVersion::One);
+    let url = format!("http://{{host}}:{}/", server.address().port());
+    let mut config = config(&url, HttpVersion::One, ROOMY);
+    config.allow_private = true;
+    config.max_in_flight = 4;
+    let mut sending = Sending::new(config);
+    let mut send = |host: &str, seq: u64| {
+        let url = format!("http://{host}:{}/", server.address().port());
+        let record = Record {
+            topic: "t",
+            routing_key: Some(&url),
+            key: Some(&seq.to_be_bytes()),
+            position: EventPosition { lsn: 16, row: seq },
+            ..Record::default()
+        };
+        sending.sink.try_send(&record, seq).expect("accepted");
+    };
+    for seq in 0..120 {
+        send(&format!("tenant-{seq}.invalid"), seq);
+    }
+    for seq in 120..160 {
+        send("localhost", seq);
+    }
+    for seq in 120..160 {
+        assert_eq!(sending.report(seq), Ok(()));
+    }
+    for seq in 0..120 {
+        let error = sending.report(seq).unwrap_err();
+        assert_eq!(error.poison, Some(Poison::Unroutable));
+        assert!(!error.reason.contains("check url"), "{error}");
     }
 }
 

@@ -316,13 +316,32 @@ pub(crate) fn topic_states(
     producer: &BaseProducer<impl TopicOwner>,
     timeout: Duration,
 ) -> Result<Vec<TopicState>, RDKafkaErrorCode> {
+    metadata(producer, ptr::null_mut(), timeout)
+}
+
+/// Requests metadata of one topic, for which [`Topic::new`] was called. Otherwise as
+/// [`topic_states`].
+pub(crate) fn topic_state<C: TopicOwner>(
+    producer: &Arc<BaseProducer<C>>,
+    name: &str,
+    timeout: Duration,
+) -> Result<Vec<TopicState>, RDKafkaErrorCode> {
+    // Another reference to the topic of that name.
+    let topic = Topic::new(producer, name, None)?;
+    metadata(producer, topic.handle.as_ptr(), timeout)
+}
+
+/// Requests metadata of a topic; of those in use if it is null.
+fn metadata(
+    producer: &BaseProducer<impl TopicOwner>,
+    only: *mut sys::rd_kafka_topic_t,
+    timeout: Duration,
+) -> Result<Vec<TopicState>, RDKafkaErrorCode> {
     let client = producer.client().native_ptr();
     let timeout = milliseconds(timeout);
     let mut metadata = ptr::null();
-    // SAFETY: the client is alive. No topic is passed.
-    check(unsafe {
-        sys::rd_kafka_metadata(client, 0, ptr::null_mut(), &raw mut metadata, timeout)
-    })?;
+    // SAFETY: the client is alive. The topic is null, or one of this client that its caller keeps.
+    check(unsafe { sys::rd_kafka_metadata(client, 0, only, &raw mut metadata, timeout) })?;
     // SAFETY: the call succeeded, so `metadata` is its result and lives until it is destroyed. The
     // lists have the lengths of their counts.
     let topics = unsafe {

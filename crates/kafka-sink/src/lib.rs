@@ -30,7 +30,10 @@
 //!   passes one.
 //! - With two producers, all in-flight records of a partition are in one of them
 //!   (`docs/adr/0021-order-per-partition.md`).
-//! - The first record that is not delivered ends the sink: the queues of all producers are given up
+//! - A record is given to librdkafka after a broker has described its topic. Until then it is held back
+//!   with the others of its topic; after `retry_for` it is refused, and the sink goes on
+//!   (`docs/adr/0060-a-missing-topic-holds-itself.md`).
+//! - The first record of a producer that is not delivered ends the sink: the queues of all producers are given up
 //!   at once, and no record is accepted any more. A request already behind the failed one may still
 //!   be sent; `docs/adr/0007-one-request-in-flight.md` describes when, and the consequences.
 //! - A panic in the thread that serves librdkafka, also in a
@@ -50,8 +53,8 @@
 //! from the thread `kafka-poll` of each producer. Exception: records of hold queues that are given
 //! up are reported by the thread that calls `try_send`, `poll` or `close`.
 //! [`Deliveries::capacity`](walrelay_sink::Deliveries::capacity) is called by these threads, by
-//! librdkafka's own thread when it has learnt a topic's partitions, by `kafka-admin` and by
-//! `kafka-inquiry`.
+//! librdkafka's own thread when it has learnt a topic's partitions, by `kafka-admin`, `kafka-topics` and
+//! `kafka-inquiry`. Refused records are reported by the thread that calls `try_send` or `poll`.
 //!
 //! # Blocking
 //! `try_send` and `poll` do not block. [`KafkaSink`]'s `close` and drop, [`probe`], [`survey`],

@@ -9,7 +9,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{RefusalClocks, Servers, client_config};
+use walrelay_sink_client::{Patience, Servers, client_config};
 
 use crate::NatsError;
 use crate::check::{self, ITEMS};
@@ -49,13 +49,13 @@ impl NatsKind {
         let login = Arc::new(login(section).map_err(|error| error.to_failure())?);
         let settings = Arc::new(Settings {
             max_records: options.max_in_flight_records,
+            max_retrying_keys: options.max_retrying_keys as usize,
             max_bytes: options.max_in_flight_bytes,
             max_message: section.max_message_size,
             exclusive_stream: section.exclusive_stream.clone(),
             ack: section.ack_timeout,
             pauses: (options.backoff_initial, options.backoff_max),
-            retry_for: options.retry_for,
-            refusals: RefusalClocks::new(options.max_in_flight_records),
+            refusals: Patience::new(options.retry_for),
         });
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {

@@ -9,7 +9,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{RefusalClocks, Servers, client_config, host_and_port};
+use walrelay_sink_client::{Patience, Servers, client_config, host_and_port};
 
 use crate::RabbitmqError;
 use crate::check::{self, ITEMS, bindings};
@@ -120,14 +120,15 @@ impl RabbitmqKind {
             routing_key: address.routing_key,
             settings: Arc::new(Settings {
                 max_records: options.max_in_flight_records,
+                max_retrying_keys: options.max_retrying_keys as usize,
                 max_bytes: options.max_in_flight_bytes,
                 channels: section.channels,
                 max_message: section.max_message_size,
+                streams: section.streams,
                 confirm: section.confirm_timeout,
                 renew: RENEW,
                 pauses: (options.backoff_initial, options.backoff_max),
-                retry_for: options.retry_for,
-                refusals: RefusalClocks::new(options.max_in_flight_records),
+                refusals: Patience::new(options.retry_for),
                 dead_letters: DeadLetterAddress {
                     exchange: section.dead_letter_exchange.clone(),
                     routing_key: section

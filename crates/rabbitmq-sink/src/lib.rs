@@ -14,6 +14,8 @@
 //!   it and has not returned it.
 //! - A returned message is found by the position inside it.
 //! - At most one message of an exchange and key is in flight.
+//! - No message is sent again because another one is refused, unless the server closes its channel for
+//!   that one. An exchange that accepts no messages holds back its own only.
 //! - No bytes of a server make the decoder panic or allocate more than a frame.
 //! - Of queues that are no streams nothing is read but by [`QueueReader`].
 //! - Nothing of a message is logged or part of an error but the name of its exchange.

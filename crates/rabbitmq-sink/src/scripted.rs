@@ -16,8 +16,8 @@ use walrelay_sink_client::{Servers, Stream};
 use crate::client::Login;
 use crate::client::wire::{Reader, put_frame, put_method, put_short, put_sized};
 
-/// Channels that may be open at a time.
-pub(crate) const MAX_OPEN: usize = 3;
+/// The number of channels that the server allows.
+pub(crate) const MAX_OPEN: u16 = 5;
 
 /// A message that a client has published.
 #[derive(Debug, Clone, Default)]
@@ -61,12 +61,30 @@ impl Published {
 
     /// Appends a `channel.close` that names `basic.publish` as its cause.
     pub(crate) fn close_channel(&self, out: &mut Vec<u8>, code: u16, text: &str) {
-        put_method(out, self.channel, (20, 40), |out| {
-            out.extend_from_slice(&code.to_be_bytes());
-            put_short(out, text.as_bytes());
-            out.extend_from_slice(&[0, 60, 0, 40]);
-        });
+        put_channel_close(out, self.channel, (code, text), [0, 60, 0, 40]);
     }
+}
+
+fn put_channel_close(out: &mut Vec<u8>, channel: u16, (code, text): (u16, &str), cause: [u8; 4]) {
+    put_method(out, channel, (20, 40), |out| {
+        out.extend_from_slice(&code.to_be_bytes());
+        put_short(out, text.as_bytes());
+        out.extend_from_slice(&cause);
+    });
+}
+
+/// Returns the channels that these frames close.
+fn closed_channels(mut frames: &[u8]) -> Vec<u16> {
+    let mut closed = Vec::new();
+    while let Some([kind, a, b, length @ ..]) = frames.first_chunk::<7>() {
+        let length = u32::from_be_bytes(*length) as usize;
+        let payload = &frames[7..7 + length];
+        if *kind == 1 && payload[..4] == [0, 20, 0, 40] {
+            closed.push(u16::from_be_bytes([*a, *b]));
+        }
+        frames = &frames[8 + length..];
+    }
+    closed
 }
 
 /// The mechanism and the response of a login.
@@ -82,6 +100,10 @@ pub(crate) struct Scripted {
     pub(crate) published: Arc<Mutex<Vec<Published>>>,
     /// The mechanism and the response of each login.
     pub(crate) logins: Arc<Mutex<Vec<LoginAttempt>>>,
+    /// The exchanges that do not exist.
+    pub(crate) missing: Arc<Mutex<BTreeSet<String>>>,
+    /// The exchanges that clients have asked for.
+    pub(crate) questions: Arc<Mutex<Vec<String>>>,
     /// Sends these frames on the connection.
     pub(crate) push: Sender<Vec<u8>>,
 }
@@ -104,8 +126,11 @@ impl Scripted {
             address,
             published: Arc::default(),
             logins: Arc::default(),
+            missing: Arc::default(),
+            questions: Arc::default(),
         };
         let (published, logins) = (Arc::clone(&server.published), Arc::clone(&server.logins));
+        let (missing, questions) = (Arc::clone(&server.missing), Arc::clone(&server.questions));
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -128,9 +153,12 @@ impl Scripted {
                         input: Vec::new(),
                         tags: HashMap::new(),
                         open: BTreeSet::new(),
+                        closed: BTreeSet::new(),
                         partial: None,
                         published: &published,
                         logins: &logins,
+                        missing: &missing,
+                        questions: &questions,
                     };
                     let _ = session.run(&mut *react, &mut pushed).await;
                 }
@@ -168,10 +196,14 @@ struct Session<'s> {
     tags: HashMap<u16, u64>,
     /// The open channels.
     open: BTreeSet<u16>,
+    /// Channels that the server has closed and the client not yet: what comes on them is dropped.
+    closed: BTreeSet<u16>,
     /// A message whose body is not complete, and the size of the body.
     partial: Option<(Published, u64)>,
     published: &'s Mutex<Vec<Published>>,
     logins: &'s Mutex<Vec<LoginAttempt>>,
+    missing: &'s Mutex<BTreeSet<String>>,
+    questions: &'s Mutex<Vec<String>>,
 }
 
 impl Session<'_> {
@@ -201,6 +233,9 @@ impl Session<'_> {
                     continue;
                 }
             };
+            if self.closed.contains(&channel) && payload.get(..4) != Some(&[0, 20, 0, 41]) {
+                continue;
+            }
             match kind {
                 1 => self.method(channel, &payload, &mut out),
                 2 => {
@@ -219,6 +254,7 @@ impl Session<'_> {
                     let (message, _) = self.partial.take().unwrap();
                     lock(self.published).push(message.clone());
                     react(&message, &mut out);
+                    self.closed.extend(closed_channels(&out));
                 }
             }
         }
@@ -235,27 +271,45 @@ impl Session<'_> {
                 let mechanism = String::from_utf8(mechanism).unwrap();
                 lock(self.logins).push((mechanism, response));
                 put_method(out, 0, (10, 30), |out| {
-                    out.extend_from_slice(&[0, 0, 0, 2, 0, 0, 0, 0]);
+                    out.extend_from_slice(&MAX_OPEN.to_be_bytes());
+                    out.extend_from_slice(&[0, 2, 0, 0, 0, 0]);
                 });
             }
             (10, 40) => put_method(out, 0, (10, 41), |out| out.push(0)),
             (20, 10) => {
-                assert!(self.open.insert(channel) && self.open.len() <= MAX_OPEN);
+                assert!(self.open.insert(channel) && channel <= MAX_OPEN);
                 put_method(out, channel, (20, 11), |out| put_sized(out, |_| ()));
             }
             (20, 40) => {
                 self.open.remove(&channel);
+                self.tags.remove(&channel);
                 put_method(out, channel, (20, 41), |_| ());
             }
             (20, 41) => {
                 self.open.remove(&channel);
+                self.closed.remove(&channel);
+                self.tags.remove(&channel);
             }
-            (40, 10) => put_method(out, channel, (40, 11), |_| ()),
+            (40, 10) => {
+                from.take(2).unwrap();
+                let name = from.short_string().unwrap().to_vec();
+                let name = String::from_utf8(name).unwrap();
+                let is_missing = lock(self.missing).contains(&name);
+                lock(self.questions).push(name.clone());
+                if is_missing {
+                    self.closed.insert(channel);
+                    let text = format!("NOT_FOUND - no exchange '{name}' in vhost '/'");
+                    put_channel_close(out, channel, (404, &text), [0, 40, 0, 10]);
+                } else {
+                    put_method(out, channel, (40, 11), |_| ());
+                }
+            }
             (50, 10) => put_method(out, channel, (50, 11), |out| {
                 put_short(out, b"queue");
                 out.extend_from_slice(&[0; 8]);
             }),
             (50, 20) => put_method(out, channel, (50, 21), |_| ()),
+            (60, 10) => put_method(out, channel, (60, 11), |_| ()),
             (85, 10) => put_method(out, channel, (85, 11), |_| ()),
             (60, 40) => {
                 from.take(2).unwrap();

@@ -48,7 +48,9 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
     /// The number of channels, 1 to 64. Each is a process of the server: several use more of its processors. Events of a key stay in order.
     "channels" channels: u16 = integer::<u16>(1..=64).or("1");
-    /// How long a confirm may take before the connection is replaced, 1s to 10m.
+    /// Whether a queue of an exchange may be a stream. It matters with RabbitMQ before 4.0: a confirm counts when all earlier messages of its exchange have one, so a queue that does not confirm holds back others. `false`: a confirm counts at once.
+    "streams" streams: bool = boolean().or("true");
+    /// How long the server may confirm nothing before the connection is replaced, 1s to 10m.
     "confirm_timeout" confirm_timeout: Duration = duration(SECOND..=MINUTE * 10).or("30s");
     /// How long connecting may take, and each answer of the login, 1s to 1m.
     "connect_timeout" connect_timeout: Duration = duration(SECOND..=MINUTE).or("10s");

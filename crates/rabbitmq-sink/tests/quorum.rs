@@ -85,13 +85,12 @@ fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
     server.declare(queue, None);
     let mut client = server.rabbitmq.client();
     let mut factory = factory(&server);
-    let (mut delivered, mut refused) = (0, 0);
+    let (mut delivered, mut refused) = (0_usize, 0_usize);
     for round in 0..rounds {
         let reports = Arc::<Reports>::default();
         let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
         let mut sink = factory.create(None, deliveries).unwrap();
         let is_routed = |seq: u64| (seq + round) % 7 != 3;
-        let mut accepted = 0;
         for seq in 0..count {
             let record = Record {
                 topic: if is_routed(seq) { queue } else { UNBOUND },
@@ -102,15 +101,11 @@ fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
                 },
                 ..Record::default()
             };
-            // A refusal ends the sink.
-            if sink.try_send(&record, seq).is_err() {
-                break;
-            }
-            accepted += 1;
+            sink.try_send(&record, seq).expect("there is room");
         }
-        reports.wait_for(accepted);
-        reports.assert_complete(accepted);
-        let stored: BTreeSet<u64> = client
+        reports.wait_for(count);
+        reports.assert_complete(count);
+        let mut stored: Vec<u64> = client
             .take(queue)
             .iter()
             .map(|message| message.header("walrelay.position").expect("a position"))
@@ -120,21 +115,23 @@ fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
                 position.row
             })
             .collect();
+        stored.sort_unstable();
+        let (good, bad): (Vec<u64>, Vec<u64>) = (0..count).partition(|seq| is_routed(*seq));
+        assert_eq!(stored, good, "{round}: each once");
         for (seq, outcome) in reports.state().outcomes {
             match outcome {
-                Ok(()) => {
-                    assert!(stored.contains(&seq), "{round}: {seq} is delivered");
-                    delivered += 1;
+                Ok(()) => assert!(is_routed(seq), "{round}: {seq} is delivered"),
+                Err(error) => {
+                    assert_eq!(
+                        error.poison,
+                        Some(Poison::Unroutable),
+                        "{round}: {seq}: {error}"
+                    );
                 }
-                Err(error) if error.poison == Some(Poison::Unroutable) => {
-                    assert!(!is_routed(seq), "{round}: {seq} is refused");
-                    refused += 1;
-                }
-                // Given up with one that was refused.
-                Err(error) => assert_eq!(error.poison, None, "{round}: {seq}: {error}"),
             }
         }
+        (delivered, refused) = (delivered + good.len(), refused + bad.len());
     }
     eprintln!("{rounds} rounds: {delivered} delivered, {refused} refused");
-    assert!(refused >= rounds && delivered >= rounds);
+    assert!(refused > 0 && delivered > 0);
 }

@@ -9,7 +9,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Servers, client_config};
+use walrelay_sink_client::{Patience, Servers, client_config};
 
 use crate::RedisError;
 use crate::check::{self, ITEMS};
@@ -85,6 +85,7 @@ impl RedisKind {
             reply: section.reply_timeout,
             pauses: (options.backoff_initial, options.backoff_max),
             ids: section.ids,
+            refusals: Patience::new(options.retry_for),
             wait: Wait {
                 replicas: section.wait_replicas,
                 fsync: section.wait_fsync,

@@ -9,7 +9,6 @@
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
@@ -88,36 +87,6 @@ fn nothing_passes_an_event_for_which_there_was_no_memory() {
         assert!(stored(&server, &stream).into_iter().eq(0..=1_500));
         relay.sink.close(PATIENCE);
         client.run_words(&["DEL", &stream]);
-    }
-}
-
-#[test]
-fn a_key_of_another_type_is_an_error_of_the_configuration_and_no_poison() {
-    for ids in [Ids::Position, Ids::Server] {
-        let server = Server::start(ids);
-        let mut client = server.redis.client();
-        client.done("SET no-stream value");
-        let mut relay = Relay::start(&server);
-        for number in 0..20 {
-            let stream = ["no-stream", "a-stream"][usize::from(number % 2 == 0)];
-            relay.send(stream, 1, number);
-        }
-        relay.sink.reports.wait_for(20);
-        let failures = relay.sink.reports.failures();
-        let configuration: BTreeSet<&str> = failures
-            .iter()
-            .filter(|error| error.disposition == Disposition::Configuration)
-            .map(|error| &*error.topic)
-            .collect();
-        assert_eq!(configuration, BTreeSet::from(["no-stream"]));
-        for error in &failures {
-            assert_eq!(error.poison, None, "{error}");
-        }
-        // What the transaction has stored is delivered.
-        let delivered = 20 - failures.len();
-        let there = client.entries("a-stream").len();
-        assert!(delivered <= there, "{delivered} delivered, {there} stored");
-        client.run("DEL no-stream a-stream");
     }
 }
 
@@ -377,7 +346,8 @@ fn a_login_that_is_refused_and_a_missing_right_show_as_configuration() {
     let mut relay = Relay::with(&with("weak", "secret-word"));
     relay.send("allowed", 1, 0);
     relay.sink.delivered();
-    relay.send("forbidden", 1, 1);
+    client.done("ACL SETUSER weak -xadd");
+    relay.send("allowed", 1, 1);
     relay.sink.reports.wait_for(2);
     let failures = relay.sink.reports.failures();
     let [error] = &*failures else {

@@ -60,6 +60,12 @@ impl RowSum {
         self.high += other.high;
         self.low += other.low;
     }
+
+    fn subtract(&mut self, other: Self) {
+        self.rows -= other.rows;
+        self.high -= other.high;
+        self.low -= other.low;
+    }
 }
 
 /// The rows of a bucket.
@@ -199,6 +205,18 @@ struct OfferedRow {
     row: Option<(Bucket, RowSum)>,
 }
 
+/// A row that is counted as sent, while its record is in flight: the sink may still refuse it.
+#[derive(Debug)]
+struct CountedRow {
+    position: EventPosition,
+    relation: RelationId,
+    /// The number of the bucket.
+    number: i64,
+    /// The halves of its hash.
+    high: i64,
+    low: i64,
+}
+
 /// The sum of some rows of a transaction.
 #[derive(Debug)]
 struct Entry {
@@ -219,6 +237,8 @@ pub(crate) struct PendingAccount {
     counted_before: u64,
     /// Events that became dead letters, until their transactions are confirmed.
     diverted: Vec<EventPosition>,
+    /// In the order of the WAL. Empty if no event becomes a dead letter.
+    in_flight: VecDeque<CountedRow>,
     offered: Option<OfferedRow>,
     /// The hashed text of a row, so that it is not allocated anew.
     text: Vec<u8>,
@@ -233,6 +253,7 @@ impl PendingAccount {
             entries: VecDeque::new(),
             counted_before: 0,
             diverted: Vec::new(),
+            in_flight: VecDeque::new(),
             offered: None,
             text: Vec::new(),
         }
@@ -357,6 +378,16 @@ impl PendingAccount {
             sum.diverted = row;
         } else {
             sum.sent = row;
+            if self.shared.writes_dead_letters {
+                self.in_flight.push_back(CountedRow {
+                    position,
+                    relation: bucket.relation,
+                    number: bucket.number,
+                    // Each is the sum of one number.
+                    high: row.high as i64,
+                    low: row.low as i64,
+                });
+            }
         }
         match self.entries.back_mut() {
             Some(last) if last.commit == position.lsn && last.bucket == bucket => last.sum.add(sum),
@@ -368,7 +399,38 @@ impl PendingAccount {
         }
     }
 
-    /// Counts the row that was offered as an earlier core did, for which it was acknowledged.
+    /// Counts an event as diverted that was counted as sent: a dead letter takes the place of its record.
+    pub(crate) fn divert(&mut self, event: EventPosition) {
+        if !self.diverted.contains(&event) {
+            self.diverted.push(event);
+        }
+        let Ok(at) = self
+            .in_flight
+            .binary_search_by_key(&event, |row| row.position)
+        else {
+            return;
+        };
+        let Some(counted) = self.in_flight.remove(at) else {
+            return;
+        };
+        let row = RowSum {
+            rows: 1,
+            high: counted.high.into(),
+            low: counted.low.into(),
+        };
+        let mut entries = self.entries.iter_mut().rev();
+        let entry = entries.find(|entry| {
+            entry.commit == event.lsn
+                && entry.bucket.relation == counted.relation
+                && entry.bucket.number == counted.number
+        });
+        if let Some(entry) = entry {
+            entry.sum.sent.subtract(row);
+            entry.sum.diverted.add(row);
+        }
+    }
+
+    /// Counts the row that was offered as before: its record was taken, or acknowledged.
     pub(crate) fn keep_acknowledged(&mut self) {
         let position = self.offered.as_ref().map(|row| row.position);
         let diverted = position.is_some_and(|position| self.diverted.contains(&position));
@@ -390,8 +452,16 @@ impl PendingAccount {
         self.counted_before = self.counted_before.max(commit.get() + 1);
     }
 
-    /// Passes on the sums of the transactions before `confirmed`, which are acknowledged.
-    pub(crate) fn release(&mut self, confirmed: Lsn) {
+    /// Passes on the sums of the transactions before `confirmed`, which are acknowledged. `first`: the
+    /// event of the first record in flight.
+    pub(crate) fn release(&mut self, confirmed: Lsn, first: Option<EventPosition>) {
+        match first {
+            Some(first) => {
+                let before = self.in_flight.partition_point(|row| row.position < first);
+                self.in_flight.drain(..before);
+            }
+            None => self.in_flight.clear(),
+        }
         let is_acknowledged = |entry: &Entry| entry.commit < confirmed.get();
         if !self.entries.front().is_some_and(is_acknowledged) {
             return;
@@ -422,6 +492,10 @@ impl PendingAccount {
             self.entries.pop_back();
         }
         self.counted_before = self.counted_before.min(event.lsn);
+        let kept = self
+            .in_flight
+            .partition_point(|row| row.position.lsn < event.lsn);
+        self.in_flight.truncate(kept);
     }
 
     /// Forgets all that is not acknowledged: it is read again.
@@ -430,6 +504,7 @@ impl PendingAccount {
         self.entries.clear();
         self.counted_before = 0;
         self.diverted.clear();
+        self.in_flight.clear();
     }
 }
 
@@ -558,7 +633,7 @@ mod tests {
         let (shared, mut rows) = pending(false);
         send(&mut rows, 10, &["a", "b"]);
         send(&mut rows, 20, &["c"]);
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         let (first, _, sum) = counted(&shared);
         assert_eq!(first, 2);
         // The server sends all of it again on a new connection: the database has the first one.
@@ -566,12 +641,12 @@ mod tests {
         rows.connected();
         announce(&mut rows);
         send(&mut rows, 10, &["a", "b"]);
-        rows.release(Lsn::new(21));
+        rows.release(Lsn::new(21), None);
         assert_eq!(counted(&shared).0, 1, "the second one, once");
         // Another process, from the beginning of the WAL.
         let (other, mut again) = pending(false);
         send(&mut again, 10, &["b", "a"]);
-        again.release(Lsn::new(11));
+        again.release(Lsn::new(11), None);
         assert_eq!(counted(&other), (2, 0, sum), "whatever the order");
     }
 
@@ -582,7 +657,7 @@ mod tests {
         rows.keep_offered(false);
         rows.forget_from(EventPosition { lsn: 10, row: 0 });
         send(&mut rows, 10, &["a", "b"]);
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         assert_eq!(counted(&shared).0, 2);
     }
 
@@ -602,7 +677,7 @@ mod tests {
         offer(&mut rows, 10, 2, "c");
         rows.keep_offered(false);
         rows.committed(Lsn::new(10));
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         let (sent, diverted, _) = counted(&shared);
         assert_eq!((sent, diverted), (2, 1));
     }
@@ -624,10 +699,57 @@ mod tests {
         offer(&mut rows, 10, 1, "b");
         rows.keep_offered(false);
         rows.committed(Lsn::new(10));
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         let (sent, diverted, _) = counted(&shared);
         assert_eq!((sent, diverted), (1, 1));
         assert!(rows.diverted.is_empty());
+    }
+
+    #[test]
+    fn a_row_whose_record_is_refused_is_counted_as_a_dead_letter() {
+        let (shared, mut rows) = pending(true);
+        for (number, id) in ["a", "b", "c"].iter().enumerate() {
+            offer(&mut rows, 10, number as u64, id);
+            rows.keep_offered(false);
+        }
+        rows.committed(Lsn::new(10));
+        let event = |row| EventPosition { lsn: 10, row };
+        rows.release(Lsn::new(5), Some(event(1)));
+        assert_eq!(rows.in_flight.len(), 2, "the first is acknowledged");
+        rows.divert(event(1));
+        rows.divert(event(1));
+        rows.release(Lsn::new(11), None);
+        let (sent, diverted, sum) = counted(&shared);
+        assert_eq!((sent, diverted), (2, 1));
+        assert!(rows.in_flight.is_empty());
+        let (shared, mut others) = pending(false);
+        send(&mut others, 10, &["a", "c"]);
+        others.release(Lsn::new(11), None);
+        assert_eq!(counted(&shared).2, sum);
+    }
+
+    /// The connection is lost before the sink refuses the record of the first row.
+    #[test]
+    fn a_refusal_counts_also_if_its_transaction_is_read_again() {
+        for before in [false, true] {
+            let (shared, mut rows) = pending(true);
+            let refused = EventPosition { lsn: 10, row: 0 };
+            offer(&mut rows, 10, 0, "a");
+            rows.keep_offered(false);
+            rows.forget_from(refused);
+            if before {
+                rows.divert(refused);
+            }
+            offer(&mut rows, 10, 0, "a");
+            rows.keep_acknowledged();
+            rows.committed(Lsn::new(10));
+            if !before {
+                rows.divert(refused);
+            }
+            rows.release(Lsn::new(11), None);
+            let (sent, diverted, _) = counted(&shared);
+            assert_eq!((sent, diverted), (0, 1));
+        }
     }
 
     /// The sink of an earlier process had these rows: they may be dead letters.
@@ -638,7 +760,7 @@ mod tests {
             offer(&mut rows, 10, 0, "a");
             rows.keep_stored();
             rows.committed(Lsn::new(10));
-            rows.release(Lsn::new(11));
+            rows.release(Lsn::new(11), None);
             assert_eq!(counted(&shared).0, expected);
         }
     }
@@ -647,10 +769,10 @@ mod tests {
     fn sums_that_may_be_written_are_taken_again_as_they_were() {
         let (shared, mut rows) = pending(false);
         send(&mut rows, 10, &["a"]);
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         let first = shared.take().expect("sums");
         send(&mut rows, 20, &["b"]);
-        rows.release(Lsn::new(21));
+        rows.release(Lsn::new(21), None);
         assert_eq!(shared.take().as_ref(), Some(&first));
         // The connection was lost, and the statement was not executed.
         shared.begin(Some(first.from));
@@ -667,21 +789,21 @@ mod tests {
     fn sums_that_continue_nothing_are_forgotten() {
         let (shared, mut rows) = pending(false);
         send(&mut rows, 10, &["a"]);
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         send(&mut rows, 20, &["b"]);
         shared.begin(Some(Lsn::new(15)));
         rows.connected();
         announce(&mut rows);
         assert_eq!(counted(&shared).0, 0);
         send(&mut rows, 20, &["b"]);
-        rows.release(Lsn::new(21));
+        rows.release(Lsn::new(21), None);
         assert_eq!(counted(&shared).0, 1);
         // Without the database nothing is counted.
         shared.begin(None);
         rows.connected();
         announce(&mut rows);
         send(&mut rows, 30, &["c"]);
-        rows.release(Lsn::new(31));
+        rows.release(Lsn::new(31), None);
         assert_eq!(counted(&shared).0, 0);
     }
 
@@ -702,7 +824,7 @@ mod tests {
             rows.keep_offered(false);
         }
         rows.committed(Lsn::new(10));
-        rows.release(Lsn::new(11));
+        rows.release(Lsn::new(11), None);
         let counted = shared.take().expect("sums");
         let mut buckets: Vec<(i64, i64)> = counted
             .sums

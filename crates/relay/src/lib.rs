@@ -49,7 +49,10 @@ mod poison;
 mod sent_rows;
 mod table;
 
-pub use crate::core::{Core, CoreError, Outgoing, Placement, RecordSpace, Step};
+pub use crate::core::{
+    AcknowledgedEvents, Core, CoreError, DeadLetter, Outgoing, Placement, RecordSpace, Settled,
+    Step,
+};
 pub use account::{
     AccountColumns, BUCKET_SECONDS, Bucket, BucketSum, Counted, RowSum, SentAccount,
 };

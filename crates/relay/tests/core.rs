@@ -10,6 +10,7 @@
 
 mod support;
 
+use walrelay_checkpoint::Seq;
 use walrelay_event_router::{
     Lookups, Options, Router, SubjectNames, Template, TemplateTarget, ValueFormat, WireFormat,
 };
@@ -19,6 +20,7 @@ use walrelay_relay::{
     Core, CoreError, Placement, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step,
     TableName, TablePlace,
 };
+use walrelay_sink::{EventPosition, Poison};
 
 use support::{COMMIT, SLOT, begin, connected, consume, frame, table};
 
@@ -224,4 +226,115 @@ fn a_sink_position_of_another_wal_stops_the_relay() {
             other => panic!("{position}: {other:?}"),
         }
     }
+}
+
+/// The sink has failed with the first of five events. The second one is of its key, the others are
+/// acknowledged, one by a dead letter.
+#[test]
+fn the_core_of_the_next_sink_offers_no_acknowledged_event_again_unless_an_earlier_one_of_its_key_is()
+ {
+    let rows: Vec<Vec<u8>> = [
+        ("r0", "a"),
+        ("r1", "a"),
+        ("r2", "b"),
+        ("r3", "c"),
+        ("r4", "d"),
+    ]
+    .map(|(id, key)| table().insert(&[id, "order", key, "{}"].map(Some)))
+    .into();
+    let refused = EventPosition {
+        lsn: COMMIT,
+        row: 3,
+    };
+    let mut decisions = PoisonDecisions::new(PoisonPolicy {
+        rejected: PoisonAction::DeadLetter,
+        ..PoisonPolicy::default()
+    });
+    assert!(decisions.reject(refused, Poison::Rejected, "no"));
+    let (mut core, ring) = connected(Router::new(Options::default()), decisions);
+    let offered = |core: &mut Core| -> Vec<(u64, Seq)> {
+        consume(core, &begin());
+        consume(core, &table().relation());
+        let mut offered = Vec::new();
+        for row in &rows {
+            let new = match core.frame(&frame(row), &mut RecordSpace::default()) {
+                Ok(Step::Send(outgoing)) => Some((outgoing.event().id.row, outgoing.seq())),
+                Ok(Step::Consumed) => None,
+                other => panic!("{other:?}"),
+            };
+            if let Some((_, seq)) = new {
+                core.sent(seq).expect("the number just given");
+            }
+            offered.extend(new);
+        }
+        offered
+    };
+    let sent = offered(&mut core);
+    assert_eq!(sent.len(), 5);
+    ring.nack(sent[0].1);
+    for (_, seq) in &sent[1..] {
+        ring.ack(*seq);
+    }
+    core.disconnected();
+    core.advance();
+    let (first, acknowledged) = (core.first_unacknowledged(), core.acknowledged_events());
+    assert_eq!(first.map(|event| event.row), Some(0));
+    let (router, decisions) = core.into_parts();
+    let (next, ring) = connected(router, decisions);
+    let mut next = next.resuming_at(first, acknowledged);
+    let again = offered(&mut next);
+    let events: Vec<u64> = again.iter().map(|(row, _)| *row).collect();
+    assert_eq!(events, [0, 1]);
+    // The last event is not offered by the third sink either.
+    ring.ack(again[0].1);
+    next.disconnected();
+    next.advance();
+    let (first, acknowledged) = (next.first_unacknowledged(), next.acknowledged_events());
+    let (router, decisions) = next.into_parts();
+    let (third, _) = connected(router, decisions);
+    let mut third = third.resuming_at(first, acknowledged);
+    let events: Vec<u64> = offered(&mut third).iter().map(|(row, _)| *row).collect();
+    assert_eq!(events, [1]);
+}
+
+/// The connection is lost after two of three events.
+#[test]
+fn a_sink_that_took_events_of_a_cut_transaction_is_not_offered_them_again() {
+    let (mut core, ring) = connected(Router::new(Options::default()), PoisonDecisions::default());
+    let row = |id: &str| table().insert(&[id, "order", "k", "{}"].map(Some));
+    let offered = |core: &mut Core, id: &str| {
+        let seq = match core.frame(&frame(&row(id)), &mut RecordSpace::default()) {
+            Ok(Step::Send(outgoing)) => Some(outgoing.seq()),
+            Ok(Step::Consumed) => None,
+            other => panic!("{other:?}"),
+        };
+        if let Some(seq) = seq {
+            core.sent(seq).expect("the number just given");
+        }
+        seq
+    };
+    consume(&mut core, &begin());
+    consume(&mut core, &table().relation());
+    let mut sent = ["r0", "r1"]
+        .map(|id| offered(&mut core, id).expect("new"))
+        .to_vec();
+    core.disconnected();
+    core.connected(SLOT);
+    consume(&mut core, &begin());
+    consume(&mut core, &table().relation());
+    let again = ["r0", "r1", "r2"].map(|id| offered(&mut core, id));
+    assert_eq!(again.map(|seq| seq.is_some()), [false, false, true]);
+    sent.extend(again[2]);
+    let end = COMMIT + 8;
+    consume(
+        &mut core,
+        &encode::commit(Lsn::new(COMMIT), Lsn::new(end), PgTimestamp::new(0)),
+    );
+    for seq in sent {
+        core.advance();
+        assert_eq!(core.acknowledged_position(), SLOT);
+        ring.ack(seq);
+    }
+    core.advance();
+    assert_eq!(core.acknowledged_position().lsn(), Lsn::new(end));
 }

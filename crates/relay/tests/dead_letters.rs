@@ -11,12 +11,14 @@ mod support;
 
 use std::sync::Arc;
 
+use walrelay_checkpoint::Seq;
 use walrelay_event_router::{Additional, Options, Router};
-use walrelay_lsn::TypeOid;
+use walrelay_lsn::{Lsn, TypeOid};
+use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Step,
+    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Settled, Step,
 };
-use walrelay_sink::{EventPosition, Parking, Poison, dlq_headers};
+use walrelay_sink::{EventPosition, HeldRecord, Parking, Poison, Record, dlq_headers};
 
 use support::{COMMIT, begin, connected, consume, frame, table};
 
@@ -171,4 +173,103 @@ fn say_for_which_partition_and_time_their_event_is_bound() {
     };
     assert_eq!(header(dlq_headers::PARTITION), Some(&b"3"[..]));
     assert_eq!(header(dlq_headers::TIMESTAMP), Some(&b"1767323045678"[..]));
+}
+
+/// A record that the sink gives back becomes the dead letter that reading its row again makes.
+#[test]
+fn are_the_same_whether_the_row_is_read_again_or_the_record_was_given_back() {
+    let options = || Options {
+        additional: Additional::parse("shard:partition,note:header").expect("placements"),
+        ..Options::default()
+    };
+    let table = table()
+        .column("shard", TypeOid::new(23))
+        .column("note", TypeOid::new(25));
+    let insert = table.insert(&["r1", "order", "k", "{}", "3", "n"].map(Some));
+    let policy = |action| {
+        PoisonDecisions::new(PoisonPolicy {
+            rejected: action,
+            topic: Arc::from(DEAD_LETTERS),
+            ..PoisonPolicy::default()
+        })
+    };
+    let begun = |decisions| {
+        let (mut core, ring) = connected(Router::new(options()), decisions);
+        consume(&mut core, &begin());
+        consume(&mut core, &table.relation());
+        (core, ring)
+    };
+    let mut rejected = policy(PoisonAction::DeadLetter);
+    assert!(rejected.reject(EVENT, Poison::Rejected, "no"));
+    let (mut core, _) = begun(rejected);
+    let read_again = match core.frame(&frame(&insert), &mut RecordSpace::default()) {
+        Ok(Step::Send(outgoing)) => HeldRecord::new(&outgoing.record()),
+        other => panic!("no dead letter: {other:?}"),
+    };
+    let sent = |core: &mut Core| {
+        let (seq, record) = match core.frame(&frame(&insert), &mut RecordSpace::default()) {
+            Ok(Step::Send(outgoing)) => (outgoing.seq(), HeldRecord::new(&outgoing.record())),
+            other => panic!("no record: {other:?}"),
+        };
+        core.sent(seq).expect("the number just given");
+        consume(
+            core,
+            &encode::commit(Lsn::new(COMMIT), Lsn::new(COMMIT + 48), PgTimestamp::new(0)),
+        );
+        (seq, record)
+    };
+    let (mut core, ring) = begun(policy(PoisonAction::DeadLetter));
+    let (seq, record) = sent(&mut core);
+    let unchanged =
+        record.with(|record| matches!(core.settle(seq, record), Ok(Settled::Unchanged)));
+    assert!(unchanged, "nothing is decided about it");
+    let event = core.event_of(seq).expect("it is in flight");
+    assert!(core.reject(event, Poison::Rejected, "no"));
+    record.with(|record| {
+        let Ok(Settled::DeadLetter(dead_letter)) = core.settle(seq, record) else {
+            panic!("no dead letter");
+        };
+        let text = |record: &Record<'_>| {
+            let headers = record.headers.iter();
+            let headers: Vec<_> = headers
+                .map(|header| (header.name.to_owned(), header.value.map(<[u8]>::to_vec)))
+                .collect();
+            (
+                format!("{record:?}"),
+                record.key.map(<[u8]>::to_vec),
+                headers,
+            )
+        };
+        assert_eq!(text(&dead_letter.record()), read_again.with(text));
+    });
+    core.settled(seq);
+    let dead_letter = SentEvent {
+        id: EVENT,
+        dead_letter: true,
+    };
+    assert_eq!(core.event_of(seq), Some(dead_letter));
+    assert!(!core.reject(dead_letter, Poison::Rejected, "no"));
+    core.advance();
+    assert_eq!(core.acknowledged_position(), support::SLOT);
+    ring.ack(seq);
+    core.advance();
+    assert_eq!(core.acknowledged_position().lsn(), Lsn::new(COMMIT + 48));
+    assert_eq!((core.counts().dead_letters, core.counts().skipped), (1, 0));
+    // Skipped, it is acknowledged.
+    let (mut core, ring) = begun(policy(PoisonAction::Skip));
+    let (seq, record) = sent(&mut core);
+    assert!(core.reject(event, Poison::Rejected, "no"));
+    let skipped = record.with(|record| matches!(core.settle(seq, record), Ok(Settled::Skipped)));
+    assert!(skipped);
+    core.advance();
+    assert_eq!(core.acknowledged_position(), support::SLOT);
+    let acknowledged = |core: &Core| core.acknowledged_events().events().count();
+    assert_eq!(acknowledged(&core), 0);
+    ring.ack(seq);
+    assert_eq!(acknowledged(&core), 1, "it is not skipped again");
+    core.advance();
+    assert_eq!(core.acknowledged_position().lsn(), Lsn::new(COMMIT + 48));
+    assert_eq!((core.counts().dead_letters, core.counts().skipped), (0, 1));
+    // An earlier one is not in flight any more.
+    assert!(record.with(|record| core.settle(Seq::new(9), record).is_err()));
 }

@@ -41,7 +41,8 @@ use walrelay_event_router::{
 };
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{
-    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step, TableName,
+    AcknowledgedEvents, Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step,
+    TableName,
 };
 use walrelay_sink::{EventPosition, Parking};
 use walrelay_walsender::Frame;
@@ -132,7 +133,7 @@ fn process(
             confirmed,
         )
         .with_decisions(decisions)
-        .resuming_at(first)
+        .resuming_at(first, AcknowledgedEvents::default())
         .with_durable_before(durable_before.map(Lsn::new))
         .with_messages(Some(Messages::new("outbox", []))),
         ring,

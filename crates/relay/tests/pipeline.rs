@@ -296,6 +296,38 @@ async fn relay_odd_refused(source: OneTransaction) -> Sinks {
     sinks
 }
 
+/// One sink delivers each record once, and each dead letter once. With parked keys the rows behind the
+/// first refused one become dead letters too: all are of one key.
+#[tokio::test]
+async fn a_refused_row_is_settled_where_it_is() {
+    for parks in [false, true] {
+        let parking = Arc::new(Parking::new());
+        parking.set_ready();
+        let sinks = Arc::new(Mutex::new(Sinks {
+            parking: parks.then_some(parking),
+            ..Sinks::default()
+        }));
+        let answer = Answer::OddRefusedInPlace;
+        let source = OneTransaction::default();
+        let until = |flushed: &[CommitEnd]| flushed.last() == Some(&END);
+        let (ended, flushed) = relay_into(&sinks, source, answer, PATIENCE, until).await;
+        let drained = Outcome::Drained { confirmed: END };
+        assert_eq!(ended.expect("no error"), drained);
+        assert!(flushed.iter().all(|at| [START, END].contains(at)));
+        let mut sinks = sinks.lock().expect("nobody panicked");
+        assert_eq!(sinks.created, 1);
+        sinks.delivered.sort();
+        let mut expected = with_dead_letters();
+        if parks {
+            let dead_letters = PoisonPolicy::default().topic;
+            for (_, topic) in expected.iter_mut().skip(1) {
+                *topic = dead_letters.to_string();
+            }
+        }
+        assert_eq!(sinks.delivered, expected);
+    }
+}
+
 /// Lists row and topic of each record if the odd rows become dead letters.
 fn with_dead_letters() -> Vec<(usize, String)> {
     let expected = (0..ROWS).map(|row| {

@@ -6,9 +6,10 @@
 //! - [`ConnectError`], [`ClientError`]: why there is no connection. [`certificate_fault`]: what is
 //!   wrong with a certificate.
 //! - [`SinkThread`]: a thread with an asynchronous client, and the end of both. [`Shared`], [`SinkState`]:
-//!   what it shares with the sink. [`Queue`]: the accepted records. [`Failure`]: why all of them failed.
+//!   what it shares with the sink. [`Queue`]: the accepted records. [`BatchQueue`]: those of a sink that
+//!   sends batches. [`Failure`]: why all of them failed.
 //! - [`Reconnects`]: connects as often as it needs. [`Connected`]: what it makes. [`pause`]: the pauses between.
-//! - [`Refused`]: the records of a connection that are refused for good. [`RefusalClocks`]: since when a record is refused. [`RefusedRecord`]: the record that a clock is for.
+//! - [`Patience`]: for how long refusals that may pass are waited for.
 //! - [`host_and_port`]: an address of the configuration. [`run_apart`], [`Apart`]: calls that
 //!   connect, and block.
 //!
@@ -22,22 +23,22 @@
 
 mod address;
 mod apart;
+mod batch_queue;
 mod certificates;
 mod connect;
+mod patience;
 mod reconnects;
-mod refusal_clocks;
-mod refused;
 mod shared;
 mod thread;
 mod tls;
 
 pub use address::host_and_port;
 pub use apart::{Apart, run_apart};
+pub use batch_queue::BatchQueue;
 pub use certificates::certificate_fault;
 pub use connect::{ClientError, ConnectError, Servers, Stream, within};
+pub use patience::Patience;
 pub use reconnects::{Connected, Reconnects, pause};
-pub use refusal_clocks::{RefusalClocks, RefusedRecord};
-pub use refused::Refused;
 pub use shared::{FOREVER, Failure, Queue, Shared, SinkState};
 pub use thread::SinkThread;
 pub use tls::client_config;

@@ -1,6 +1,5 @@
 //! The state that a sink and its thread share.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use walrelay_sink::{
-    Chain, Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, QueuedRecord,
-    Record, SendError, SinkStats, Window, lock,
+    Chain, Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, Poison,
+    QueuedRecord, Record, Refusal, Retrying, SendError, SinkStats, Window, lock,
 };
 
 use crate::ClientError;
@@ -22,34 +21,32 @@ pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
 /// The accepted records of a sink that are not reported.
 pub trait Queue: Send + 'static {
-    /// Appends a record that has taken `weight` bytes of the window.
-    fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64);
-    /// Removes all records.
+    /// Appends a record of a lane that has taken `weight` bytes of the window.
+    fn push(&mut self, record: &Record<'_>, lane: &str, seq: u64, weight: u64);
+    /// Notes that a record that was sent is refused for good. `None` if it was not sent.
+    fn refuse(&mut self, seq: u64) -> Option<&QueuedRecord>;
+    /// Removes a record that was refused for good; with `behind`, it removes the later records of its key
+    /// too.
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<QueuedRecord>;
+    /// Removes all records, without those that are refused for good.
     fn take_all(&mut self) -> Vec<QueuedRecord>;
 }
 
 impl Queue for KeyQueues {
-    fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64) {
-        self.push(record, seq, weight);
+    fn push(&mut self, record: &Record<'_>, lane: &str, seq: u64, weight: u64) {
+        self.push(record, lane, seq, weight);
+    }
+
+    fn refuse(&mut self, seq: u64) -> Option<&QueuedRecord> {
+        self.refuse(seq)
+    }
+
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<QueuedRecord> {
+        self.withdraw(seq, behind)
     }
 
     fn take_all(&mut self) -> Vec<QueuedRecord> {
         self.take_all()
-    }
-}
-
-impl Queue for VecDeque<QueuedRecord> {
-    fn push(&mut self, record: &Record<'_>, seq: u64, weight: u64) {
-        self.push_back(QueuedRecord {
-            seq,
-            weight,
-            refusals: 0,
-            record: HeldRecord::new(record),
-        });
-    }
-
-    fn take_all(&mut self) -> Vec<QueuedRecord> {
-        std::mem::take(self).into()
     }
 }
 
@@ -161,11 +158,17 @@ impl<Q: Queue, S> Shared<Q, S> {
         lock(&self.state)
     }
 
-    /// Accepts a record that takes `weight` bytes of the window.
+    /// Accepts a record of a lane that takes `weight` bytes of the window.
     ///
     /// # Errors
     /// If the window has no room, or the sink has ended.
-    pub fn accept(&self, record: &Record<'_>, seq: u64, weight: u64) -> Result<(), SendError> {
+    pub fn accept(
+        &self,
+        record: &Record<'_>,
+        lane: &str,
+        seq: u64,
+        weight: u64,
+    ) -> Result<(), SendError> {
         let mut state = self.state();
         if let Some(failure) = &state.broken {
             return Err(failure.to_error(record.topic).into());
@@ -173,8 +176,9 @@ impl<Q: Queue, S> Shared<Q, S> {
         if !self.window.try_take(weight) {
             return Err(SendError::Full);
         }
-        state.records.push(record, seq, weight);
+        state.records.push(record, lane, seq, weight);
         drop(state);
+        self.window.update_stats(&self.stats);
         self.wake.notify_one();
         Ok(())
     }
@@ -196,10 +200,60 @@ impl<Q: Queue, S> Shared<Q, S> {
                 self.deliveries.failed(queued.seq, error);
             }
         }
-        if self.window.give_back(queued.weight) {
+        self.give_back(queued.weight);
+    }
+
+    /// Gives back the room of a record that is reported, or taken back.
+    fn give_back(&self, weight: u64) {
+        if self.window.give_back(weight) {
             self.deliveries.capacity();
         }
         self.window.update_stats(&self.stats);
+    }
+
+    /// Reports that the server refuses a record that was sent for good. Its key waits until the record is
+    /// [taken back](Self::withdraw).
+    pub fn refuse(&self, seq: u64, poison: Poison, reason: String) {
+        self.refuse_for(seq, (poison, Disposition::Fatal), reason);
+    }
+
+    /// Reports that a record in flight is refused for good because of its destination, as
+    /// [`refuse`](Self::refuse) does.
+    pub fn refuse_destination(&self, seq: u64, poison: Poison, reason: String) {
+        self.refuse_for(seq, (poison, Disposition::Configuration), reason);
+    }
+
+    fn refuse_for(&self, seq: u64, (poison, disposition): (Poison, Disposition), reason: String) {
+        let mut state = self.state();
+        let Some(queued) = state.records.refuse(seq) else {
+            return;
+        };
+        let weight = queued.weight;
+        let topic: Arc<str> = queued.record.with(|record| record.topic.into());
+        drop(state);
+        self.stats.topic(&topic).failed.fetch_add(1, Relaxed);
+        self.stats.failed(poison.name().to_owned());
+        let refusal = Refusal {
+            topic,
+            poison,
+            reason,
+            disposition,
+        };
+        self.deliveries.refused(seq, refusal);
+        self.give_back(weight);
+    }
+
+    /// Takes a refused record back, and with `behind` those of its key that follow it, see
+    /// [`Sink::withdraw`](walrelay_sink::Sink::withdraw).
+    pub fn withdraw(&self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        let withdrawn = self.state().records.withdraw(seq, behind);
+        // The refused one has given its room back when it was reported.
+        for queued in withdrawn.iter().skip(1) {
+            self.give_back(queued.weight);
+        }
+        self.wake.notify_one();
+        let numbered = withdrawn.into_iter();
+        numbered.map(|queued| (queued.seq, queued.record)).collect()
     }
 
     /// Ends the sink: all its records have failed.
@@ -283,6 +337,11 @@ impl<S> Shared<KeyQueues, S> {
         for seq in in_flight {
             state.records.retry_at(seq, now);
         }
+    }
+
+    /// Returns which keys are held back, see [`Sink::retrying`](walrelay_sink::Sink::retrying).
+    pub fn retrying(&self) -> Option<Retrying> {
+        self.state().records.retrying()
     }
 
     /// Returns why nothing is sent, or why records are sent again.

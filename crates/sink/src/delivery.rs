@@ -74,6 +74,33 @@ pub struct DeliveryError {
     pub poison: Option<Poison>,
 }
 
+/// The refusal of one record that the sink had accepted, by a server that takes others.
+///
+/// Contains the topic and the server's reason, never key, value or headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The record's topic.
+    pub topic: Arc<str>,
+    /// The reason why this record cannot be delivered.
+    pub poison: Poison,
+    /// The message of the server or of the client library.
+    pub reason: String,
+    /// [`Disposition::Fatal`]: the event is at fault. [`Disposition::Configuration`]: its destination is, which
+    /// is missing, or may not be written to.
+    pub disposition: Disposition,
+}
+
+impl From<Refusal> for DeliveryError {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            topic: refusal.topic,
+            reason: refusal.reason,
+            disposition: refusal.disposition,
+            poison: Some(refusal.poison),
+        }
+    }
+}
+
 /// Receives the delivery reports of the records that a sink accepted.
 ///
 /// # Ordering
@@ -87,6 +114,15 @@ pub trait Deliveries: Send + Sync + 'static {
     /// Reports that the record with this sequence number failed: this sink will not deliver it any
     /// more.
     fn failed(&self, seq: u64, error: DeliveryError);
+
+    /// Reports that the server refuses the record with this sequence number for good, and this record
+    /// alone: no other one is sent again because of it. The sink sends no later record of its key
+    /// until [`Sink::withdraw`](crate::Sink::withdraw) is called, which gives the record back.
+    ///
+    /// For a receiver that does not decide what becomes of it, the record has failed.
+    fn refused(&self, seq: u64, refusal: Refusal) {
+        self.failed(seq, refusal.into());
+    }
 
     /// Reports that there is room: a record that was refused with
     /// [`SendError::Full`](crate::SendError::Full) may be accepted now, or an accepted record that

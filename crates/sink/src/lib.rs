@@ -5,11 +5,11 @@
 //!   [`HeldRecord`]: an owned copy, for a sink that cannot send the record yet.
 //! - [`Sink`], [`SinkFactory`]: accept records. [`SendError`]: why a record was not accepted.
 //!   [`AnySinkFactory`]: both as objects, for a kind that is known at run time.
-//!   [`TransactionEnd`]: tells a sink where a transaction of the source ends. [`StreamStart`]: tells
+//!   [`Obstacle`], [`Retrying`]: what records wait for. [`TransactionEnd`]: tells a sink where a transaction of the source ends. [`StreamStart`]: tells
 //!   it where the stream begins.
 //! - [`Deliveries`]: receives the delivery reports, from any thread and in any order.
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
-//!   react.
+//!   react. [`Refusal`]: the same of one record that the server refuses while it takes others.
 //! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
 //!   record by itself, and send it again alone.
 //! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
@@ -22,7 +22,7 @@
 //!   [`topics`]: reads its topics.
 //! - [`SinkFailure`], [`ToFailure`]: the words for a failure, and its class. [`Chain`]: an error with
 //!   its causes.
-//! - [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
+//! - [`id_text`]: an event's id for logs. [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
 //!   Both are for the crates above too.
 //! - [`clock_offset`]: compares the clock of a server with this machine's; [`micros_now`],
 //!   [`ServerClocks`].
@@ -30,8 +30,8 @@
 //! # Invariants
 //! - [`Sink::try_send`] never blocks. It copies what it must keep of the record and allocates only
 //!   what its queue needs.
-//! - Every **accepted** record is reported exactly once, delivered or failed, also when the sink is
-//!   dropped. "Delivered" means durable by the sink's own standard (Kafka: acknowledged with
+//! - Every **accepted** record is reported exactly once, delivered, failed or refused, also when the
+//!   sink is dropped, unless it is taken back with a refused one of its key. "Delivered" means durable by the sink's own standard (Kafka: acknowledged with
 //!   `acks=all`), never "queued".
 //! - Records of the same key reach the destination in the order in which they were accepted.
 //! - Nothing here prints a record's key, value or headers: [`Record`]'s `Debug` shows lengths.
@@ -45,6 +45,7 @@ pub mod dead_letters;
 mod delivery;
 pub mod dlq_headers;
 mod endpoints;
+mod event_id;
 mod event_position;
 mod failure;
 mod held_record;
@@ -65,8 +66,9 @@ mod window;
 
 pub use certificate_fault::CertificateFault;
 pub use clock::{ServerClocks, clock_offset, micros_now};
-pub use delivery::{Deliveries, DeliveryError, Disposition, Poison};
+pub use delivery::{Deliveries, DeliveryError, Disposition, Poison, Refusal};
 pub use endpoints::Endpoints;
+pub use event_id::id_text;
 pub use event_position::EventPosition;
 pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
@@ -78,7 +80,9 @@ pub use open_request::OpenRequest;
 pub use options::SinkOptions;
 pub use parking::Parking;
 pub use record::{Header, Record, RecordKind};
-pub use sink::{BatchingMode, Obstacle, SendError, Sink, SinkFactory, StreamStart, TransactionEnd};
+pub use sink::{
+    BatchingMode, Obstacle, Retrying, SendError, Sink, SinkFactory, StreamStart, TransactionEnd,
+};
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use sync::lock;
 pub use unanswered::ANSWER_LIMIT;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use walrelay_lsn::Lsn;
 
 use crate::{
-    BatchingMode, Deliveries, Disposition, Obstacle, Record, SendError, Sink, SinkFactory,
-    SinkFailure, StreamStart, ToFailure, TransactionEnd,
+    BatchingMode, Deliveries, Disposition, HeldRecord, Obstacle, Record, Retrying, SendError, Sink,
+    SinkFactory, SinkFailure, StreamStart, ToFailure, TransactionEnd,
 };
 
 /// A factory of sinks of any kind.
@@ -97,6 +97,10 @@ impl Sink for Box<dyn Sink> {
         (**self).try_send(record, seq)
     }
 
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        (**self).withdraw(seq, behind)
+    }
+
     fn poll(&mut self) {
         (**self).poll();
     }
@@ -119,6 +123,10 @@ impl Sink for Box<dyn Sink> {
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
         (**self).waiting_for()
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        (**self).retrying()
     }
 
     fn close(self: Box<Self>, grace: Duration) {

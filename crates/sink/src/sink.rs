@@ -1,10 +1,10 @@
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use walrelay_lsn::{CommitEnd, Lsn};
 
-use crate::{Deliveries, DeliveryError, Disposition, EventPosition, Record};
+use crate::{Deliveries, DeliveryError, Disposition, EventPosition, HeldRecord, Record};
 
 /// The reason why [`Sink::try_send`] did not accept a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +40,22 @@ pub struct Obstacle {
     pub remedy: Option<&'static str>,
 }
 
+/// The keys that a sink holds back, because a record of each was refused for the moment and is sent
+/// again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retrying {
+    /// The number of these keys.
+    pub keys: u64,
+    /// Those of the destination that has the most.
+    pub most: u64,
+    /// The most that a destination may have before its other keys wait too.
+    pub limit: u64,
+    /// When the record was refused first that has been refused the longest.
+    pub since: Instant,
+    /// The event id of that record, fit for logs.
+    pub event_id: Option<String>,
+}
+
 /// The end of a transaction of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionEnd {
@@ -71,10 +87,22 @@ pub struct StreamStart {
 /// Accepts records and makes them durable.
 pub trait Sink: Send {
     /// Offers a record. Does not block. After `Ok`, and only then, `seq` is reported to
-    /// [`Deliveries`] exactly once.
+    /// [`Deliveries`] exactly once, unless the record is [withdrawn](Self::withdraw) before.
     ///
-    /// The caller chooses `seq`, strictly increasing over accepted records.
+    /// The caller chooses `seq`, strictly increasing over accepted records. Only a record that was
+    /// withdrawn, or its dead letter, is offered with the number that it had.
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError>;
+
+    /// Takes a record back that was [refused](Deliveries::refused). With `behind`, it takes back the
+    /// accepted records of its key that follow it too. None of these was sent. Returns them in the
+    /// order in which they were accepted, each with its number; empty if no such record is refused.
+    /// Does not block.
+    ///
+    /// A sink that refuses no single record has nothing to give back.
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        let _ = (seq, behind);
+        Vec::new()
+    }
 
     /// Sends records that the sink holds back to fill a batch, and accepted records that had to
     /// wait until others were delivered. Called when the caller has nothing more to send at the
@@ -135,6 +163,12 @@ pub trait Sink: Send {
     /// Does not block: a sink that must query a server returns the result of an earlier query, and
     /// calls [`Deliveries::capacity`](crate::Deliveries::capacity) when it has a new one.
     fn waiting_for(&mut self) -> Option<Obstacle> {
+        None
+    }
+
+    /// Returns the keys that are held back; `None`: no key is, or the sink sends no record by itself.
+    /// Called repeatedly while the oldest record in flight is not acknowledged. Does not block.
+    fn retrying(&self) -> Option<Retrying> {
         None
     }
 

@@ -200,11 +200,10 @@ fn access_that_is_granted_late() {
     for number in 2..=10 {
         secured.insert_of(if number % 2 == 0 { "closed" } else { "open" }, number);
     }
-    relay.says("opic authorization failed");
     relay.says("allow the principal WRITE");
-    let words = ["opic authorization failed", "allow the principal WRITE"];
-    let remedy = "see the items of the sink in walrelay check";
-    Views::new(&config, &relay).show("retrying", &words, remedy, NOT_READY);
+    let words = ["is not authorised", "its records wait for it"];
+    let remedy = "allow the principal WRITE";
+    Views::new(&config, &relay).show("blocked", &words, remedy, NOT_READY);
     secured.broker.allow(&closed, &["WRITE", "DESCRIBE"]);
     let verdict = rig.finish(relay);
     verdict.assert_clean();

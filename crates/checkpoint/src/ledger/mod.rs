@@ -190,6 +190,25 @@ impl Ledger {
         false
     }
 
+    /// Returns true if this record, which was sent, is acknowledged: also if one before it is in flight or
+    /// has failed.
+    pub fn is_acknowledged(&self, record: Seq) -> bool {
+        record.get() < self.tail || self.ring.is_acked(record.get())
+    }
+
+    /// Returns the number of records that were sent and are not acknowledged.
+    ///
+    /// Cost: one load per 32 records.
+    pub fn unacknowledged(&self) -> u64 {
+        let (mut from, mut open) = (self.tail, 0);
+        while from < self.next {
+            let end = (from - from % CHUNK + CHUNK).min(self.next);
+            open += self.ring.open_in_chunk(from, end);
+            from = end;
+        }
+        open
+    }
+
     /// Returns true if a transaction has begun and was neither committed nor abandoned.
     pub fn is_open(&self) -> bool {
         self.open

@@ -205,6 +205,26 @@ fn a_failed_record_ends_the_prefix_for_good() {
     assert!(!ledger.has_news());
     assert_eq!(ledger.in_flight(), 2);
     assert_eq!(ring.nacked(), Some(second[1]));
+    let known = second.iter().map(|seq| ledger.is_acknowledged(*seq));
+    assert_eq!(known.collect::<Vec<_>>(), [true, false, true]);
+}
+
+#[test]
+fn records_that_are_acknowledged_out_of_order_are_not_open() {
+    let (ring, mut ledger) = ledger(256);
+    let records = transaction(&mut ledger, 200, 10);
+    let mut open = 200;
+    // 77 and 200 have no common divisor, so each comes once.
+    for seq in (0..200).map(|number| records[number * 77 % 200]) {
+        assert_eq!(ledger.unacknowledged(), open);
+        assert!(!ledger.is_acknowledged(seq));
+        ring.ack(seq);
+        assert!(ledger.is_acknowledged(seq));
+        ledger.advance();
+        assert!(ledger.is_acknowledged(seq));
+        open -= 1;
+    }
+    assert_eq!((ledger.unacknowledged(), ledger.in_flight()), (0, 0));
 }
 
 #[test]

@@ -251,6 +251,20 @@ impl AckRing {
         from.saturating_add(u64::from(run)).min(nacked).max(from)
     }
 
+    /// Returns true if this record, which is not collected, is acknowledged and has not failed.
+    pub(crate) fn is_acked(&self, seq: u64) -> bool {
+        let word = self.word(seq).load(Ordering::Acquire);
+        word & 1 << (seq % CHUNK) != 0 && self.nacked.load(Ordering::Acquire) != seq
+    }
+
+    /// Returns the number of records in `from..end` that are not acknowledged, and `from`'s chunk has
+    /// all of them.
+    pub(crate) fn open_in_chunk(&self, from: u64, end: u64) -> u64 {
+        let acks = (self.word(from).load(Ordering::Acquire) & ACKS) >> (from % CHUNK);
+        let acks = acks & ((1 << (end - from)) - 1);
+        end - from - u64::from(acks.count_ones())
+    }
+
     /// Gives the word of the chunk that ends before `end` to the chunk one lap on. Every record of
     /// the old chunk must be collected.
     pub(crate) fn turn_over(&self, end: u64) {

@@ -9,6 +9,7 @@ use rdkafka::client::{Client, OAuthToken};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::{ClientConfig, ClientContext};
+use walrelay_sink_client::Patience;
 
 mod check;
 mod error;
@@ -55,6 +56,10 @@ const DEFAULT_BATCH_SIZE: usize = 1_000_000;
 /// would slow down all topics for the sake of one.
 const LOWEST_BATCH_SIZE: usize = 16_384;
 
+/// The shortest patience with a missing topic: a broker that creates it on request reports it as missing
+/// meanwhile.
+const NEW_TOPIC: Duration = Duration::from_secs(2);
+
 /// Properties that cannot be overridden: a rule refuses any other value.
 const FIXED: &[(&str, &str)] = &[
     ("acks", "all"),
@@ -99,6 +104,8 @@ pub struct KafkaConfig {
     /// The limit of `batch.size` since a topic refused a batch, for all later producers of this
     /// configuration.
     batch_limit: Arc<AtomicUsize>,
+    /// The patience with topics, for all sinks of this configuration.
+    patience: Patience,
 }
 
 impl KafkaConfig {
@@ -119,6 +126,7 @@ impl KafkaConfig {
         tokens: Option<Arc<dyn TokenSource>>,
     ) -> Result<Self, KafkaConfigError> {
         options.check()?;
+        let patience = Patience::new(options.retry_for.max(NEW_TOPIC));
         if let Some((_, error)) = Self::problems(&properties).into_iter().next() {
             return Err(error);
         }
@@ -130,6 +138,7 @@ impl KafkaConfig {
             throttle: Arc::default(),
             known_brokers: Arc::default(),
             batch_limit: Arc::new(AtomicUsize::new(usize::MAX)),
+            patience,
         };
         config.check_together()?;
         Ok(config)
@@ -153,6 +162,17 @@ impl KafkaConfig {
 
     pub(crate) fn throttle(&self) -> &KindThrottle {
         &self.throttle
+    }
+
+    /// Returns the patience with topics that do not exist or may not be written to.
+    pub(crate) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Refuses records of a missing topic as soon as it is known to be missing.
+    pub(crate) fn without_patience(mut self) -> Self {
+        self.patience = Patience::new(NEW_TOPIC);
+        self
     }
 
     pub(crate) fn known_brokers(&self) -> &KnownBrokers {

@@ -8,8 +8,10 @@ use super::error::KafkaConfigError;
 /// The default of [`KafkaOptions::bulk_linger`]. A longer linger saves the broker little, and the
 /// records in flight take more memory: docs/adr/0013-producer-modes.md.
 const BULK_LINGER: Duration = Duration::from_millis(50);
+/// The default of [`KafkaOptions::retry_for`], as that of `poison.retry_for`.
+const RETRY_FOR: Duration = Duration::from_secs(300);
 
-/// In-flight bounds, the linger for throughput, and the creation of topics.
+/// In-flight bounds, the linger for throughput, the patience with topics, and their creation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaOptions {
     /// The most records accepted and not yet reported.
@@ -21,6 +23,9 @@ pub struct KafkaOptions {
     /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one
     /// producer, as when the properties contain `linger.ms`.
     pub bulk_linger: Option<Duration>,
+    /// The time for which records of a topic that does not exist, or may not be written to, are held
+    /// back before they are refused.
+    pub retry_for: Duration,
     /// `Some`: a missing topic is created before the first record is sent to it. `None`: the
     /// broker's `auto.create.topics.enable` applies.
     pub topics: Option<TopicCreation>,
@@ -32,6 +37,7 @@ impl Default for KafkaOptions {
             max_in_flight_records: 100_000,
             max_in_flight_bytes: 64 << 20,
             bulk_linger: Some(BULK_LINGER),
+            retry_for: RETRY_FOR,
             topics: None,
         }
     }

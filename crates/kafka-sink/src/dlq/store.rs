@@ -35,7 +35,8 @@ impl KafkaDeadLetters {
     ) -> Result<Option<DlqReplayer<TopicLog>>, SinkFailure> {
         let reader = DlqReader::open(&self.0, topic, patience);
         let reader = reader.map_err(|error| dead_letters(&error))?;
-        let factory = KafkaSinkFactory::new(self.0.clone()).with_one_producer();
+        // A topic that is missing now is reported, and the next dead letter is tried.
+        let factory = KafkaSinkFactory::new(self.0.clone().without_patience()).with_one_producer();
         Ok(reader.map(|reader| {
             let sender = RecordSender::new(any_factory(factory));
             DlqReplayer::new(topic, TopicLog { reader, sender })

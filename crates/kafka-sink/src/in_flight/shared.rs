@@ -7,7 +7,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Mutex, Weak};
 
-use walrelay_sink::{Deliveries, DeliveryError, SinkStats, Window};
+use walrelay_sink::{Deliveries, DeliveryError, Refusal, SinkStats, Window};
 
 use crate::sync::lock;
 
@@ -181,6 +181,14 @@ impl Shared {
             self.acknowledged.store(true, Relaxed);
         }
         self.deliveries.delivered(seq);
+    }
+
+    /// Reports an accepted record as refused, which no producer was given. The sink goes on.
+    pub(crate) fn refused(&self, seq: u64, refusal: Refusal) {
+        let topic = self.stats.topic(&refusal.topic);
+        topic.failed.fetch_add(1, Relaxed);
+        self.stats.failed(refusal.poison.name().to_owned());
+        self.deliveries.refused(seq, refusal);
     }
 
     /// Reports an accepted record as failed, and breaks the sink.

@@ -4,6 +4,7 @@
 //! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `rebootstrap`:
 //!   when librdkafka is given `bootstrap.servers` again. `reachability`: when brokers count as down.
 //!   `broker_states`: which broker does not answer. `broker_clock`: whether a broker's clock is right. `advertised`: brokers that cannot be reached at the address that the cluster advertises.
+//! - `topic_checks`: whether topics may be written to, before the first record is sent to them.
 //! - `producers`: the two producers of a sink, and the mode that selects one.
 //! - `obstacle`: why records are not acknowledged. `topic_ids`: which topics were made anew.
 //! - `statistics`: librdkafka's figures of its brokers.
@@ -20,6 +21,7 @@ pub(crate) mod reachability;
 pub(crate) mod rebootstrap;
 mod sink;
 mod statistics;
+pub(crate) mod topic_checks;
 pub(crate) mod topic_ids;
 
 pub use sink::{KafkaSink, KafkaSinkFactory};

@@ -43,10 +43,10 @@ const MAX_INTERVAL: Duration = Duration::from_secs(30);
 /// records.
 const RESET_AFTER: Duration = Duration::from_secs(3);
 /// The most topics or partitions in a description.
-const MAX_NAMED: usize = 3;
+pub(crate) const MAX_NAMED: usize = 3;
 
 /// A problem of a topic or broker: the reaction, what is wrong, what to do.
-type Found = (Disposition, String, Option<&'static str>);
+pub(crate) type Found = (Disposition, String, Option<&'static str>);
 
 const CREATE: Option<&str> = Some(
     "create the topic (kafka-topics.sh --create), or correct the route that names it: the relay goes on by itself",
@@ -172,10 +172,14 @@ impl Inquiry {
     /// Sends a request by each producer with records in flight, because each knows its own topics.
     fn request(&mut self, producers: &[Producer]) {
         let busy = producers.iter().map(|producer| &producer.client);
-        let busy: Vec<Arc<BaseProducer<Context>>> = busy
+        let mut busy: Vec<Arc<BaseProducer<Context>>> = busy
             .filter(|client| client.in_flight_count() > 0)
             .cloned()
             .collect();
+        if busy.is_empty() {
+            // All records are held back.
+            busy.extend(producers.first().map(|first| Arc::clone(&first.client)));
+        }
         let Some(first) = busy.first().cloned() else {
             return;
         };
@@ -292,7 +296,7 @@ fn obstacle(
     })
 }
 
-fn problems(topic: &TopicState) -> Vec<Found> {
+pub(crate) fn problems(topic: &TopicState) -> Vec<Found> {
     let name = &topic.name;
     let one = |disposition, what: &str, remedy| {
         vec![(disposition, format!("topic {name:?} {what}"), remedy)]

@@ -7,15 +7,14 @@ mod tests;
 mod unacked;
 mod worker;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, QueuedRecord, Record, SendError,
-    Sink, SinkFactory, SinkStats, StreamStart, Window,
+    Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, Record, Retrying,
+    SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
-use walrelay_sink_client::{ClientError as _, RefusalClocks, SinkThread};
+use walrelay_sink_client::{BatchQueue, ClientError as _, Patience, SinkThread};
 
 use crate::client::Login;
 use crate::client::error::NatsError;
@@ -23,14 +22,14 @@ use crate::client::message;
 
 /// Bytes of the bookkeeping for each record in flight.
 const RECORD_OVERHEAD: u64 = 256;
-/// Keys whose event is sent again, before all others wait too.
-const MAX_BLOCKED_KEYS: usize = 1_000;
 
 /// The settings of a sink besides the login.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// Keys of a subject that may wait to be sent again before its others wait too.
+    pub(crate) max_retrying_keys: usize,
     /// The most bytes of headers and payload.
     pub(crate) max_message: u64,
     /// The stream that nobody else writes to.
@@ -40,10 +39,8 @@ pub(crate) struct Settings {
     /// The first and the longest pause before a connection is tried again, and before a message is
     /// sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),
-    /// The time for which an event that no stream takes is sent again.
-    pub(crate) retry_for: Duration,
-    /// The events that no stream takes.
-    pub(crate) refusals: RefusalClocks,
+    /// For how long an event that no stream takes is sent again.
+    pub(crate) refusals: Patience,
 }
 
 /// Makes sinks that publish to NATS.
@@ -70,14 +67,15 @@ impl SinkFactory for NatsSinkFactory {
         if let Some((stream, start)) = settings.exclusive_stream.clone().zip(start) {
             let source = chain::source_of(start);
             let stats = Arc::clone(&self.stats);
-            let shared = chain::Shared::new(VecDeque::new(), window, settings, stats, deliveries);
+            let queue = BatchQueue::default();
+            let shared = chain::Shared::new(queue, window, settings, stats, deliveries);
             let login = Arc::clone(&self.login);
             let thread = SinkThread::start("nats", shared, async move |shared| {
                 chain::carry(&login, &shared, stream, source).await
             })?;
             return Ok(NatsSink::Chained(thread));
         }
-        let queues = KeyQueues::new(MAX_BLOCKED_KEYS).across_topics();
+        let queues = KeyQueues::new(settings.max_retrying_keys).across_topics();
         let shared = Shared::new(
             queues,
             window,
@@ -101,17 +99,19 @@ impl SinkFactory for NatsSinkFactory {
 ///
 /// # After a failure
 /// After a connection that breaks, the records in flight are sent again with the same ids: the server
-/// may have them or not. A record that is refused for good ends the sink when no other one is in
-/// flight.
+/// may have them or not. A record that is refused for good is out of the queues, and all others go on.
 pub(crate) enum NatsSink {
     /// At most one record of a key is in flight ([`KeyQueues`]), whatever its subject: a stream has
     /// many subjects, and one that is full refuses a record and may take the next. Records without a
     /// key have no order. A record that is not acknowledged in time is sent again on the same
-    /// connection; either copy's acknowledgement counts.
+    /// connection; either copy's acknowledgement counts. A subject is a lane: one that no stream takes
+    /// holds back no other one.
     Keyed(SinkThread<KeyQueues, Arc<Settings>>),
     /// The first records of the queue are a batch, of which each message names the one that it
-    /// follows. The next batch is sent when all of it is answered. All records are in order.
-    Chained(SinkThread<VecDeque<QueuedRecord>, Arc<Settings>>),
+    /// follows. The next batch is sent when all of it is answered. All records are in order, so a record
+    /// that is refused for good holds back all others until it is withdrawn. Its dead letter follows no
+    /// message.
+    Chained(SinkThread<BatchQueue, Arc<Settings>>),
 }
 
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
@@ -131,8 +131,15 @@ impl Sink for NatsSink {
         })?;
         let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
         match self {
-            Self::Keyed(thread) => thread.shared.accept(record, seq, weight),
-            Self::Chained(thread) => thread.shared.accept(record, seq, weight),
+            Self::Keyed(thread) => thread.shared.accept(record, record.topic, seq, weight),
+            Self::Chained(thread) => thread.shared.accept(record, record.topic, seq, weight),
+        }
+    }
+
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        match self {
+            Self::Keyed(thread) => thread.shared.withdraw(seq, behind),
+            Self::Chained(thread) => thread.shared.withdraw(seq, behind),
         }
     }
 
@@ -143,6 +150,13 @@ impl Sink for NatsSink {
                 let known = thread.shared.state().obstacle.clone();
                 known.or_else(|| thread.shared.stats.silence())
             }
+        }
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        match self {
+            Self::Keyed(thread) => thread.shared.retrying(),
+            Self::Chained(_) => None,
         }
     }
 

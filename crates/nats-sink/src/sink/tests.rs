@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use walrelay_sink::{Deliveries, EventPosition, Poison, Record, Sink, SinkFactory as _, SinkStats};
-use walrelay_sink_client::{RefusalClocks, Servers};
+use walrelay_sink_client::{Patience, Servers};
 use walrelay_testkit::{PATIENCE, Reports, eventually};
 
 use super::{NatsSinkFactory, Settings};
@@ -105,7 +105,7 @@ impl Sent {
     }
 }
 
-/// Makes a sink whose server runs `script`, and sends so many events of one key.
+/// Makes a sink whose server runs `script`, and sends so many events of the key `k`.
 fn run(
     ack: Duration,
     events: u64,
@@ -136,13 +136,13 @@ fn run_for(
     };
     let settings = Settings {
         max_records: 100,
+        max_retrying_keys: 1_000,
         max_bytes: 1 << 20,
         max_message: 10_000,
         exclusive_stream: None,
         ack,
         pauses: (Duration::from_millis(1), Duration::from_millis(5)),
-        retry_for,
-        refusals: RefusalClocks::default(),
+        refusals: Patience::new(retry_for),
     };
     let mut factory = NatsSinkFactory {
         login: Arc::new(login),
@@ -153,21 +153,26 @@ fn run_for(
     let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
     let mut sink = factory.create(None, deliveries).unwrap();
     for number in 0..events {
-        let id = number.to_string();
-        let record = Record {
-            topic: "t.secret",
-            key: Some(b"k"),
-            value: Some(b"v"),
-            event_id: Some(id.as_bytes()),
-            position: EventPosition {
-                lsn: 1,
-                row: number,
-            },
-            ..Record::default()
-        };
-        sink.try_send(&record, number).unwrap();
+        send(&mut sink, "k", number);
     }
     (reports, sink, server)
+}
+
+/// Sends the event of this number, which is its id.
+fn send(sink: &mut super::NatsSink, key: &str, number: u64) {
+    let id = number.to_string();
+    let record = Record {
+        topic: "t.secret",
+        key: Some(key.as_bytes()),
+        value: Some(b"v"),
+        event_id: Some(id.as_bytes()),
+        position: EventPosition {
+            lsn: 1,
+            row: number,
+        },
+        ..Record::default()
+    };
+    sink.try_send(&record, number).unwrap();
 }
 
 /// Waits until all events are delivered, and ends the server's script.
@@ -349,6 +354,47 @@ fn a_refused_event_is_sent_again_before_the_next_of_its_key() {
         assert!(peer.next().is_none());
     });
     finish(3, running);
+}
+
+#[test]
+fn a_refused_event_is_not_sent_again_and_its_dead_letter_takes_its_place() {
+    let oversize = "{\"error\":{\"code\":400,\"err_code\":10054}}";
+    let (reports, mut sink, server) = run(PATIENCE, 2, move |listener| {
+        let mut peer = Peer::accept(listener);
+        let first = peer.message();
+        let other = peer.message();
+        assert_eq!((first.id(), other.id()), ("0", "2"));
+        peer.answer(&first, oversize);
+        // The connection ends while another event is in flight.
+        drop(peer);
+        let mut peer = Peer::accept(listener);
+        let other = peer.message();
+        assert_eq!(other.id(), "2");
+        peer.acknowledge(&other);
+        for subject in ["dead", "t.secret"] {
+            let sent = peer.message();
+            assert_eq!(sent.subject, subject);
+            peer.acknowledge(&sent);
+        }
+        assert!(peer.next().is_none());
+    });
+    send(&mut sink, "other", 2);
+    let error = reports.outcome(0).unwrap_err();
+    assert_eq!(error.poison, Some(Poison::Oversize));
+    assert_eq!(reports.outcome(2), Ok(()));
+    assert!(!reports.is(|state| state.outcomes.contains_key(&1)));
+    let withdrawn = sink.withdraw(0, true);
+    let seqs: Vec<u64> = withdrawn.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, [0, 1]);
+    for (seq, record) in withdrawn {
+        record.with(|record| {
+            let topic = if seq == 0 { "dead" } else { record.topic };
+            sink.try_send(&Record { topic, ..*record }, seq).unwrap();
+        });
+    }
+    reports.wait(|state| (0..3).all(|seq| state.is_delivered(seq)));
+    Box::new(sink).close(PATIENCE);
+    server.join().unwrap();
 }
 
 #[test]

@@ -24,17 +24,10 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
         let mut session = Session::new(&connection, shared, &mut endpoints);
         let ended = session.run(connection).await;
         let error = match ended {
-            Ok(failure) => {
-                session.report_refused();
-                return failure;
-            }
+            Ok(failure) => return failure,
             Err(error) => error,
         };
         warn!(error = %Chain(&error), "the connection to NATS has ended");
-        if session.has_refused() {
-            session.report_refused();
-            return Failure::with_another();
-        }
         // The server may have them or not.
         session.send_all_again();
         if session.has_stored {

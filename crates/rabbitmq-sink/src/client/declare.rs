@@ -110,6 +110,12 @@ fn put_exchange_declare(out: &mut Vec<u8>, channel: u16, name: &str, (kind, flag
     });
 }
 
+/// Appends a question for an exchange. The server closes the channel if the exchange does not exist. It
+/// needs no right.
+pub(crate) fn put_exchange_question(out: &mut Vec<u8>, channel: u16, name: &str) {
+    put_exchange_declare(out, channel, name, ("", PASSIVE));
+}
+
 /// Appends `queue.declare` with flags and arguments.
 pub(super) fn put_queue_declare(
     out: &mut Vec<u8>,
@@ -141,7 +147,7 @@ impl Connection {
         self.ask(
             limit,
             |method| matches!(method, Method::ExchangeDeclareOk),
-            |out, channel| put_exchange_declare(out, channel, name, ("", PASSIVE)),
+            |out, channel| put_exchange_question(out, channel, name),
         )
         .await
     }

@@ -380,8 +380,17 @@ pub(crate) fn put_channel_open(out: &mut Vec<u8>, channel: u16) {
 }
 
 /// Appends `channel.open`.
-fn put_channel_open_only(out: &mut Vec<u8>, channel: u16) {
+pub(crate) fn put_channel_open_only(out: &mut Vec<u8>, channel: u16) {
     put_method(out, channel, (20, 10), |out| put_short(out, b""));
+}
+
+/// Appends `basic.qos` for later consumers. It has an answer.
+pub(crate) fn put_qos(out: &mut Vec<u8>, channel: u16, prefetch: u16) {
+    put_method(out, channel, (60, 10), |out| {
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&prefetch.to_be_bytes());
+        out.push(0);
+    });
 }
 
 /// Appends `connection.close`.

@@ -27,7 +27,7 @@ use super::read_back::{Delivered, delivered};
 use super::wire::{Frame, Method, Reason, put_member, put_method, put_short, put_sized};
 use super::{
     Connection, Login, closed, connect, io_error, protocol, put_channel_open_only, put_close,
-    reply_name,
+    put_qos, reply_name,
 };
 
 /// The most messages that are sent before they are acknowledged, and the rest of what the server writes
@@ -174,7 +174,7 @@ impl StreamConsumer {
         };
         let mut out = Vec::new();
         put_channel_open_only(&mut out, CHANNEL);
-        put_qos(&mut out, consumer.prefetch);
+        put_qos(&mut out, CHANNEL, consumer.prefetch);
         put_consume(&mut out, stream, READER, place);
         consumer.ask(&out, 3).await?;
         while consumer.awaited > 0 {
@@ -196,7 +196,7 @@ impl StreamConsumer {
                 self.event().await?;
             }
             out.clear();
-            put_qos(&mut out, self.prefetch);
+            put_qos(&mut out, CHANNEL, self.prefetch);
             self.ask(&out, 1).await?;
             return self.event_or_answers().await;
         }
@@ -284,7 +284,7 @@ impl StreamConsumer {
                 put_cancel(&mut out);
                 answers += 1;
             }
-            put_qos(&mut out, self.prefetch);
+            put_qos(&mut out, CHANNEL, self.prefetch);
             (self.unacknowledged, self.in_round) = (0, 0);
             self.ask(&out, answers).await?;
         }
@@ -427,15 +427,6 @@ fn refused(address: &str, reason: &Reason<'_>) -> StreamError {
         406 | 506 if text.contains("replica") => StreamError::NoReplica(address),
         code => StreamError::Refused { address, code },
     }
-}
-
-/// Appends `basic.qos` for later consumers. It has an answer.
-fn put_qos(out: &mut Vec<u8>, prefetch: u16) {
-    put_method(out, CHANNEL, (60, 10), |out| {
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&prefetch.to_be_bytes());
-        out.push(0);
-    });
 }
 
 /// Appends `basic.cancel` of the second consumer.

@@ -16,7 +16,7 @@ pub(super) struct Unconfirmed {
     /// The reply code, if the server has returned the message.
     pub(super) returned: Option<u16>,
     /// The server has confirmed the message, and not yet an earlier one of the exchange.
-    acked: bool,
+    pub(super) acked: bool,
 }
 
 impl Unconfirmed {
@@ -69,14 +69,19 @@ pub(super) enum Counting {
 /// unconfirmed messages to the new leader by their delivery tags, in place of the numbers that the
 /// channel counts for the stream (`resend_all` of `rabbit_stream_queue.erl`). The leader then takes later messages
 /// with numbers up to these tags for repeats, drops them and confirms them. The messages that
-/// were sent again stay without a confirm, so the dropped ones are never counted, and are sent again on
-/// a new connection after `confirm_timeout`.
+/// were sent again stay without a confirm, so the dropped ones are never counted.
+///
+/// After `confirm_timeout` the messages without a confirm are [sent again](Self::take_stuck) on a new channel.
+/// Those behind them that were confirmed are sent again only when the first of the others has its confirm
+/// there: until then a queue may stand that is no stream, and nothing was dropped.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     last_tag: u64,
     messages: BTreeMap<u64, Unconfirmed>,
     /// The tags of each exchange in their order, if confirms count in order. Some have left `messages`.
     tags: Option<HashMap<Arc<str>, VecDeque<u64>>>,
+    /// Messages that were sent again on another channel: what is said of them here does not count.
+    stuck: BTreeMap<u64, EventPosition>,
 }
 
 impl InFlight {
@@ -106,7 +111,7 @@ impl InFlight {
             message.returned = Some(code);
             return true;
         }
-        false
+        self.stuck.values().any(|stuck| *stuck == position)
     }
 
     /// Takes a confirm (`ack`) or a refusal. `multiple`: of all up to the tag; of tag 0: of all. Removes and
@@ -127,7 +132,7 @@ impl InFlight {
         for tag in tags {
             let Some(message) = self.messages.get_mut(&tag) else {
                 // Taken with an earlier one of its exchange.
-                if multiple {
+                if self.stuck.remove(&tag).is_some() || multiple {
                     continue;
                 }
                 return None;
@@ -174,23 +179,32 @@ impl InFlight {
         all.remove(exchange);
     }
 
-    /// Removes the first message without a confirm to an exchange for which this is true.
-    pub(super) fn take_first(&mut self, is: impl Fn(&str) -> bool) -> Option<Unconfirmed> {
-        let found = self
-            .messages
-            .iter()
-            .find(|(_, message)| !message.acked && is(&message.exchange));
-        let tag = *found?.0;
-        self.messages.remove(&tag)
-    }
-
-    /// Removes all messages to an exchange.
-    pub(super) fn drop_all_to(&mut self, exchange: &str) {
-        self.messages
-            .retain(|_, message| &*message.exchange != exchange);
-        if let Some(tags) = &mut self.tags {
-            tags.remove(exchange);
-        }
+    /// Removes the messages to each exchange whose first one was sent before this time and has no confirm,
+    /// while a later one has.
+    pub(super) fn take_stuck(&mut self, before: Instant) -> Vec<Unconfirmed> {
+        let Self {
+            messages,
+            tags: Some(all),
+            stuck,
+            ..
+        } = self
+        else {
+            return Vec::new();
+        };
+        let mut taken = Vec::new();
+        all.retain(|_, tags| {
+            let mut of_exchange = tags.iter().filter_map(|tag| messages.get(tag));
+            let is_late = of_exchange.next().is_some_and(|it| it.sent <= before);
+            let is_stuck = is_late && of_exchange.any(|it| it.acked);
+            for tag in tags.iter().filter(|_| is_stuck) {
+                if let Some(message) = messages.remove(tag) {
+                    stuck.insert(*tag, message.position);
+                    taken.push(message);
+                }
+            }
+            !is_stuck
+        });
+        taken
     }
 
     /// Removes all: the channel is closed.
@@ -216,9 +230,9 @@ impl InFlight {
         }
     }
 
-    /// Returns when the oldest message was sent. It has no confirm.
-    pub(super) fn oldest(&self) -> Option<Instant> {
-        self.messages.values().next().map(|message| message.sent)
+    /// Returns the oldest message. It has no confirm.
+    pub(super) fn oldest(&self) -> Option<&Unconfirmed> {
+        self.messages.values().next()
     }
 }
 
@@ -330,11 +344,31 @@ mod tests {
             Some(vec![(0, Delivered)])
         );
         assert_eq!(seqs(in_flight.answered(3, false, true)), Some(vec![]));
-        // The confirmed one is not at fault.
-        assert_eq!(in_flight.take_first(|_| true).unwrap().seq, 1);
-        assert!(in_flight.take_first(|_| true).is_none());
-        let left: Vec<u64> = in_flight.take_all().iter().map(|it| it.seq).collect();
-        assert_eq!(left, [2]);
+        assert_eq!(in_flight.oldest().unwrap().seq, 1);
+        let left = in_flight.take_all().into_iter();
+        let left: Vec<_> = left.map(|it| (it.seq, it.acked)).collect();
+        assert_eq!(left, [(1, false), (2, true)]);
+    }
+
+    #[test]
+    fn only_an_exchange_whose_first_message_is_late_is_stuck() {
+        let mut in_flight = to(&["a", "b", "a", "b", "c", "a"]);
+        for tag in [3, 5] {
+            assert!(in_flight.answered(tag, false, true).is_some());
+        }
+        let now = Instant::now();
+        let early = now.checked_sub(std::time::Duration::from_secs(60)).unwrap();
+        assert!(in_flight.take_stuck(early).is_empty());
+        let taken = in_flight.take_stuck(now).into_iter();
+        let taken: Vec<_> = taken.map(|it| (it.seq, it.acked)).collect();
+        assert_eq!(taken, [(0, false), (2, true), (5, false)]);
+        assert_eq!(in_flight.len(), 2);
+        // Late answers change nothing, and come once.
+        assert!(in_flight.returned(position(5), 312));
+        assert_eq!(seqs(in_flight.answered(1, false, true)), Some(vec![]));
+        assert_eq!(seqs(in_flight.answered(1, false, true)), None);
+        let others = vec![(1, Delivered), (3, Delivered)];
+        assert_eq!(seqs(in_flight.answered(6, true, true)), Some(others));
     }
 
     #[test]
@@ -344,13 +378,5 @@ mod tests {
         assert_eq!(seqs(three().answered(4, true, true)), None);
         let all = vec![(0, Delivered), (1, Delivered), (2, Delivered)];
         assert_eq!(seqs(three().answered(0, true, true)), Some(all));
-    }
-
-    #[test]
-    fn the_message_that_closed_the_channel_is_found_by_its_exchange() {
-        let mut in_flight = to(&["e0", "e1", "e2"]);
-        let guilty = in_flight.take_first(|exchange| exchange == "e1").unwrap();
-        assert_eq!(guilty.seq, 1);
-        assert_eq!(in_flight.take_all().len(), 2);
     }
 }

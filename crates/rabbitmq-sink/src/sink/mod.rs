@@ -1,5 +1,6 @@
 //! The sink.
 
+mod exchanges;
 mod in_flight;
 mod publisher;
 #[cfg(test)]
@@ -10,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, KeyQueues, Obstacle, Record, SendError, Sink,
-    SinkFactory, SinkStats, StreamStart, Window,
+    Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, Record, Retrying,
+    SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
-use walrelay_sink_client::{ClientError as _, RefusalClocks, SinkThread};
+use walrelay_sink_client::{ClientError as _, Patience, SinkThread};
 
 use crate::client::Login;
 use crate::client::declare::Declare;
@@ -22,30 +23,30 @@ use crate::client::publish::{self, DeadLetterAddress};
 
 /// Bytes of the bookkeeping for each record in flight.
 const RECORD_OVERHEAD: u64 = 256;
-/// Keys whose event is sent again, before all others wait too.
-const MAX_BLOCKED_KEYS: usize = 1_000;
 
 /// The settings of a sink besides the login.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// Keys of an exchange that may wait to be sent again before its others wait too.
+    pub(crate) max_retrying_keys: usize,
     /// The number of channels.
     pub(crate) channels: u16,
     /// The largest value in bytes.
     pub(crate) max_message: u64,
-    /// The longest wait for a confirm.
+    /// Whether a queue may be a stream.
+    pub(crate) streams: bool,
+    /// The longest wait for the next confirm.
     pub(crate) confirm: Duration,
     /// The age of a channel from which on it is replaced when a queue refuses a message.
     pub(crate) renew: Duration,
     /// The first and the longest pause before a connection is tried again, and before a message is
     /// sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),
-    /// The time for which an event that no queue takes is sent again.
-    pub(crate) retry_for: Duration,
     pub(crate) dead_letters: DeadLetterAddress,
-    /// The events that a server returned.
-    pub(crate) refusals: RefusalClocks,
+    /// For how long events that no queue takes, and exchanges that accept none, are tried again.
+    pub(crate) refusals: Patience,
     /// Declared after each login; `None`: nothing.
     pub(crate) declare: Option<Declare>,
 }
@@ -69,7 +70,7 @@ impl SinkFactory for RabbitmqSinkFactory {
     ) -> Result<RabbitmqSink, RabbitmqError> {
         let settings = Arc::clone(&self.settings);
         let window = Window::new(settings.max_records, settings.max_bytes);
-        let queues = KeyQueues::new(MAX_BLOCKED_KEYS);
+        let queues = KeyQueues::new(settings.max_retrying_keys);
         let shared = Shared::new(
             queues,
             window,
@@ -98,8 +99,9 @@ impl SinkFactory for RabbitmqSinkFactory {
 ///
 /// # After a failure
 /// After a connection that breaks, and a channel that the server closes because of one record, the
-/// records in flight are sent again: the server may have them or not. A record that is refused for
-/// good ends the sink when no other one is in flight.
+/// records in flight on it are sent again: the server may have them or not. A record that is refused for
+/// good is reported at once, and no other one is sent again because of it. An exchange that is missing or
+/// may not be written to holds back its own records only.
 pub(crate) struct RabbitmqSink(SinkThread<KeyQueues, Arc<Settings>>);
 
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
@@ -120,11 +122,21 @@ impl Sink for RabbitmqSink {
                 poison: Some(poison),
             }
         })?;
-        shared.accept(record, seq, record.payload_bytes() as u64 + RECORD_OVERHEAD)
+        let lane = publish::address(record, dead_letters).exchange;
+        let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
+        shared.accept(record, lane, seq, weight)
+    }
+
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        self.0.shared.withdraw(seq, behind)
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
         self.0.shared.waiting_for()
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        self.0.shared.retrying()
     }
 
     fn close(self: Box<Self>, grace: Duration) {

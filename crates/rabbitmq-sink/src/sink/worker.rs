@@ -7,14 +7,15 @@ use walrelay_sink::{Chain, Endpoints};
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;
-use super::publisher::Publisher;
+use super::publisher::{Kept, Publisher, SPARE_CHANNELS};
 use crate::client::declare::declare;
-use crate::client::error::RabbitmqError;
-use crate::client::{Connection, Login, connect};
+use crate::client::error::{ProtocolError, RabbitmqError};
+use crate::client::{Connection, Login, connect, protocol};
 
 /// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
 pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
     let mut reconnects = Reconnects::new("RabbitMQ", shared.settings.pauses);
+    let mut kept = Kept::new();
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     loop {
         let connect = async |first| connect_and_declare(login, shared, first).await;
@@ -23,20 +24,13 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
             return Failure::closed();
         };
         let address = connection.address.clone();
-        let mut publisher = Publisher::new(&connection, shared, &mut endpoints);
+        let mut publisher = Publisher::new(&connection, shared, &mut endpoints, &mut kept);
         let ended = publisher.run(connection).await;
         let error = match ended {
-            Ok(failure) => {
-                publisher.report_refused();
-                return failure;
-            }
+            Ok(failure) => return failure,
             Err(error) => error,
         };
         warn!(error = %Chain(&error), "the connection to RabbitMQ has ended");
-        if publisher.has_refused() {
-            publisher.report_refused();
-            return Failure::with_another();
-        }
         // The server may have them or not.
         publisher.send_all_again();
         if publisher.has_confirmed {
@@ -53,6 +47,10 @@ async fn connect_and_declare(
     first: usize,
 ) -> Result<Connection, RabbitmqError> {
     let mut connection = connect(login, first).await?;
+    if connection.channel_max <= SPARE_CHANNELS {
+        let error = ProtocolError::Malformed("a limit of fewer than three channels");
+        return Err(protocol(&connection.address, &error));
+    }
     if let Some(wanted) = &shared.settings.declare {
         declare(&mut connection, wanted, login.servers.timeout).await?;
     }

@@ -37,6 +37,7 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
         key_file: None,
         channels: 1,
         max_message_size: MAX_MESSAGE,
+        streams: true,
         confirm_timeout: Duration::from_secs(20),
         connect_timeout: Duration::from_secs(60),
         heartbeat: Duration::from_secs(60),
@@ -52,6 +53,7 @@ pub(crate) fn options() -> SinkOptions {
     SinkOptions {
         max_in_flight_records: 10_000,
         max_in_flight_bytes: 64 << 20,
+        max_retrying_keys: 100,
         backoff_initial: Duration::from_millis(20),
         backoff_max: Duration::from_millis(200),
         retry_for: Duration::ZERO,

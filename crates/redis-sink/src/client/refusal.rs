@@ -86,6 +86,24 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
     }
 }
 
+/// Returns why a stream is refused, by a server that may take others; `None` if the reply is about something
+/// else.
+pub(crate) fn refused_stream(text: &[u8]) -> Option<&'static str> {
+    let text = text.strip_prefix(ABORTED_BY).unwrap_or(text);
+    let says = |part: &str| text.windows(part.len()).any(|it| it == part.as_bytes());
+    match &*code(text) {
+        "WRONGTYPE" => Some("the key exists and is no stream"),
+        // Those of channels and commands are for all streams.
+        "NOPERM" if says("access a key") || says("access one of the keys") => {
+            Some("the user has not the right to the stream")
+        }
+        "ERR" if says("exhausted the last possible ID") => {
+            Some("the stream has the greatest possible id")
+        }
+        _ => None,
+    }
+}
+
 /// Returns true if the server would take a write, and refuses the id `0-0`, which no entry can have.
 pub(crate) fn is_forbidden_id(text: &[u8]) -> bool {
     text.starts_with(b"ERR The ID specified in XADD must be greater than 0-0")
@@ -163,6 +181,28 @@ mod tests {
             of("ERR Elements are too large to be stored"),
             Refusal::Oversize
         );
+    }
+
+    #[test]
+    fn a_missing_right_to_a_key_is_of_its_stream_and_one_to_a_command_is_not() {
+        for of_stream in [
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+            "NOPERM No permissions to access a key",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+        ] {
+            assert!(
+                refused_stream(of_stream.as_bytes()).is_some(),
+                "{of_stream}"
+            );
+        }
+        for other in [
+            "NOPERM this user has no permissions to run the 'xadd' command",
+            "NOPERM this user has no permissions to access one of the channels used as arguments",
+            "NOPERM No permissions to access a channel",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+        ] {
+            assert_eq!(refused_stream(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

@@ -10,15 +10,14 @@ mod tests;
 mod wait;
 mod worker;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Obstacle, QueuedRecord, Record, SendError, Sink,
+    Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Record, SendError, Sink,
     SinkFactory, SinkStats, StreamStart, Window,
 };
-use walrelay_sink_client::{ClientError as _, SinkThread};
+use walrelay_sink_client::{BatchQueue, ClientError as _, Patience, SinkThread};
 
 use crate::client::Login;
 use crate::client::error::RedisError;
@@ -44,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) pauses: (Duration, Duration),
     pub(crate) ids: Ids,
     pub(crate) wait: Wait,
+    /// For how long an event of a stream that is refused is sent again.
+    pub(crate) refusals: Patience,
 }
 
 /// Makes sinks that write to Redis.
@@ -66,7 +67,7 @@ impl SinkFactory for RedisSinkFactory {
         let settings = Arc::clone(&self.settings);
         let window = Window::new(settings.max_records, settings.max_bytes);
         let stats = Arc::clone(&self.stats);
-        let shared = Shared::new(VecDeque::new(), window, settings, stats, deliveries);
+        let shared = Shared::new(BatchQueue::default(), window, settings, stats, deliveries);
         let login = Arc::clone(&self.login);
         let thread = SinkThread::start("redis", shared, async move |shared| {
             worker::carry(&login, &shared).await
@@ -90,9 +91,14 @@ impl SinkFactory for RedisSinkFactory {
 /// # After a failure
 /// After a connection that breaks, the transaction is sent again: the server has all of it or
 /// nothing. With ids that are positions, entries that are there are found, and not written again.
-pub(crate) struct RedisSink(SinkThread<VecDeque<QueuedRecord>, Arc<Settings>>);
+///
+/// # Refusals
+/// A stream that is refused holds back its own records, which are tried again for `retry_for`. A record
+/// that is refused for good holds back the later ones of its stream and key until it is withdrawn. All
+/// others go on.
+pub(crate) struct RedisSink(SinkThread<BatchQueue, Arc<Settings>>);
 
-type Shared = walrelay_sink_client::Shared<VecDeque<QueuedRecord>, Arc<Settings>>;
+type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>;
 
 impl Sink for RedisSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
@@ -105,11 +111,18 @@ impl Sink for RedisSink {
                 poison: Some(poison),
             }
         })?;
-        shared.accept(record, seq, entry::size(record) + RECORD_OVERHEAD)
+        let weight = entry::size(record) + RECORD_OVERHEAD;
+        shared.accept(record, record.topic, seq, weight)
+    }
+
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        self.0.shared.withdraw(seq, behind)
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
-        let known = self.0.shared.state().obstacle.clone();
+        let state = self.0.shared.state();
+        let known = state.obstacle.as_ref().or(state.refusal.as_ref()).cloned();
+        drop(state);
         known.or_else(|| self.0.shared.stats.silence())
     }
 

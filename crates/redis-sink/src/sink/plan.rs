@@ -8,12 +8,24 @@ use super::streams::Streams;
 /// A record of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Head {
+    /// The sequence number.
+    pub(super) seq: u64,
     /// The number of its stream.
     pub(super) stream: usize,
     /// The id of its position.
     pub(super) id: EntryId,
     /// The same event is in the transaction before: the core sends one again that was cut off.
     pub(super) again: bool,
+    /// The id with which this sink has sent the record before, without learning whether the server has
+    /// it.
+    pub(super) tried: Option<EntryId>,
+}
+
+impl Head {
+    /// Returns the id that the record's entry has, if the server has it.
+    pub(super) fn stored_id(&self) -> EntryId {
+        self.tried.unwrap_or(self.id)
+    }
 }
 
 /// Returns the index of the last record with this stream and id.
@@ -23,7 +35,8 @@ pub(super) fn same_position(heads: &[Head], stream: usize, id: EntryId) -> Optio
 }
 
 /// Returns the indexes of the records whose ids are not above the newest, and which are not in the
-/// transaction twice: whether the server has them must be asked. The newest ids of all streams are known.
+/// transaction twice: whether the server has them must be asked. Those of a repeat are not asked for, but
+/// for those that this sink has sent. The newest ids of all streams are known.
 pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
     let mut newest: BTreeMap<usize, (EntryId, bool)> = BTreeMap::new();
     let mut found = Vec::new();
@@ -32,7 +45,9 @@ pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
         let known = newest
             .entry(head.stream)
             .or_insert_with(|| (stream.newest.unwrap_or_default(), stream.repeats));
-        if head.id > known.0 {
+        if !head.again && head.tried.is_some() && head.tried <= stream.newest {
+            found.push(at);
+        } else if head.id > known.0 {
             *known = (head.id, false);
         } else if !known.1 && !head.again {
             found.push(at);
@@ -47,13 +62,16 @@ pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
 /// when it is stored: until then the transaction may be refused, and planned again.
 ///
 /// From the first record on that is not there, all up to the newest are written behind it: they are
-/// the same suffix of the stream once more, and the last of each key stays the last.
+/// the same suffix of the stream once more, and the last of each key stays the last. A record that this
+/// sink has sent, and is there, ends no repeat and is not repeated, unless one of its transaction is that
+/// comes before it.
 pub(super) fn ids(
     heads: &[Head],
     there: &BTreeSet<usize>,
     streams: &mut Streams,
 ) -> Vec<Option<NewId>> {
     let mut repeats: BTreeMap<usize, bool> = BTreeMap::new();
+    let mut appended = BTreeSet::new();
     let id = |(at, head): (usize, &Head)| {
         if head.again {
             return None;
@@ -66,10 +84,16 @@ pub(super) fn ids(
             stream.newest = Some(head.id);
             return Some(NewId::Explicit(head.id));
         }
-        if !*repeats && there.contains(&at) {
+        let is_repeated = if head.tried.is_some() {
+            appended.contains(&head.stream)
+        } else {
+            *repeats
+        };
+        if !is_repeated && there.contains(&at) {
             return None;
         }
         *repeats = true;
+        appended.insert(head.stream);
         stream.repeats = true;
         let behind = newest.following();
         stream.newest = Some(behind);
@@ -92,9 +116,11 @@ mod tests {
         let stream = streams.number("a");
         streams[stream].newest = Some(id(5, 5));
         let head = |(first, second): &(u64, u64)| Head {
+            seq: 0,
             stream,
             id: id(*first, *second),
             again: false,
+            tried: None,
         };
         (ids.iter().map(head).collect(), streams)
     }
@@ -173,9 +199,11 @@ mod tests {
         streams.forget_newest();
         streams[0].newest = Some(id(5, 6));
         let next = [Head {
+            seq: 0,
             stream: 0,
             id: id(5, 4),
             again: false,
+            tried: None,
         }];
         assert!(to_look_up(&next, &streams).is_empty());
         let given = ids(&next, &BTreeSet::new(), &mut streams);

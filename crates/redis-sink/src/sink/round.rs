@@ -168,27 +168,33 @@ fn executed(
         replies
     } else {
         let executed = replies.pop();
-        let mut refuse = |number: usize, text: Vec<u8>| {
-            for at in records {
-                outcomes[*at] = Outcome::Unknown;
-            }
-            outcomes[records[number]] = Outcome::Refused(text);
-        };
+        let mut refused = Vec::new();
         // Before the replies to the commands there is that to MULTI.
         for (reply, number) in replies.into_iter().zip(0_usize..) {
             match reply {
                 Reply::Status(_) => {}
-                Reply::Error(text) => {
-                    refuse(number.saturating_sub(1), text);
-                    return Ok(());
-                }
+                Reply::Error(text) => refused.push((number.saturating_sub(1), text)),
+                // Without MULTI nothing is a transaction.
+                _ if !refused.is_empty() => break,
                 _ => return Err(WRONG),
             }
         }
         match executed {
-            Some(Reply::Array(Some(results))) if results.len() == records.len() => results,
+            Some(Reply::Array(Some(results)))
+                if refused.is_empty() && results.len() == records.len() =>
+            {
+                results
+            }
             Some(Reply::Error(text)) => {
-                refuse(0, text);
+                if refused.is_empty() {
+                    refused.push((0, text));
+                }
+                for at in records {
+                    outcomes[*at] = Outcome::Unknown;
+                }
+                for (number, text) in refused {
+                    outcomes[records[number]] = Outcome::Refused(text);
+                }
                 return Ok(());
             }
             _ => return Err(WRONG),

@@ -1,6 +1,9 @@
 //! The streams that a sink writes to, and the newest id of each.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use walrelay_sink_client::pause;
 
 use super::entry::{EntryId, NewId};
 use crate::client::link::ServerSlot;
@@ -51,6 +54,16 @@ impl Stream {
 pub(super) struct Streams {
     numbers: HashMap<Box<str>, usize>,
     all: Vec<Stream>,
+    /// Streams that are refused, and tried again.
+    held: HashMap<Box<str>, Hold>,
+}
+
+/// The time for which a stream is not tried.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    since: Instant,
+    until: Instant,
+    refusals: u32,
 }
 
 impl Streams {
@@ -83,6 +96,43 @@ impl Streams {
             logged: false,
         });
         number
+    }
+
+    /// Notes that a stream is refused at `now`. It is not tried before a pause has passed. Returns since
+    /// when it is refused.
+    pub(super) fn hold(
+        &mut self,
+        number: usize,
+        now: Instant,
+        pauses: (Duration, Duration),
+    ) -> Instant {
+        let hold = self.held.entry(self.all[number].name.clone());
+        let hold = hold.or_insert(Hold {
+            since: now,
+            until: now,
+            refusals: 0,
+        });
+        hold.until = now + pause(pauses, hold.refusals);
+        hold.refusals = hold.refusals.saturating_add(1);
+        hold.since
+    }
+
+    /// Notes that a stream is not tried again, or was not refused. Returns true if it was the last one
+    /// that was held.
+    pub(super) fn release(&mut self, number: usize) -> bool {
+        let held = !self.held.is_empty() && self.held.remove(&self.all[number].name).is_some();
+        held && self.held.is_empty()
+    }
+
+    /// Returns true if a stream is not tried at `now`.
+    pub(super) fn is_held(&self, name: &str, now: Instant) -> bool {
+        !self.held.is_empty() && self.held.get(name).is_some_and(|hold| now < hold.until)
+    }
+
+    /// Returns when the next stream after `now` is tried again.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
+        let until = self.held.values().map(|hold| hold.until);
+        until.filter(|until| *until > now).min()
     }
 
     /// Makes the newest ids be asked for again: others may have written meanwhile.

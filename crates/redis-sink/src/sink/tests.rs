@@ -23,6 +23,7 @@ fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
         reply: Duration::from_secs(60),
         pauses: (Duration::ZERO, Duration::ZERO),
         ids: Ids::Position,
+        refusals: Patience::new(Duration::ZERO),
         wait: Wait {
             replicas,
             fsync: false,
@@ -33,7 +34,7 @@ fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
     let window = Window::new(1_000, 1 << 20);
     let settings = Arc::new(settings);
     let shared = Shared::new(
-        VecDeque::new(),
+        BatchQueue::default(),
         window,
         settings,
         Arc::default(),
@@ -44,16 +45,21 @@ fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
 
 /// Queues the event of the LSN 1 and this row.
 fn queue(shared: &Shared, topic: &str, row: u64) {
+    queue_keyed(shared, topic, None, row);
+}
+
+fn queue_keyed(shared: &Shared, topic: &str, key: Option<&str>, row: u64) {
     let record = Record {
         topic,
+        key: key.map(str::as_bytes),
         position: EventPosition { lsn: 1, row },
         ..Record::default()
     };
-    shared.accept(&record, row, 1).unwrap();
+    shared.accept(&record, topic, row, 1).unwrap();
 }
 
 /// Writes once. Each command gets the next reply; returns the commands.
-fn write(batches: &mut Batches<'_>, replies: &[&str]) -> (Result<(), Stop>, Vec<String>) {
+fn write(batches: &mut Batches<'_>, replies: &[&str]) -> (Result<bool, Stop>, Vec<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -148,7 +154,7 @@ fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
     ];
     assert_eq!(commands, expected);
     assert!(reports.is(|state| state.outcomes.len() == 1));
-    assert_eq!(shared.state().records.len(), 2);
+    assert_eq!(shared.state().records.waiting().len(), 2);
 }
 
 #[test]
@@ -205,7 +211,108 @@ fn a_round_that_stores_nothing_is_followed_by_a_pause() {
         "XADD a 0-0 field value",
     ];
     assert_eq!(commands, expected);
-    assert!(shared.state().records.is_empty());
+    assert!(shared.state().records.waiting().is_empty());
+}
+
+/// A dead letter comes later than those of newer events.
+#[test]
+fn a_late_record_is_appended_once_though_the_answer_is_lost() {
+    let (shared, reports) = shared(0);
+    queue(&shared, "dead", 5);
+    queue(&shared, "dead", 10);
+    let mut batches = Batches::new(&shared);
+    let queued = "+QUEUED\r\n";
+    let replies = [&*newest("1-9"), "*0\r\n", NO_ID, "+OK\r\n", queued, queued];
+    let (written, commands) = write(&mut batches, &replies);
+    assert!(matches!(written, Err(Stop::Connection(_))));
+    let appended = "XADD dead 1-10 position 0/1 5";
+    let behind = "XADD dead 1-11 position 0/1 10";
+    assert_eq!(commands[4..], [appended, behind]);
+    // All of it was executed.
+    batches.forget();
+    let last = entry("1-11", "0/1 10");
+    let repeat = format!("*1\r\n{}", entry("1-10", "0/1 5"));
+    let newer = format!("*1\r\n{last}");
+    let end = format!(
+        "*4\r\n{}{}{}{last}",
+        string("last-generated-id"),
+        string("1-11"),
+        string("last-entry")
+    );
+    let (written, commands) = write(&mut batches, &[&end, &repeat, &newer, NO_ID]);
+    assert!(matches!(written, Ok(true)));
+    let looked_up = [
+        "XINFO STREAM dead",
+        "XRANGE dead 1-10 1-10",
+        "XRANGE dead 1-11 1-11",
+    ];
+    assert_eq!(commands[..3], looked_up);
+    assert_eq!(commands.len(), 4, "nothing is written: {commands:?}");
+    reports.wait_for(2);
+    assert_eq!(reports.failures(), []);
+}
+
+#[test]
+fn a_refused_stream_costs_no_other_record_anything() {
+    let (shared, reports) = shared(0);
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    let no_right = "-NOPERM No permissions to access a key\r\n";
+    queue_keyed(&shared, "string", Some("k"), 0);
+    queue_keyed(&shared, "string", Some("k"), 1);
+    queue_keyed(&shared, "good", Some("k"), 2);
+    queue(&shared, "forbidden", 3);
+    let mut batches = Batches::new(&shared);
+    let (written, commands) = write(&mut batches, &[wrong, &newest("1-1"), no_right]);
+    assert!(matches!(written, Err(Stop::Again)));
+    assert_eq!(commands.len(), 3);
+    let (written, commands) = write(&mut batches, &[&string("1-2")]);
+    assert!(matches!(written, Ok(true)));
+    assert_eq!(commands, ["XADD good 1-2 key k position 0/1 2"]);
+    let (written, _) = write(&mut batches, &[]);
+    assert!(matches!(written, Ok(false)), "the rest waits for the relay");
+    assert_eq!(reports.outcome(2), Ok(()));
+    for seq in [0, 3] {
+        let error = reports.outcome(seq).unwrap_err();
+        assert_eq!(
+            error.poison,
+            Some(walrelay_sink::Poison::Rejected),
+            "{error}"
+        );
+    }
+    let withdrawn = shared.withdraw(0, true);
+    let seqs: Vec<u64> = withdrawn.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, [0, 1]);
+    assert_eq!(reports.state().outcomes.len(), 3);
+}
+
+#[test]
+fn a_record_that_is_too_large_is_settled_alone() {
+    let (shared, reports) = shared(0);
+    for row in 2..5 {
+        queue(&shared, "a", row);
+    }
+    let mut batches = Batches::new(&shared);
+    let executed = format!(
+        "*3\r\n{}-ERR Elements are too large to be stored\r\n{}",
+        string("1-2"),
+        string("1-4")
+    );
+    let queued = "+QUEUED\r\n";
+    let replies = [
+        &*newest("1-1"),
+        "+OK\r\n",
+        queued,
+        queued,
+        queued,
+        &executed,
+    ];
+    let (written, _) = write(&mut batches, &replies);
+    assert!(matches!(written, Ok(true)));
+    let error = reports.outcome(3).unwrap_err();
+    assert_eq!(error.poison, Some(walrelay_sink::Poison::Oversize));
+    assert!(reports.is(|state| state.is_delivered(2) && state.is_delivered(4)));
+    let (written, _) = write(&mut batches, &[]);
+    assert!(matches!(written, Ok(false)), "nothing is written again");
 }
 
 #[test]

@@ -65,22 +65,22 @@ async fn session(
         if shared.is_over() {
             return Ok(Failure::closed());
         }
-        if shared.state().records.is_empty() {
-            let closing = shared.state().closing;
-            let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
-            tokio::select! {
-                error = link.ended() => return Err(error),
-                () = shared.wake.notified() => {}
-                () = sleep_until(end.into()) => {}
-            }
-            continue;
-        }
         let began = Instant::now();
         let Some(written) = shared.unless_over(batches.write(link)).await else {
             return Ok(Failure::closed());
         };
         match written {
-            Ok(()) => {
+            Ok(false) => {
+                let closing = shared.state().closing;
+                let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
+                let end = batches.next_due().map_or(end, |due| due.min(end));
+                tokio::select! {
+                    error = link.ended() => return Err(error),
+                    () = shared.wake.notified() => {}
+                    () = sleep_until(end.into()) => {}
+                }
+            }
+            Ok(true) | Err(Stop::Again) => {
                 reconnects.succeeded();
                 shared.set_obstacle(None);
                 for address in link.take_asked() {

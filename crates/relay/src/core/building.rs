@@ -8,6 +8,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::EventPosition;
 
 use super::Core;
+use super::acknowledged::AcknowledgedEvents;
 use super::diversions::Diversions;
 use super::schemas::SchemaWait;
 use super::tables::Tables;
@@ -37,6 +38,8 @@ impl Core {
             schemas: SchemaWait::default(),
             diversions: Diversions::default(),
             acknowledged_before: None,
+            acknowledged_behind: Box::default(),
+            taken_before: None,
             offered: None,
             ledger: Ledger::new(ring, Some(confirmed)),
             in_flight: Box::default(),
@@ -57,11 +60,17 @@ impl Core {
         self
     }
 
-    /// Makes the core pass over the events before `first`: the
-    /// [`first_unacknowledged`](Self::first_unacknowledged) event of an earlier core.
+    /// Makes the core pass over the events before `first`, the
+    /// [`first_unacknowledged`](Self::first_unacknowledged) event of an earlier core, and over what was
+    /// [acknowledged](Self::acknowledged_events) behind it.
     #[must_use]
-    pub fn resuming_at(mut self, first: Option<EventPosition>) -> Self {
+    pub fn resuming_at(
+        mut self,
+        first: Option<EventPosition>,
+        acknowledged: AcknowledgedEvents,
+    ) -> Self {
         self.acknowledged_before = first;
+        self.acknowledged_behind = Box::new(acknowledged);
         self
     }
 

@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use walrelay_pgoutput::{Begin, LogicalMessage};
 use walrelay_sink::{EventPosition, Poison};
@@ -20,8 +20,9 @@ pub(super) struct Diversions {
     offered: Option<Diverted>,
     /// Events that were diverted, and not reported yet.
     pub(super) diverted: Vec<Diverted>,
-    /// Sequence numbers, which ascend, and classes of dead letters that are in flight.
-    in_flight: VecDeque<(u64, Class)>,
+    /// Classes of the dead letters that are in flight, by sequence number. `None`: the event was skipped
+    /// when its record was in flight.
+    in_flight: BTreeMap<u64, Option<Class>>,
     /// Classes of dead letters that were acknowledged, and are not reported yet.
     pub(super) acknowledged: Vec<Class>,
 }
@@ -95,20 +96,37 @@ impl Diversions {
         let Some(diverted) = self.offered.take() else {
             return false;
         };
-        self.in_flight.push_back((seq, diverted.class));
+        self.in_flight.insert(seq, Some(diverted.class));
         self.diverted.push(diverted);
         true
     }
 
+    /// Returns true if the record `seq` is a dead letter in flight.
+    pub(super) fn is_dead_letter(&self, seq: u64) -> bool {
+        matches!(self.in_flight.get(&seq), Some(Some(_)))
+    }
+
+    /// Returns true if the event of the record `seq` is diverted.
+    pub(super) fn is_diverted(&self, seq: u64) -> bool {
+        self.in_flight.contains_key(&seq)
+    }
+
+    /// Notes that the event of the record `seq`, which was in flight, is skipped.
+    pub(super) fn skipped(&mut self, seq: u64) {
+        self.in_flight.insert(seq, None);
+    }
+
     /// Counts the dead letters below `lowest`: these records are acknowledged.
     pub(super) fn acknowledged_below(&mut self, lowest: u64, counts: &mut Counts) {
-        while let Some((_, class)) = self.in_flight.front().filter(|(seq, _)| *seq < lowest) {
+        while let Some(first) = self.in_flight.first_entry().filter(|it| *it.key() < lowest) {
+            let Some(class) = first.remove() else {
+                continue;
+            };
             match class {
                 Class::Parked => counts.parked += 1,
                 Class::Poison(_) => counts.dead_letters += 1,
             }
-            self.acknowledged.push(*class);
-            self.in_flight.pop_front();
+            self.acknowledged.push(class);
         }
     }
 }

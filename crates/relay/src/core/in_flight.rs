@@ -1,25 +1,38 @@
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use walrelay_checkpoint::Ledger;
-use walrelay_pgoutput::PgTimestamp;
+use walrelay_lsn::RelationId;
+use walrelay_pgoutput::{Begin, PgTimestamp};
 use walrelay_sink::EventPosition;
 
 use super::topics::{TopicNumber, TopicNumbers};
-use crate::event::SentEvent;
+use crate::table::TableName;
 
 /// The table of records in flight and the events that they stand for.
 ///
-/// One entry per run of records of one topic whose events follow each other in one transaction, so
-/// about one per transaction in flight.
+/// One entry per run of records of one topic and table whose events follow each other in one
+/// transaction, so about one per transaction in flight.
 #[derive(Debug, Default)]
 pub(super) struct InFlightEvents {
-    /// The first sequence number of each run and its event; sequence numbers ascend.
-    runs: VecDeque<(u64, SentEvent)>,
-    /// The topic of each run, and the commit time of its transaction.
-    places: VecDeque<(TopicNumber, PgTimestamp)>,
+    /// Their first sequence numbers ascend.
+    runs: VecDeque<Run>,
     topics: TopicNumbers,
     /// The topic of the record that was offered last.
     offered: TopicNumber,
+}
+
+/// Records whose events follow each other.
+#[derive(Debug)]
+struct Run {
+    /// The sequence number of the first record.
+    first: u64,
+    /// The first event.
+    start: EventPosition,
+    topic: TopicNumber,
+    relation: RelationId,
+    table: Option<Arc<TableName>>,
+    begin: Begin,
 }
 
 impl InFlightEvents {
@@ -28,40 +41,59 @@ impl InFlightEvents {
         self.offered = self.topics.number(topic);
     }
 
-    /// Notes that record `seq` stands for this event and has the topic that was offered last. `seq`
-    /// must be higher than in earlier calls.
-    pub(super) fn push(&mut self, seq: u64, event: SentEvent, committed: PgTimestamp) {
-        let id = event.id;
-        let topic = self.places.back().map(|(topic, _)| *topic);
-        let follows = self.runs.back().is_some_and(|(first, start)| {
-            start.dead_letter == event.dead_letter
-                && topic == Some(self.offered)
-                && start.id.lsn == id.lsn
-                && start.id.row.checked_add(seq - first) == Some(id.row)
+    /// Notes that record `seq` stands for this event, a row of `relation` in the transaction `begin`,
+    /// and has the topic that was offered last. `seq` must be higher than in earlier calls. `table`:
+    /// returns the table's name.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        seq: u64,
+        event: EventPosition,
+        begin: Begin,
+        relation: RelationId,
+        table: impl FnOnce() -> Option<Arc<TableName>>,
+    ) {
+        let follows = self.runs.back().is_some_and(|run| {
+            run.topic == self.offered
+                && run.relation == relation
+                && run.start.lsn == event.lsn
+                && run.start.row.checked_add(seq - run.first) == Some(event.row)
         });
         if !follows {
-            self.runs.push_back((seq, event));
-            self.places.push_back((self.offered, committed));
+            self.runs.push_back(Run {
+                first: seq,
+                start: event,
+                topic: self.offered,
+                relation,
+                table: table(),
+                begin,
+            });
         }
     }
 
     /// Forgets runs whose records are all below `tail`, because these records are acknowledged.
     pub(super) fn forget_below(&mut self, tail: u64) {
-        while self.runs.get(1).is_some_and(|(first, _)| *first <= tail) {
+        while self.runs.get(1).is_some_and(|run| run.first <= tail) {
             self.runs.pop_front();
-            self.places.pop_front();
         }
+    }
+
+    /// Returns the runs, each with the sequence number after its last record. `next`: the number after
+    /// the last record of all.
+    fn with_ends(&self, next: u64) -> impl Iterator<Item = (&Run, u64)> {
+        let ends = self.runs.iter().skip(1).map(|run| run.first);
+        self.runs.iter().zip(ends.chain([next]))
     }
 
     /// Counts the events that the records `from..next` stand for, by transaction. The key is the
     /// start of the transaction's commit record. An event that was sent twice counts once.
     pub(super) fn events(&self, from: u64, next: u64) -> BTreeMap<u64, u64> {
         let mut counted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
-        for ((first, start), end) in self.runs.iter().zip(ends.chain([next])) {
-            let begin = (*first).max(from).min(end);
-            let (row, end) = (start.id.row + (begin - first), start.id.row + (end - first));
-            let (events, reached) = counted.entry(start.id.lsn).or_default();
+        for (run, end) in self.with_ends(next) {
+            let begin = run.first.max(from).min(end);
+            let row = run.start.row + (begin - run.first);
+            let end = run.start.row + (end - run.first);
+            let (events, reached) = counted.entry(run.start.lsn).or_default();
             *events += end.saturating_sub(row.max(*reached));
             *reached = end.max(*reached);
         }
@@ -72,13 +104,11 @@ impl InFlightEvents {
     /// Returns the first event in the order of the WAL that one of the records `from..next` stands
     /// for.
     pub(super) fn first_event(&self, from: u64, next: u64) -> Option<EventPosition> {
-        let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
-        let runs = self.runs.iter().zip(ends.chain([next]));
-        let events = runs.filter_map(|((first, _), end)| {
-            let seq = (*first).max(from);
+        let events = self.with_ends(next).filter_map(|(run, end)| {
+            let seq = run.first.max(from);
             (seq < end).then(|| self.event(seq)).flatten()
         });
-        events.map(|event| event.id).min()
+        events.min()
     }
 
     /// Returns the topics of the records `from..next` that are not acknowledged, each with the
@@ -93,14 +123,12 @@ impl InFlightEvents {
     ) -> Vec<(&str, PgTimestamp)> {
         let names = self.topics.names();
         let mut oldest: Vec<Option<PgTimestamp>> = vec![None; names.len()];
-        let ends = self.runs.iter().skip(1).map(|(first, _)| *first);
-        let runs = self.runs.iter().zip(ends.chain([next]));
-        for (((first, _), end), (topic, committed)) in runs.zip(&self.places) {
-            let Some(known) = oldest.get_mut(topic.index()) else {
+        for (run, end) in self.with_ends(next) {
+            let Some(known) = oldest.get_mut(run.topic.index()) else {
                 continue;
             };
-            if known.is_none() && ledger.is_in_flight((*first).max(from)..end) {
-                *known = Some(*committed);
+            if known.is_none() && ledger.is_in_flight(run.first.max(from)..end) {
+                *known = Some(run.begin.commit_time);
             }
         }
         let named = names.iter().zip(oldest);
@@ -109,15 +137,24 @@ impl InFlightEvents {
             .collect()
     }
 
+    fn run(&self, seq: u64) -> Option<&Run> {
+        let after = self.runs.partition_point(|run| run.first <= seq);
+        self.runs.get(after.checked_sub(1)?)
+    }
+
     /// Returns the event that record `seq` stands for.
-    pub(super) fn event(&self, seq: u64) -> Option<SentEvent> {
-        let after = self.runs.partition_point(|(first, _)| *first <= seq);
-        let (first, start) = self.runs.get(after.checked_sub(1)?)?;
-        let id = EventPosition {
-            lsn: start.id.lsn,
-            row: start.id.row + (seq - first),
-        };
-        Some(SentEvent { id, ..*start })
+    pub(super) fn event(&self, seq: u64) -> Option<EventPosition> {
+        let run = self.run(seq)?;
+        Some(EventPosition {
+            row: run.start.row + (seq - run.first),
+            ..run.start
+        })
+    }
+
+    /// Returns the transaction and the table of that event.
+    pub(super) fn place(&self, seq: u64) -> Option<(Begin, Arc<TableName>)> {
+        let run = self.run(seq)?;
+        Some((run.begin, run.table.clone()?))
     }
 }
 
@@ -127,30 +164,39 @@ mod tests {
 
     use walrelay_checkpoint::{AckRing, Seq};
 
+    use walrelay_lsn::{Lsn, Xid};
+
     use super::*;
+
+    fn push(in_flight: &mut InFlightEvents, seq: u64, event: EventPosition, committed: i64) {
+        let begin = Begin {
+            final_lsn: Lsn::new(event.lsn),
+            commit_time: PgTimestamp::new(committed),
+            xid: Xid::new(7),
+        };
+        let table = || Some(Arc::new(TableName::new("public", "outbox")));
+        in_flight.push(seq, event, begin, RelationId::new(7), table);
+    }
 
     #[test]
     fn a_sequence_number_maps_to_its_event() {
-        let event = |lsn, row, dead_letter| SentEvent {
-            id: EventPosition { lsn, row },
-            dead_letter,
-        };
-        let of = |lsn, row| event(lsn, row, false);
+        let of = |lsn, row| EventPosition { lsn, row };
         let mut in_flight = InFlightEvents::default();
-        // Row 1 of the first transaction was skipped and row 4 is a dead letter. Row 0 of the
+        // Row 1 of the first transaction was skipped and row 4 is of another topic. Row 0 of the
         // second transaction is sent twice, because its first connection was lost.
         let sent = [
             of(8, 0),
             of(8, 2),
             of(8, 3),
-            event(8, 4, true),
+            of(8, 4),
             of(8, 5),
             of(9, 0),
             of(9, 0),
             of(9, 1),
         ];
         for (seq, event) in sent.iter().enumerate() {
-            in_flight.push(seq as u64, *event, PgTimestamp::new(0));
+            in_flight.offer(if *event == of(8, 4) { "u" } else { "t" });
+            push(&mut in_flight, seq as u64, *event, 0);
         }
         assert_eq!(in_flight.runs.len(), 6);
         for (seq, event) in sent.iter().enumerate() {
@@ -161,9 +207,9 @@ mod tests {
         assert_eq!(in_flight.events(2, 8), BTreeMap::from([(8, 3), (9, 2)]));
         assert_eq!(in_flight.events(8, 8), BTreeMap::new());
         // The records of the lost connection are in flight, too, and the repeat begins before them.
-        assert_eq!(in_flight.first_event(0, 8), Some(of(8, 0).id));
-        assert_eq!(in_flight.first_event(2, 8), Some(of(8, 3).id));
-        assert_eq!(in_flight.first_event(7, 8), Some(of(9, 1).id));
+        assert_eq!(in_flight.first_event(0, 8), Some(of(8, 0)));
+        assert_eq!(in_flight.first_event(2, 8), Some(of(8, 3)));
+        assert_eq!(in_flight.first_event(7, 8), Some(of(9, 1)));
         assert_eq!(in_flight.first_event(8, 8), None);
         in_flight.forget_below(6);
         assert_eq!(in_flight.events(6, 8), BTreeMap::from([(9, 2)]));
@@ -186,9 +232,7 @@ mod tests {
                 lsn,
                 row: seq as u64,
             };
-            let dead_letter = false;
-            let committed = PgTimestamp::new(lsn as i64 * 100);
-            in_flight.push(seq as u64, SentEvent { id, dead_letter }, committed);
+            push(&mut in_flight, seq as u64, id, lsn as i64 * 100);
             ledger.sent(Seq::new(seq as u64)).unwrap();
         }
         assert_eq!(in_flight.runs.len(), 5);

@@ -19,8 +19,8 @@
 //! was lost may still be in flight. A transaction that was enqueued whole is not enqueued twice:
 //! its commit lies before [`Ledger::last_commit`], so the repetition is ignored, and the
 //! acknowledgements of the first copy confirm the transaction. A transaction that was cut in the
-//! middle is sent again from its first record; the records of the first attempt belong to no commit
-//! any more ([`Ledger::abandon`]). This requires that the WAL is the same, which the pipeline
+//! middle is read again from its first row: the records that this sink took are not offered again, and
+//! the commit confirms them with the others. This requires that the WAL is the same, which the pipeline
 //! checks: same system identifier, same timeline, and a slot at the position where it was left or
 //! before.
 //!
@@ -32,8 +32,9 @@
 //!
 //! # With a new sink
 //! The core of a sink that failed knows the first event that is not acknowledged
-//! ([`Core::first_unacknowledged`]). The core of the next sink passes over the events before it
-//! ([`Core::resuming_at`]), so an event is refused once, and its dead letter is written once. This
+//! ([`Core::first_unacknowledged`]). The core of the next sink passes over the events before it, and
+//! over those behind it that are acknowledged ([`Core::resuming_at`], [`AcknowledgedEvents`]), so an event
+//! is refused once, and its dead letter is written once. This
 //! requires that no other relay has read the slot meanwhile, which the pipeline checks. It also
 //! requires that an event's number depends on the WAL only: rows that are passed over are counted,
 //! because the catalogs decide whether they are, and the catalogs change.
@@ -44,6 +45,8 @@
 //! |---|---|---|---|
 //! | `Transactions::enqueued_before` | `connected` | this sink took the records, or they are confirmed | with the core |
 //! | `Transactions::durable_before` | `with_durable_before` | this sink stored the records | with the core |
+//! | `Core::taken_before` | `disconnected` | this sink took the records of a cut transaction | by `forget_taken` |
+//! | `Core::acknowledged_behind` | `resuming_at` | earlier sinks acknowledged the events | by `forget_acknowledged` |
 //! | `Transactions::processed` | each row | this core has seen all rows before it | with the core |
 //! | `Core::acknowledged_before` | `resuming_at` | earlier sinks acknowledged the events | by `forget_acknowledged` |
 //!
@@ -54,6 +57,7 @@
 //! `forget_events` for another timeline, before a snapshot, after an unfinished one, and after a wait
 //! without a sink: the mark outlives a sink only if the slot is read again at once.
 
+mod acknowledged;
 mod building;
 mod diversions;
 mod error;
@@ -62,6 +66,7 @@ mod progress;
 mod read;
 mod relations;
 mod schemas;
+mod settling;
 mod step;
 mod tables;
 mod topics;
@@ -69,12 +74,14 @@ mod transactions;
 
 use walrelay_checkpoint::{Ledger, Seq};
 use walrelay_event_router::{Messages, Router, Row, TableFacts, ValueSchema};
-use walrelay_lsn::{CommitEnd, Lsn};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, decode};
 use walrelay_sink::{EventPosition, Poison, TransactionEnd};
 use walrelay_walsender::Frame;
 
+pub use acknowledged::AcknowledgedEvents;
 pub use error::CoreError;
+pub use settling::{DeadLetter, Settled};
 pub use step::{Outgoing, Placement, RecordSpace, Step};
 
 use crate::account::PendingAccount;
@@ -91,6 +98,13 @@ use step::Content;
 use tables::{EventTable, Tables};
 use transactions::{Ignored, Transactions};
 
+/// An event whose record is offered to the sink.
+#[derive(Debug, Clone, Copy)]
+struct OfferedEvent {
+    position: EventPosition,
+    relation: RelationId,
+}
+
 /// The state machine of a pipeline, for the lifetime of one sink.
 #[derive(Debug)]
 pub struct Core {
@@ -106,8 +120,14 @@ pub struct Core {
     /// The event before which every event was acknowledged, skipped or not selected with an earlier
     /// sink.
     acknowledged_before: Option<EventPosition>,
-    /// The event whose record was offered last, until the sink takes it.
-    offered: Option<EventPosition>,
+    /// What earlier sinks acknowledged behind that event. In a box, because the core is part of large
+    /// futures.
+    acknowledged_behind: Box<AcknowledgedEvents>,
+    /// The event before which this sink took every record of a transaction that a lost connection cut.
+    taken_before: Option<EventPosition>,
+    /// The event whose record was offered last, with its table and the table's name, until the sink
+    /// takes it.
+    offered: Option<OfferedEvent>,
     ledger: Ledger,
     /// In a box, because the core is part of large futures.
     in_flight: Box<InFlightEvents>,
@@ -168,6 +188,9 @@ impl Core {
             .open
             .take()
             .filter(|open| open.ignored.is_none());
+        if let Some(open) = &cut {
+            self.taken_before = self.taken_before.max(Some(open.next_position()));
+        }
         if let Some(account) = &mut self.account {
             if let Some(open) = &cut {
                 account.forget_from(open.first_position());
@@ -175,13 +198,19 @@ impl Core {
             account.clear_tables();
         }
         if let Some(rows) = &mut self.sent_rows {
-            // The keys of a cut transaction are kept: a new sink does not read acknowledged rows again.
+            // The keys of a cut transaction are kept: no row that was taken is read again.
             rows.retract();
             rows.clear_tables();
         }
         self.ledger.abandon();
         self.tables.clear();
         self.router.clear();
+    }
+
+    /// Forgets which events of a transaction that was cut this sink has taken: other events may have
+    /// their positions now, as after a snapshot that was not finished.
+    pub fn forget_taken(&mut self) {
+        self.taken_before = None;
     }
 
     /// Processes the next frame. [`Step`] says whether to consume the frame or to pass it again.
@@ -365,7 +394,9 @@ impl Core {
         if let (Some(account), WalEvent::Row(insert)) = (&mut self.account, wal_event) {
             account.offer(position, relation, &insert.tuple);
         }
-        if Some(position) < self.acknowledged_before {
+        if Some(position) < self.acknowledged_before.max(self.taken_before)
+            || self.acknowledged_behind.is_diverted(position)
+        {
             if let Some(account) = &mut self.account {
                 account.keep_acknowledged();
             }
@@ -386,7 +417,7 @@ impl Core {
             self.transactions.row_skipped();
             return Ok(Step::Consumed);
         };
-        self.offered = Some(position);
+        self.offered = Some(OfferedEvent { position, relation });
         self.diversions.forget_offered();
         let offer = |content| Ok(Step::Send(Outgoing { content, seq }));
         let mut row = Row::default();
@@ -420,6 +451,20 @@ impl Core {
                 } else {
                     decisions.for_event(position, routed.topic(), routed.key())
                 };
+                let known = &mut self.acknowledged_behind;
+                if decision.is_none()
+                    && !known.is_empty()
+                    && known.passes_over(position, routed.topic(), routed.key())
+                {
+                    if let Some(account) = &mut self.account {
+                        account.keep_acknowledged();
+                    }
+                    if let Some(rows) = &mut self.sent_rows {
+                        rows.keep_offered();
+                    }
+                    self.transactions.row_skipped();
+                    return Ok(Step::Consumed);
+                }
                 match decision {
                     None => {
                         self.in_flight.offer(routed.topic());
@@ -441,7 +486,7 @@ impl Core {
         if let Some(rows) = &mut self.sent_rows {
             rows.retract();
         }
-        let place = (&open.begin, table);
+        let place = (&open.begin, &**table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
             self.in_flight.offer(dead_letter.record().topic);
             return offer(Content::DeadLetter(space.dead_letter.insert(dead_letter)));
@@ -479,6 +524,11 @@ impl Core {
         !event.dead_letter && self.diversions.decisions.reject(event.id, poison, cause)
     }
 
+    /// Returns true if an open dead letter parks the later events of its key.
+    pub(crate) fn parks_keys(&self) -> bool {
+        self.diversions.decisions.policy().parking.is_some()
+    }
+
     /// Notes that the sink took the record that [`Step::Send`] offered with number `seq`.
     pub fn sent(&mut self, seq: Seq) -> Result<(), CoreError> {
         let sent = self.ledger.sent(seq);
@@ -493,10 +543,11 @@ impl Core {
         if let Some(account) = &mut self.account {
             account.keep_offered(dead_letter);
         }
-        if let (Some(id), Some(open)) = (self.offered.take(), &self.transactions.open) {
-            let event = SentEvent { id, dead_letter };
+        if let (Some(event), Some(open)) = (self.offered.take(), &self.transactions.open) {
+            let OfferedEvent { position, relation } = event;
+            let table = || self.tables.outbox_name(relation);
             self.in_flight
-                .push(seq.get(), event, open.begin.commit_time);
+                .push(seq.get(), position, open.begin, relation, table);
         }
         Ok(())
     }
@@ -513,8 +564,14 @@ impl Core {
         self.in_flight.forget_below(lowest);
         self.diversions.acknowledged_below(lowest, &mut self.counts);
         self.release_rows();
+        let first = self.first_in_flight();
+        if !self.acknowledged_behind.is_empty()
+            && let Some(first) = self.first_unacknowledged()
+        {
+            self.acknowledged_behind.forget_before(first);
+        }
         if let Some(account) = &mut self.account {
-            account.release(confirmed.lsn());
+            account.release(confirmed.lsn(), first);
         }
         self.transactions.take_sample(confirmed)
     }
@@ -525,7 +582,7 @@ impl Core {
             return;
         }
         let (first, acknowledged) = (self.first_in_flight(), self.acknowledged_position());
-        let first = first.or(self.transactions.processed);
+        let first = first.or_else(|| self.transactions.processed.max(self.taken_before));
         if let Some(rows) = &mut self.sent_rows {
             rows.release(first, acknowledged);
         }
@@ -568,6 +625,23 @@ impl Core {
         }
         account.clear_tables();
         Some(account)
+    }
+
+    /// Returns the events that are acknowledged behind the
+    /// [first one that may not be](Self::first_unacknowledged), for the core of the next sink.
+    pub fn acknowledged_events(&self) -> AcknowledgedEvents {
+        let mut known = AcknowledgedEvents::clone(&self.acknowledged_behind);
+        for seq in self.lowest_in_flight()..self.next {
+            if self.ledger.is_acknowledged(Seq::new(seq))
+                && let Some(event) = self.in_flight.event(seq)
+            {
+                known.insert(event, self.diversions.is_diverted(seq));
+            }
+        }
+        match self.first_unacknowledged() {
+            Some(first) => known.starting_at(first),
+            None => AcknowledgedEvents::default(),
+        }
     }
 
     /// Returns the router and the decisions, for the core of the next sink.

@@ -19,7 +19,7 @@ impl Core {
             counts: self.counts,
             received: self.received(),
             confirmed: self.acknowledged_position(),
-            in_flight: self.in_flight(),
+            in_flight: self.ledger.unacknowledged(),
             first: self.first_in_flight(),
             oldest: self.transactions.oldest(),
         }
@@ -53,13 +53,16 @@ impl Core {
 
     /// Returns the event that record `seq` stands for, while it is in flight.
     pub fn event_of(&self, seq: Seq) -> Option<SentEvent> {
-        self.in_flight.event(seq.get())
+        Some(SentEvent {
+            id: self.in_flight.event(seq.get())?,
+            dead_letter: self.diversions.is_dead_letter(seq.get()),
+        })
     }
 
     /// Returns the event of the lowest record in flight.
     pub(super) fn first_in_flight(&self) -> Option<EventPosition> {
         let lowest = (self.in_flight() > 0).then(|| self.lowest_in_flight());
-        Some(self.in_flight.event(lowest?)?.id)
+        self.in_flight.event(lowest?)
     }
 
     /// Returns the topics that have a record in flight, each with the commit time of its oldest
@@ -82,7 +85,7 @@ impl Core {
         let in_flight = self
             .in_flight
             .first_event(self.lowest_in_flight(), self.next);
-        let first = in_flight.or(self.transactions.processed);
+        let first = in_flight.or_else(|| self.transactions.processed.max(self.taken_before));
         first.max(self.acknowledged_before)
     }
 

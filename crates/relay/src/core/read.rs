@@ -9,10 +9,10 @@ use walrelay_event_router::{
 };
 use walrelay_lsn::RelationId;
 use walrelay_pgoutput::{Begin, Insert, LogicalMessage};
-use walrelay_sink::Poison;
+use walrelay_sink::{Poison, id_text};
 
 use super::error::CoreError;
-use crate::event::id_text;
+
 use crate::poison::{Body, ReservedPart};
 use crate::table::TableName;
 

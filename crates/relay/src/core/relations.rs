@@ -109,7 +109,7 @@ impl Core {
             }
             (Ok(EventTable::Outbox(table, _)), Some(open)) => {
                 return Err(CoreError::Update {
-                    table: table.clone(),
+                    table: TableName::clone(table),
                     xid: open.begin.xid,
                     commit: open.begin.final_lsn,
                 });

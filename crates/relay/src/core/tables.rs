@@ -14,7 +14,7 @@ use crate::table::TableName;
 enum Table {
     /// An outbox. With an error if it cannot be routed: then the router has no plan for it, and the
     /// poison policy applies to its rows.
-    Outbox(TableName, Option<Arc<PlanError>>),
+    Outbox(Arc<TableName>, Option<Arc<PlanError>>),
     /// A table whose name in the WAL is not configured, with its Relation message. Its first row
     /// asks for its place: with `publish_via_partition_root`, partitions are announced and have no
     /// rows.
@@ -26,7 +26,7 @@ enum Table {
 /// The table of an event.
 pub(super) enum EventTable<'t> {
     /// An outbox, and the error if it cannot be routed.
-    Outbox(&'t TableName, Option<&'t Arc<PlanError>>),
+    Outbox(&'t Arc<TableName>, Option<&'t Arc<PlanError>>),
     /// A table whose place must be known first.
     Unresolved,
     /// A table that is no outbox.
@@ -138,6 +138,7 @@ impl Tables {
             }
             Err(error) => Some(Arc::new(error)),
         };
+        let table = Arc::new(table);
         self.announced.insert(id, Table::Outbox(table, unroutable));
         Ok(())
     }
@@ -155,6 +156,14 @@ impl Tables {
                 what: "a row of an unannounced table",
                 lsn,
             }),
+        }
+    }
+
+    /// Returns the name of an outbox table.
+    pub(super) fn outbox_name(&self, id: RelationId) -> Option<Arc<TableName>> {
+        match self.announced.get(id)? {
+            Table::Outbox(table, _) => Some(Arc::clone(table)),
+            Table::Unresolved(..) | Table::PassedOver(_) => None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
 
-use walrelay_sink::EventPosition;
+use walrelay_sink::{EventPosition, Retrying};
 
 use crate::poison::{Class, Diverted};
 use crate::table::TableName;
@@ -189,6 +189,12 @@ pub trait Observer: Send {
         let _ = duration;
     }
 
+    /// Reports the keys that the sink holds back; `None`: no key is any more. Called when they have
+    /// changed, at most once a second.
+    fn retrying(&mut self, retrying: Option<&Retrying>) {
+        let _ = retrying;
+    }
+
     /// Reports positions and figures at each status update to the server, so at least every
     /// [`Settings::status_interval`](crate::Settings::status_interval).
     fn progress(&mut self, progress: &Progress) {
@@ -239,6 +245,10 @@ impl<W: Observer + ?Sized> Observer for &mut W {
 
     fn blocked(&mut self, duration: Duration) {
         (**self).blocked(duration);
+    }
+
+    fn retrying(&mut self, retrying: Option<&Retrying>) {
+        (**self).retrying(retrying);
     }
 
     fn progress(&mut self, progress: &Progress) {

@@ -1,6 +1,7 @@
 //! The processing of a batch without the pipeline's task: for the benchmark of the core, the test
 //! that counts allocations, and the search of `tests/evidence`.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ pub fn with_evidence(
 /// Makes the core of a new sink continue what the core of the last sink knows of acknowledged rows.
 #[must_use]
 pub fn continuing(core: Core, last: &mut Core) -> Core {
-    core.resuming_at(last.first_unacknowledged())
+    core.resuming_at(last.first_unacknowledged(), last.acknowledged_events())
         .noting(last.take_sent_rows())
         .accounting(last.take_account())
 }
@@ -63,6 +64,7 @@ impl<K: Sink> BatchProcessor<K> {
             core,
             sink: sink(deliveries),
             reports,
+            withdrawn: VecDeque::new(),
         };
         Self { session }
     }

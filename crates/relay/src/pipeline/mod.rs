@@ -322,7 +322,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             tables,
             ..
         } = opened;
-        if stream.is_snapshot() || known.is_none() {
+        let is_new = stream.is_snapshot() || known.is_none();
+        if is_new {
             // Positions of a snapshot are no positions of the WAL, and a condition that depends on the
             // time selects other rows the next time. Without `resume`, the last stream was a snapshot
             // that was not finished.
@@ -347,6 +348,9 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         if let Err(error) = session.core.check_sink_position(flushed) {
             let _ = timeout(REFUSAL_LIMIT, stream.finish()).await;
             return Err(PipelineError::Core(error));
+        }
+        if is_new {
+            session.core.forget_taken();
         }
         session.core.connected(confirmed);
         session.core.describe(tables);

@@ -2,10 +2,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{EventPosition, Poison};
+use walrelay_sink::{EventPosition, Poison, id_text};
 
 use super::policy::{Class, PoisonAction, PoisonPolicy};
-use crate::event::id_text;
 
 /// The number of events of a transaction that are sent alone after one of it was refused alone.
 const ALONE_AFTER: u64 = 64;

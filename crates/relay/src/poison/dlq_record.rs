@@ -35,6 +35,19 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// Returns the parts of a record that a sink gave back.
+    pub(crate) fn from_record(record: &Record<'a>) -> Self {
+        Self {
+            topic: Some(record.topic),
+            key: record.key,
+            event_id: record.event_id,
+            partition: record.partition,
+            timestamp_ms: record.timestamp_ms,
+            value: record.value,
+            headers: record.headers.to_vec(),
+        }
+    }
+
     /// Returns the parts of a row that cannot be routed, and the headers that a message contains.
     pub(crate) fn from_partial(
         row: &PartialRow<'a>,

@@ -181,6 +181,24 @@ impl PendingRows {
         }
     }
 
+    /// Forgets the keys of this event, which was noted and not released: it does not count as sent.
+    pub(crate) fn forget_event(&mut self, event: EventPosition) {
+        self.retract();
+        let mut from = self.released;
+        for chunk in &mut self.chunks {
+            let mut at = from;
+            let found = chunk.iter_from(from).find_map(|key| {
+                let range = at..at + key.entry.len();
+                at = range.end;
+                (key.position() == event).then_some(range)
+            });
+            if let Some(range) = found {
+                chunk.entries.drain(range);
+            }
+            from = 0;
+        }
+    }
+
     /// Forgets all keys, also those that were passed on and are not marked: no position is confirmed
     /// for them, so their events are sent again.
     pub(crate) fn forget(&mut self) {

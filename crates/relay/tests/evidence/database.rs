@@ -53,11 +53,15 @@ impl Event {
     }
 }
 
+/// A bit of [`Row::refused_by`].
+pub(crate) const IN_PLACE: u8 = 1 << 7;
+
 /// An inserted row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Row {
     pub(crate) event: Event,
-    /// Bits of the relays whose destinations refuse the event.
+    /// Bits of the relays whose destinations refuse the event: when its record is offered, or with
+    /// [`IN_PLACE`] when it is in flight.
     pub(crate) refused_by: u8,
 }
 

@@ -19,12 +19,12 @@ use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::measuring::{continuing, with_evidence};
 use walrelay_relay::{
     AccountColumns, Core, Counted, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace,
-    SentAccount, SentEvent, SentRows, Step, TableName, TakenKeys,
+    SentAccount, SentEvent, SentRows, Settled, Step, TableName, TakenKeys,
 };
-use walrelay_sink::Poison;
+use walrelay_sink::{Poison, Record};
 use walrelay_walsender::Frame;
 
-use crate::database::{Numbers, Row, Sums};
+use crate::database::{IN_PLACE, Numbers, Row, Sums};
 use crate::fingerprint::fingerprint;
 
 const TEXT: TypeOid = TypeOid::new(25);
@@ -74,7 +74,7 @@ pub(crate) enum Input {
     /// As `Read`, but the connection is lost after so many rows.
     Cut(Carried, u8),
     Disconnect,
-    /// The destination acknowledges the record in flight with this index.
+    /// The destination answers the record in flight with this index.
     Ack(u8),
     /// The sink fails with all that it has in flight.
     Fail,
@@ -99,6 +99,8 @@ pub(crate) struct Batch {
 pub(crate) struct InFlight {
     pub(crate) insert: u8,
     pub(crate) is_dead_letter: bool,
+    /// The destination answers that it refuses the record, and takes others.
+    pub(crate) is_refused: bool,
     seq: u8,
 }
 
@@ -198,6 +200,7 @@ impl Machine {
                 self.core().disconnected();
             }
             Input::Disconnect => self.core().disconnected(),
+            Input::Ack(nth) if self.in_flight[usize::from(nth)].is_refused => self.refuse(nth),
             Input::Ack(nth) => {
                 let record = self.in_flight.remove(nth.into());
                 self.ring.ack(Seq::new(record.seq.into()));
@@ -206,7 +209,6 @@ impl Machine {
             }
             Input::Fail => {
                 self.in_flight.clear();
-                self.acked.clear();
                 self.core().disconnected();
                 self.core().advance();
                 self.failed = true;
@@ -229,12 +231,31 @@ impl Machine {
         }
     }
 
+    /// Puts a dead letter in the place of a record in flight.
+    fn refuse(&mut self, nth: u8) {
+        let seq = Seq::new(self.in_flight[usize::from(nth)].seq.into());
+        let core = self.core();
+        let event = core.event_of(seq).expect("it is in flight");
+        assert!(core.reject(event, Poison::Rejected, "refused"));
+        let record = Record {
+            topic: "outbox.event.order",
+            ..Record::default()
+        };
+        let settled = core.settle(seq, &record).expect("it is in flight");
+        assert!(matches!(settled, Settled::DeadLetter(_)), "{settled:?}");
+        drop(settled);
+        core.settled(seq);
+        let record = &mut self.in_flight[usize::from(nth)];
+        (record.is_dead_letter, record.is_refused) = (true, false);
+    }
+
     fn begin(&mut self, slot: u16, through: u16) {
         if let Some(account) = &self.account {
             account.begin(Some(Lsn::new(through.into())));
         }
         if self.core.is_none() || self.failed {
             self.failed = false;
+            self.acked.clear();
             self.ring = Arc::new(AckRing::new(32));
             let outbox = [TableName::new("public", "outbox")];
             let router = Router::new(Options::default());
@@ -272,7 +293,7 @@ impl Machine {
         let limit = cut.map_or(2, usize::from);
         for (insert, row) in carried.inserts().take(limit) {
             let body = table.insert(&row.event.values().each_ref().map(|value| Some(&**value)));
-            self.row(at, &body, insert, row.refused_by != 0);
+            self.row(at, &body, insert, row.refused_by);
         }
         if cut.is_none() {
             self.message(end, &encode::commit(commit, end, time));
@@ -289,9 +310,13 @@ impl Machine {
         );
     }
 
-    fn row(&mut self, at: Lsn, body: &[u8], insert: u8, is_refused: bool) {
+    fn row(&mut self, at: Lsn, body: &[u8], insert: u8, refused_by: u8) {
         let mut offered = self.offer(at, body);
-        if is_refused && let Some((_, event)) = offered.filter(|(_, event)| !event.dead_letter) {
+        let in_place = refused_by & IN_PLACE != 0;
+        if refused_by != 0
+            && !in_place
+            && let Some((_, event)) = offered.filter(|(_, event)| !event.dead_letter)
+        {
             assert!(self.core().reject(event, Poison::Rejected, "refused"));
             offered = self.offer(at, body);
         }
@@ -300,6 +325,7 @@ impl Machine {
             self.in_flight.push(InFlight {
                 insert,
                 is_dead_letter: event.dead_letter,
+                is_refused: in_place && !event.dead_letter,
                 seq: seq.get() as u8,
             });
         }
@@ -348,14 +374,15 @@ impl Machine {
             while cut(&mut account, " sums: ") {}
             text += &account;
         }
+        // The core of the next sink knows them.
+        let tail = self.core.as_ref().map_or(0, Core::lowest_in_flight);
+        let mut waiting = self.acked.clone();
+        waiting.retain(|seq| u64::from(*seq) >= tail);
+        waiting.sort_unstable();
         let mut future = String::new();
         if self.core.is_some() {
             self.continue_into(&mut future);
         }
-        let tail = |seq: &u8| view.in_flight.iter().all(|record| record.seq > *seq);
-        let mut waiting = self.acked.clone();
-        waiting.retain(|seq| !tail(seq));
-        waiting.sort_unstable();
         fingerprint(&(text, view, waiting, future))
     }
 

@@ -54,6 +54,7 @@ mod system;
 
 use std::time::Instant;
 
+use crate::database::IN_PLACE;
 use crate::mistake::Mistake;
 use crate::scenario::{Change, Scenario, row};
 use crate::search::{Counterexample, Extent, search};
@@ -71,6 +72,11 @@ const LONG: Scenario = Scenario::new(&[
 ]);
 /// The destination of the first relay refuses two events.
 const REFUSED: Scenario = Scenario::new(&[&[row(0, 0, 1), row(2, 0, 0)], &[row(1, 0, 1)]]);
+/// The same, when they are in flight.
+const REFUSED_IN_PLACE: Scenario = Scenario::new(&[
+    &[row(0, 0, 1 | IN_PLACE), row(2, 0, 0)],
+    &[row(1, 0, 1 | IN_PLACE)],
+]);
 /// The destination of the first relay refuses the first event of a transaction.
 const REFUSED_ONE: Scenario = Scenario::new(&[&[row(0, 0, 1), row(2, 0, 0)]]);
 /// The destinations of two relays refuse one event.
@@ -162,6 +168,15 @@ fn rows_of_dead_letters_stay_while_they_are_open() {
         "two dead letters of two relays, prune",
         REFUSED_AGAIN.prunes(1),
     );
+}
+
+#[test]
+fn rows_of_records_that_are_refused_in_flight_stay_while_their_dead_letters_are_open() {
+    let refused = REFUSED_IN_PLACE;
+    assert_holds("crash, prune", refused.crashes(1).prunes(1));
+    assert_holds("lost answer, prune", refused.lost(1).prunes(1));
+    assert_holds("two relays, prune", refused.relays(2).prunes(1));
+    assert_holds("marks, crash", refused.marks().crashes(1));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::database::{BucketNumbers, Event, Row, Snapshot, Version};
+use crate::database::{BucketNumbers, Event, IN_PLACE, Row, Snapshot, Version};
 use crate::machine::{Batch, Carried, Input, START, View};
 use crate::mistake::Mistake;
 use crate::relay::Processes;
@@ -16,7 +16,8 @@ impl System {
         for (at, row) in rows.iter_mut().enumerate() {
             *row = row.filter(|_| carried[relay] & 1 << at != 0);
             if let Some(row) = row {
-                row.refused_by = row.refused_by >> relay & 1;
+                let in_place = row.refused_by & IN_PLACE;
+                row.refused_by = (row.refused_by >> relay & 1) * (1 | in_place);
             }
         }
         Carried { number, rows }
@@ -206,7 +207,9 @@ impl System {
                 let record = view.in_flight[usize::from(nth)];
                 let relay = &mut self.relays[number];
                 let bit = 1 << record.insert;
-                if record.is_dead_letter {
+                if record.is_refused {
+                    // Its dead letter is in flight from now on.
+                } else if record.is_dead_letter {
                     let transaction = &self.log[usize::from(record.insert / 2)];
                     let row = transaction.rows[usize::from(record.insert % 2)];
                     let event = row.expect("the insert has a row").event;

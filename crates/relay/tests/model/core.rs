@@ -26,7 +26,7 @@ use std::sync::Arc;
 use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Core, RecordSpace, Step, TableName};
+use walrelay_relay::{AcknowledgedEvents, Core, RecordSpace, Step, TableName};
 use walrelay_sink::EventPosition;
 use walrelay_walsender::Frame;
 
@@ -82,6 +82,8 @@ pub(crate) struct View {
     pub(crate) is_inside: bool,
     pub(crate) has_failed: bool,
     pub(crate) first_unacknowledged: Option<EventPosition>,
+    /// A bit for each row behind that event that is acknowledged.
+    pub(crate) acknowledged: u16,
 }
 
 /// The core of a new sink: the position of the slot, and the first event that the core does not
@@ -90,6 +92,8 @@ pub(crate) struct View {
 pub(crate) struct Start {
     pub(crate) slot: u16,
     pub(crate) first: Option<EventPosition>,
+    /// A bit for each row behind it that an earlier sink acknowledged.
+    pub(crate) acknowledged: u16,
 }
 
 /// A core with its ring.
@@ -110,21 +114,23 @@ fn position(lsn: Lsn) -> u16 {
 }
 
 impl Machine {
-    fn new(router: Router, start: Start) -> Self {
+    fn new(router: Router, start: Start, log: &Log) -> Self {
         let ring = Arc::new(AckRing::starting_at(Seq::new(u64::from(FIRST)), RING));
         let outbox = [TableName::new("public", "outbox")];
         let confirmed = commit_end(start.slot);
+        let rows = (0..16).filter(|row| start.acknowledged & (1 << row) != 0);
+        let acknowledged: AcknowledgedEvents = rows.map(|row| (log.position(row), false)).collect();
         let core = Core::new(router, outbox.into(), Arc::clone(&ring), confirmed);
         Self {
-            core: Some(core.resuming_at(start.first)),
+            core: Some(core.resuming_at(start.first, acknowledged)),
             ring,
             acked: Vec::new(),
             next: u64::from(FIRST),
         }
     }
 
-    fn fresh(start: Start) -> Self {
-        Self::new(Router::new(Options::default()), start)
+    fn fresh(start: Start, log: &Log) -> Self {
+        Self::new(Router::new(Options::default()), start, log)
     }
 
     fn core(&self) -> &Core {
@@ -159,7 +165,7 @@ impl Machine {
             Input::Taken(row) => return self.frame(Piece::Row(row), log, true),
             Input::NewSink(start) => {
                 let core = self.core.take().expect("it is there between two inputs");
-                *self = Self::new(core.into_parts().0, start);
+                *self = Self::new(core.into_parts().0, start, log);
             }
         }
         Ok(Output::Done)
@@ -207,7 +213,7 @@ impl Machine {
         ))
     }
 
-    fn view(&self) -> View {
+    fn view(&self, log: &Log) -> View {
         let core = self.core();
         assert!(
             core.received() >= core.acknowledged_position().lsn(),
@@ -221,6 +227,10 @@ impl Machine {
             is_inside: core.is_inside_transaction(),
             has_failed: self.ring.nacked().is_some(),
             first_unacknowledged: core.first_unacknowledged(),
+            acknowledged: core
+                .acknowledged_events()
+                .events()
+                .fold(0, |rows, event| rows | 1 << log.row_at(event)),
         }
     }
 
@@ -289,11 +299,11 @@ impl Automaton {
     }
 
     /// Returns the state of a new core.
-    pub(crate) fn start(&mut self, start: Start) -> StateId {
+    pub(crate) fn start(&mut self, start: Start, log: &Log) -> StateId {
         if let Some(state) = self.starts.get(&start) {
             return *state;
         }
-        let state = self.intern(&Machine::fresh(start), start, Vec::new);
+        let state = self.intern(&Machine::fresh(start, log), (start, log), Vec::new);
         self.starts.insert(start, state);
         state
     }
@@ -322,7 +332,7 @@ impl Automaton {
         log: &Log,
     ) -> Result<(StateId, Output), String> {
         let from = &self.states[state.0 as usize];
-        let mut machine = Machine::fresh(from.start);
+        let mut machine = Machine::fresh(from.start, log);
         for earlier in &from.inputs {
             machine.apply(*earlier, log)?;
         }
@@ -330,8 +340,8 @@ impl Automaton {
         let from = &self.states[state.0 as usize];
         let (start, inputs) = (from.start, from.inputs.clone());
         let next = match input {
-            Input::NewSink(start) => self.intern(&machine, start, Vec::new),
-            _ => self.intern(&machine, start, || [&*inputs, &[input]].concat()),
+            Input::NewSink(start) => self.intern(&machine, (start, log), Vec::new),
+            _ => self.intern(&machine, (start, log), || [&*inputs, &[input]].concat()),
         };
         self.steps.insert((state, input), (next, output));
         Ok((next, output))
@@ -349,7 +359,7 @@ impl Automaton {
     fn intern(
         &mut self,
         machine: &Machine,
-        start: Start,
+        (start, log): (Start, &Log),
         inputs: impl FnOnce() -> Vec<Input>,
     ) -> StateId {
         let snapshot = machine.snapshot();
@@ -361,7 +371,7 @@ impl Automaton {
         self.states.push(KnownState {
             start,
             inputs: inputs().into(),
-            view: machine.view(),
+            view: machine.view(log),
             snapshot,
         });
         state
@@ -384,11 +394,11 @@ impl Automaton {
                 _ => {
                     let start = &self.states[from.0 as usize];
                     assert!(start.inputs.is_empty(), "the walk goes on elsewhere");
-                    Machine::fresh(start.start)
+                    Machine::fresh(start.start, log)
                 }
             };
             assert_eq!(machine.apply(input, log), Ok(output), "{input:?}");
-            assert_eq!(&machine.view(), self.view(to), "{input:?}");
+            assert_eq!(&machine.view(log), self.view(to), "{input:?}");
             assert_eq!(
                 machine.snapshot(),
                 self.states[to.0 as usize].snapshot,

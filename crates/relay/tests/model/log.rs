@@ -180,6 +180,13 @@ impl Log {
         }
     }
 
+    /// Returns the row at this position.
+    pub(crate) fn row_at(&self, position: EventPosition) -> u8 {
+        let mut rows = 0..self.rows.len() as u8;
+        rows.find(|row| self.position(*row) == position)
+            .expect("the log has it")
+    }
+
     /// Returns the highest position that may be confirmed: the start of the commit record of the
     /// first transaction that is not fully acknowledged. `acked`: a bit for each row that the
     /// broker acknowledged.

@@ -130,13 +130,19 @@ impl System {
         }
         let slot = self.slot;
         let first = self.process.first;
-        let fresh = |model: &mut Model| model.core.start(Start { slot, first });
+        let acknowledged = self.process.acknowledged;
+        let start = Start {
+            slot,
+            first,
+            acknowledged,
+        };
+        let fresh = |model: &mut Model| model.core.start(start, &model.log);
         match &mut self.process.session {
             None => {
                 self.process.session = Some(SinkSession {
                     core: fresh(model),
                     queues: Default::default(),
-                    complete: 0,
+                    taken: 0,
                     row: 0,
                 });
             }
@@ -190,7 +196,6 @@ impl System {
                 }
                 self.take(row, seq, model)?;
             }
-            (Piece::Commit(number), Output::Done) => self.sink().complete |= 1 << number,
             (_, Output::Done) => {}
             (_, output) => return Err(format!("the core answers {output:?} to {piece:?}")),
         }
@@ -215,11 +220,22 @@ impl System {
                 "G3: row {id} is sent again, and the slot is past it"
             ));
         }
-        if self.sink().complete & (1 << known.transaction) != 0 {
+        if self.sink().taken & bit != 0 {
             return Err(format!(
-                "G3: row {id} is sent again to the sink that got its transaction whole"
+                "G3: row {id} is sent again to the sink that took it"
             ));
         }
+        // An earlier one of its key that is sent again must not be the last one.
+        let rows = &model.log.rows;
+        let follows = (0..row).any(|earlier| {
+            self.sink().taken & (1 << earlier) != 0 && rows[usize::from(earlier)].key == known.key
+        });
+        if self.process.acknowledged & bit != 0 && !follows {
+            return Err(format!(
+                "G3: row {id} is sent again, and it was acknowledged"
+            ));
+        }
+        self.sink().taken |= bit;
         if Some(model.log.position(row)) < self.process.first {
             return Err(format!(
                 "G3: row {id} is sent again, and it was acknowledged with all rows before it"
@@ -413,6 +429,7 @@ impl System {
         }
         let view = *model.core.view(self.sink().core);
         self.process.first = view.first_unacknowledged;
+        self.process.acknowledged = view.acknowledged;
         if model.has(Mistake::SkipEnqueued) {
             let sent = self.sink().queues.iter().flat_map(|queue| &queue.records);
             let last = sent.map(|(_, row)| model.log.position(*row)).max();
@@ -432,10 +449,11 @@ impl System {
         let start = Start {
             slot: self.slot,
             first: None,
+            acknowledged: 0,
         };
         let core = self.sink().core;
         let (renewed, _): (StateId, _) = model.step(core, Input::NewSink(start))?;
-        if renewed == model.core.start(start) {
+        if renewed == model.core.start(start, &model.log) {
             Ok(())
         } else {
             Err("the router of a core that is no more differs from a new one".to_owned())

@@ -153,6 +153,8 @@ pub(crate) struct Process {
     pub(crate) resume: Option<u16>,
     /// `Sessions::acknowledged_before`: the first event that was not acknowledged to the last sink.
     pub(crate) first: Option<EventPosition>,
+    /// `Sessions::acknowledged`: a bit for each row behind that event that sinks acknowledged.
+    pub(crate) acknowledged: u16,
     /// For [`Mistake::SkipAfterLostSink`].
     pub(crate) lost_sink_seen: u16,
     /// For [`Mistake::StaleReport`].
@@ -204,8 +206,8 @@ impl Connection {
 pub(crate) struct SinkSession {
     pub(crate) core: StateId,
     pub(crate) queues: [Queue; 2],
-    /// A bit for each transaction whose Commit was received.
-    pub(crate) complete: u8,
+    /// The rows whose records it took.
+    pub(crate) taken: u16,
     /// For [`Mistake::ConfirmRow`].
     pub(crate) row: u16,
 }

@@ -2,13 +2,13 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 use walrelay_relay::PoisonPolicy;
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, Parking, Poison, Record, SendError, Sink, SinkFactory,
-    StreamStart, TransactionEnd,
+    Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Parking, Poison, Record,
+    Refusal, SendError, Sink, SinkFactory, StreamStart, TransactionEnd,
 };
 
 /// The sink's answer to a record.
@@ -22,6 +22,8 @@ pub(crate) enum Answer {
     /// Sends requests of up to [`REQUEST`] records, and refuses each request with an odd row as too
     /// large. Takes nothing after a refusal.
     OddRefused,
+    /// Refuses each odd row where it is, and delivers the others. Has one record of a key in flight.
+    OddRefusedInPlace,
     /// The first `sinks` sinks refuse [`REFUSED`] and what comes behind it; all else is delivered.
     Refused {
         sinks: usize,
@@ -59,6 +61,8 @@ pub(crate) struct ScriptedSink {
     /// Sequence number, row and topic of the records of the request.
     pub(crate) request: Vec<(u64, usize, String)>,
     pub(crate) broken: bool,
+    /// The records of [`Answer::OddRefusedInPlace`].
+    pub(crate) queues: Box<KeyQueues>,
 }
 
 impl ScriptedSink {
@@ -76,6 +80,30 @@ impl ScriptedSink {
         }
         for (seq, row, topic) in request {
             self.deliver(seq, row, topic);
+        }
+    }
+
+    /// Delivers or refuses what is queued.
+    fn answer_queued(&mut self) {
+        let dead_letters = PoisonPolicy::default().topic;
+        while let Some(queued) = self.queues.next(Instant::now()) {
+            let seq = queued.seq;
+            let (row, topic) = queued
+                .record
+                .with(|record| (row_of(record), record.topic.to_owned()));
+            if row % 2 == 1 && *topic != *dead_letters {
+                self.queues.refuse(seq);
+                let refusal = Refusal {
+                    topic: topic.into(),
+                    poison: Poison::Oversize,
+                    reason: "no".to_owned(),
+                    disposition: Disposition::Fatal,
+                };
+                self.deliveries.refused(seq, refusal);
+            } else {
+                self.queues.done(seq);
+                self.deliver(seq, row, topic);
+            }
         }
     }
 
@@ -122,6 +150,10 @@ impl Sink for ScriptedSink {
                     self.request();
                 }
             }
+            Answer::OddRefusedInPlace => {
+                self.queues.push(record, "lane", seq, 0);
+                self.answer_queued();
+            }
             Answer::Refused {
                 sinks,
                 disposition,
@@ -140,6 +172,13 @@ impl Sink for ScriptedSink {
         Ok(())
     }
 
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        let withdrawn = self.queues.withdraw(seq, behind).into_iter();
+        withdrawn
+            .map(|queued| (queued.seq, queued.record))
+            .collect()
+    }
+
     fn commit(&mut self, transaction: &TransactionEnd) {
         self.sinks
             .lock()
@@ -154,6 +193,7 @@ impl Sink for ScriptedSink {
 
     fn poll(&mut self) {
         self.request();
+        self.answer_queued();
     }
 
     fn close(self: Box<Self>, _: Duration) {}
@@ -184,6 +224,7 @@ impl SinkFactory for Factory {
             sinks: Arc::clone(&self.sinks),
             request: Vec::new(),
             broken: false,
+            queues: Box::new(KeyQueues::new(1)),
         })
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Session {
     sink: Box<dyn Sink>,
     pub(super) reports: Arc<Reports>,
     pub(super) accepted: BTreeSet<u64>,
+    /// The number of failed records that were taken back.
+    withdrawn: usize,
     limits: Limits,
 }
 
@@ -38,6 +40,7 @@ impl Session {
             sink: create(Arc::clone(&reports) as Arc<dyn Deliveries>),
             reports,
             accepted: BTreeSet::new(),
+            withdrawn: 0,
             limits,
         }
     }
@@ -62,7 +65,8 @@ impl Session {
                 Err(SendError::Refused(error)) => return Err(error),
                 Err(SendError::Full) => {}
             }
-            let woken = |state: &ReportState| state.capacity > seen;
+            let refused = self.withdraw_refused();
+            let woken = |state: &ReportState| state.capacity > seen || state.failures > refused;
             assert!(
                 self.reports.wait_within(self.limits.patience, woken),
                 "the sink was full, and did not call `capacity`"
@@ -71,14 +75,33 @@ impl Session {
         }
     }
 
+    /// Takes refused records back, so that the later ones of their keys are sent. Returns the number of
+    /// failed records.
+    fn withdraw_refused(&mut self) -> usize {
+        if self.reports.is(|state| state.failures == self.withdrawn) {
+            return self.withdrawn;
+        }
+        let ReportState {
+            outcomes, failures, ..
+        } = self.reports.state();
+        for (seq, _) in outcomes.iter().filter(|(_, outcome)| outcome.is_err()) {
+            self.sink.withdraw(*seq, false);
+        }
+        self.withdrawn = failures;
+        failures
+    }
+
     /// Polls and waits until the condition holds; panics when the limit passes.
     #[track_caller]
     pub(super) fn wait(&mut self, what: &str, until: impl Fn(&ReportState) -> bool) {
         let deadline = Instant::now() + self.limits.patience;
         loop {
             let seen = self.reports.capacity_calls();
+            let refused = self.withdraw_refused();
             self.sink.poll();
-            let moved = |state: &ReportState| until(state) || state.capacity > seen;
+            let moved = |state: &ReportState| {
+                until(state) || state.capacity > seen || state.failures > refused
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(self.reports.wait_within(left, moved), "{what} did not come");
             if self.reports.is(&until) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use walrelay_lsn::Lsn;
 use walrelay_sink::{
-    BatchingMode, Deliveries, DeliveryError, Disposition, Obstacle, Record, SendError, Sink,
-    SinkFactory, StreamStart, TransactionEnd,
+    BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Record, Refusal,
+    Retrying, SendError, Sink, SinkFactory, StreamStart, TransactionEnd,
 };
 
 /// Counts records. Called from any thread.
@@ -71,6 +71,10 @@ impl<S: Sink, C: Count> Sink for CountedSink<S, C> {
         Ok(())
     }
 
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        self.sink.withdraw(seq, behind)
+    }
+
     fn poll(&mut self) {
         self.sink.poll();
     }
@@ -95,6 +99,10 @@ impl<S: Sink, C: Count> Sink for CountedSink<S, C> {
         self.sink.waiting_for()
     }
 
+    fn retrying(&self) -> Option<Retrying> {
+        self.sink.retrying()
+    }
+
     fn close(self: Box<Self>, grace: Duration) {
         Box::new(self.sink).close(grace);
     }
@@ -114,6 +122,10 @@ impl<C: Count> Deliveries for Reports<C> {
 
     fn failed(&self, seq: u64, error: DeliveryError) {
         self.inner.failed(seq, error);
+    }
+
+    fn refused(&self, seq: u64, refusal: Refusal) {
+        self.inner.refused(seq, refusal);
     }
 
     fn capacity(&self) {

@@ -82,6 +82,16 @@ impl HoldQueues {
         first
     }
 
+    /// Removes all records of a topic. Returns them in an order in which each key's records are as they
+    /// were accepted: the topic's own queue is behind those of its partitions.
+    pub(crate) fn take_topic(&mut self, topic: usize) -> VecDeque<Queued> {
+        let queues = self.topic_queues(topic).into_iter();
+        queues
+            .filter_map(|queue| self.of.remove(&(topic, queue)))
+            .flatten()
+            .collect()
+    }
+
     /// Removes all records; returns them with their topics' numbers.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = (usize, Queued)> + use<> {
         std::mem::take(&mut self.of)

@@ -441,6 +441,17 @@ impl PartitionGate {
         }
     }
 
+    /// Forgets what is known of the topic's partitions, and the queues, whose records the caller takes.
+    /// Returns false, and does nothing, if a record is in flight.
+    pub(crate) fn reset(&self) -> bool {
+        let mut state = self.state();
+        let is_idle = state.in_flight.is_empty();
+        if is_idle {
+            *state = GateState::default();
+        }
+        is_idle
+    }
+
     /// Notes that the sender starts to retry the queues: from now on another retry may be
     /// requested.
     pub(crate) fn retry_started(&self) {

@@ -10,8 +10,9 @@ use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
     SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
+use walrelay_sink_client::Patience;
 
-use crate::admin::creator::{TopicCreator, TopicStatus};
+use crate::admin::creator::TopicCreator;
 use crate::admin::topic_name_problem;
 use crate::config::KafkaConfig;
 use crate::error::KafkaError;
@@ -23,6 +24,13 @@ use crate::outcome::delivery_error;
 use crate::producer::context::weight_of_record;
 use crate::producer::obstacle::Inquiry;
 use crate::producer::producers::{CLOSING_SLICE, Producers};
+use crate::producer::topic_checks::TopicChecks;
+
+mod held_topics;
+mod refusals;
+
+use held_topics::{HeldTopic, HeldTopics};
+use refusals::{check_record, refusal, refused, size_in_request};
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
                       must be made and everything unconfirmed sent again";
@@ -100,7 +108,7 @@ impl SinkFactory for KafkaSinkFactory {
 
 /// A Kafka producer, or two of them: see [`KafkaSinkFactory`].
 ///
-/// After the first record that is not delivered, for whatever reason, all queued records are
+/// After the first record that a producer does not deliver, for whatever reason, all queued records are
 /// reported as failed and every further record is refused, both as [`Disposition::Retryable`]: a
 /// new sink is needed. The record that failed has its own disposition, so the worst of the reports
 /// counts.
@@ -110,6 +118,10 @@ impl SinkFactory for KafkaSinkFactory {
 pub struct KafkaSink {
     creator: Option<TopicCreator>,
     topics: Topics,
+    /// Topics that are not known to be writable, with their records.
+    held: HeldTopics,
+    checks: TopicChecks,
+    patience: Patience,
     pub(crate) producers: Producers,
     pub(crate) shared: Arc<Shared>,
     message_max_bytes: String,
@@ -126,10 +138,19 @@ pub struct KafkaSink {
 /// The topics seen so far, by number.
 #[derive(Default)]
 struct Topics {
-    all: Vec<(Box<str>, Option<Arc<PartitionGate>>)>,
+    all: Vec<Topic>,
     index: HashMap<Box<str>, usize>,
     /// The topic of the last record: consecutive records often have the same topic.
     last: usize,
+}
+
+/// A topic of a sink.
+struct Topic {
+    name: Box<str>,
+    /// `None`: records need no gate.
+    gate: Option<Arc<PartitionGate>>,
+    /// False: its records are [held back](KafkaSink::hold).
+    is_writable: bool,
 }
 
 impl KafkaSink {
@@ -163,6 +184,7 @@ impl KafkaSink {
             None => Requests::One,
         };
         let producers = Producers::new(config, client, requests, linger, Arc::clone(&shared))?;
+        let patience = config.patience().clone();
         let creator = match &options.topics {
             Some(topics) => Some(TopicCreator::start(config, topics, deliveries)?),
             None => None,
@@ -170,6 +192,9 @@ impl KafkaSink {
         Ok(Self {
             creator,
             topics: Topics::default(),
+            held: HeldTopics::new(),
+            checks: TopicChecks::start(Arc::clone(&producers.all[0].client), patience.clone())?,
+            patience,
             producers,
             shared,
             message_max_bytes: config.message_max_bytes().to_owned(),
@@ -188,12 +213,12 @@ impl KafkaSink {
         self.shared.window.in_flight()
     }
 
-    /// Returns the number of a topic, which is added if it is new; an error if records to it are
-    /// refused or cannot be accepted yet.
+    /// Returns the number of a topic, which is added if it is new; an error if no topic can have this
+    /// name.
     fn topic(&mut self, name: &str) -> Result<usize, SendError> {
         let topics = &mut self.topics;
-        if let Some((last, _)) = topics.all.get(topics.last)
-            && **last == *name
+        if let Some(last) = topics.all.get(topics.last)
+            && *last.name == *name
         {
             return Ok(topics.last);
         }
@@ -204,16 +229,15 @@ impl KafkaSink {
         if let Some(reason) = topic_name_problem(name) {
             return Err(refused(name, reason, Some(Poison::Unroutable)));
         }
-        match self.creator.as_ref().map(|creator| creator.status(name)) {
-            None | Some(TopicStatus::Exists) => {}
-            Some(TopicStatus::Pending) => return Err(SendError::Full),
-            Some(TopicStatus::Denied(error)) => return Err(SendError::Refused(error)),
-        }
         let at = topics.all.len();
         let gate = self
             .gates
             .map(|keyless| Arc::new(PartitionGate::new(at, keyless)));
-        topics.all.push((Box::from(name), gate));
+        topics.all.push(Topic {
+            name: Box::from(name),
+            gate,
+            is_writable: false,
+        });
         topics.index.insert(Box::from(name), at);
         topics.last = at;
         Ok(at)
@@ -222,13 +246,14 @@ impl KafkaSink {
     /// Offers a record to the current producer, through the topic's gate.
     fn offer(
         producers: &mut Producers,
-        (name, gate): &(Box<str>, Option<Arc<PartitionGate>>),
+        topic: &Topic,
         at: usize,
         record: &Record<'_>,
         queued: (u64, i64, Option<HoldQueue>),
     ) -> Result<(), NotQueued> {
         let (seq, timestamp_ms, from) = queued;
-        let topic = producers.current().topic(at, name, gate.as_ref());
+        let producer = producers.current();
+        let topic = producer.topic(at, &topic.name, topic.gate.as_ref());
         // `usize` has at least 64 bits: asserted in `ffi`.
         topic
             .map_err(NotQueued::Refused)?
@@ -243,21 +268,35 @@ impl KafkaSink {
         self.creator = None;
         self.inquiry.join();
         let until = Instant::now() + grace;
-        // Retry the queues as long as records that others wait for are reported.
-        while !self.hold_queues.is_empty() && Instant::now() < until && !self.shared.broken() {
-            self.producers
-                .flush(until.min(Instant::now() + CLOSING_SLICE), CLOSING_SLICE);
+        // Retry the queues as long as records that others wait for are reported, and wait for the first
+        // answer about a topic.
+        while Instant::now() < until && !self.shared.broken() {
+            if self.held.values().any(HeldTopic::is_unanswered) {
+                self.checks.wait(CLOSING_SLICE);
+            } else if self.hold_queues.is_empty() {
+                break;
+            } else {
+                self.producers
+                    .flush(until.min(Instant::now() + CLOSING_SLICE), CLOSING_SLICE);
+            }
             self.resume();
         }
+        self.checks.stop();
         self.fail_held_records();
         self.producers.flush(until, CLOSING_SLICE);
         self.producers.close();
     }
 
-    /// Retries the queues of topics that have requested it.
+    /// Retries the queues of topics that have requested it, and the held topics that have an answer.
     fn resume(&mut self) {
+        self.advance_held();
         for at in self.shared.take_retries() {
-            if let Some((_, Some(gate))) = self.topics.all.get(at) {
+            if let Some(gate) = self
+                .topics
+                .all
+                .get(at)
+                .and_then(|topic| topic.gate.as_ref())
+            {
                 gate.retry_started();
             }
             for queue in self.hold_queues.topic_queues(at) {
@@ -278,7 +317,7 @@ impl KafkaSink {
                 let produced = Self::offer(producers, topic, at, record, queued);
                 produced.map_err(|not_queued| match not_queued {
                     NotQueued::Held(queue) => Ok(queue),
-                    NotQueued::Refused(code) => Err(refusal(record, code, &self.message_max_bytes)),
+                    NotQueued::Refused(code) => Err(code),
                 })
             });
             if matches!(produced, Err(Ok(still)) if still == queue) {
@@ -290,8 +329,16 @@ impl KafkaSink {
             match produced {
                 Ok(()) => {}
                 Err(Ok(other)) => self.hold_queues.push(at, other, first),
-                // The record was accepted before, so it is reported as failed.
-                Err(Err(error)) => fail(&self.shared, &first, error),
+                Err(Err(code)) => {
+                    if self.hold_topic(at, code) {
+                        self.hold_first(at, first);
+                        return;
+                    }
+                    let max = &self.message_max_bytes;
+                    let error = first.with(queue, |record| refusal(record, code, max));
+                    // The record was accepted before, so it is reported as failed.
+                    fail(&self.shared, &first, error);
+                }
             }
         }
     }
@@ -299,13 +346,14 @@ impl KafkaSink {
     /// Reports all held records as failed.
     fn fail_held_records(&mut self) {
         for (at, queued) in self.hold_queues.take_all() {
-            let name = self.topics.all.get(at).map_or("", |(name, _)| name);
+            let name = self.topics.all.get(at).map_or("", |topic| &topic.name);
             fail(
                 &self.shared,
                 &queued,
                 delivery_error(name, RDKafkaErrorCode::PurgeQueue),
             );
         }
+        self.fail_held_topics();
     }
 }
 
@@ -319,7 +367,7 @@ impl Sink for KafkaSink {
         let timestamp_ms = check_record(record)?;
         // librdkafka would refuse the record, too, but perhaps after a gate held it back: a record
         // that was accepted and then fails breaks the sink.
-        if record.payload_bytes() > self.message_max_size {
+        if size_in_request(record) > self.message_max_size {
             return Err(SendError::Refused(refusal(
                 record,
                 RDKafkaErrorCode::MessageSizeTooLarge,
@@ -330,22 +378,30 @@ impl Sink for KafkaSink {
         if !self.shared.window.try_take(weight) {
             return Err(SendError::Full);
         }
-        let queued = (seq, timestamp_ms, None);
+        let held = |record: &Record<'_>| Queued {
+            seq,
+            weight,
+            timestamp_ms,
+            record: HeldRecord::new(record),
+        };
         let topic = &self.topics.all[at];
+        if !topic.is_writable {
+            self.hold(at, held(record));
+            return Ok(());
+        }
+        let queued = (seq, timestamp_ms, None);
         let code = match Self::offer(&mut self.producers, topic, at, record, queued) {
             Ok(()) => return Ok(()),
             Err(NotQueued::Held(queue)) => {
-                let queued = Queued {
-                    seq,
-                    weight,
-                    timestamp_ms,
-                    record: HeldRecord::new(record),
-                };
-                self.hold_queues.push(at, queue, queued);
+                self.hold_queues.push(at, queue, held(record));
                 return Ok(());
             }
             Err(NotQueued::Refused(code)) => code,
         };
+        if self.hold_topic(at, code) {
+            self.hold_first(at, held(record));
+            return Ok(());
+        }
         self.shared.window.cancel(weight);
         if code == RDKafkaErrorCode::QueueFull {
             self.shared.queue_full.store(true, SeqCst);
@@ -358,6 +414,10 @@ impl Sink for KafkaSink {
         )))
     }
 
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        self.take_back(seq, behind)
+    }
+
     /// Sends held records that the gates admit now, and closes a producer that is not used any
     /// more. If the sink is broken, reports all held records as failed: the relay waits for those
     /// reports before it restarts.
@@ -365,10 +425,11 @@ impl Sink for KafkaSink {
         if self.shared.broken() {
             self.fail_held_records();
         } else {
+            self.advance_creations();
             self.resume();
         }
         if self.shared.acknowledged() && !self.shared.broken() {
-            let topics = self.topics.all.iter().map(|(name, _)| &**name);
+            let topics = self.topics.all.iter().map(|topic| &*topic.name);
             self.inquiry.learn_ids(&self.producers.all, topics);
         }
         self.producers.close_unused();
@@ -392,6 +453,9 @@ impl Sink for KafkaSink {
         if let Some(obstacle) = self.creator.as_ref().and_then(TopicCreator::waiting_for) {
             return Some(obstacle);
         }
+        if let Some(obstacle) = self.held_obstacle() {
+            return Some(obstacle);
+        }
         if self.in_flight() == 0 || self.shared.broken() {
             return None;
         }
@@ -406,72 +470,13 @@ impl Sink for KafkaSink {
 /// Reports a held record as failed.
 fn fail(shared: &Shared, queued: &Queued, error: DeliveryError) {
     shared.failed(queued.seq, error);
+    give_back(shared, queued);
+}
+
+/// Gives back the room of a held record.
+fn give_back(shared: &Shared, queued: &Queued) {
     if shared.window.give_back(queued.weight) {
         shared.wake_sender();
-    }
-}
-
-/// Returns the error of a record that librdkafka refuses.
-fn refusal(record: &Record<'_>, code: RDKafkaErrorCode, message_max_bytes: &str) -> DeliveryError {
-    match code {
-        RDKafkaErrorCode::MessageSizeTooLarge => error_about(
-            record.topic,
-            format!(
-                "the record has {} bytes and message.max.bytes is {message_max_bytes}; raise it, and \
-                 max.message.bytes of the topic with it",
-                record.payload_bytes(),
-            ),
-            Some(Poison::Oversize),
-        ),
-        RDKafkaErrorCode::UnknownPartition => DeliveryError {
-            topic: Arc::from(record.topic),
-            reason: format!(
-                "the topic has no partition {}",
-                record.partition.unwrap_or_default()
-            ),
-            // Partitions can be added.
-            disposition: Disposition::Retryable,
-            poison: Some(Poison::Rejected),
-        },
-        code => delivery_error(record.topic, code),
-    }
-}
-
-/// Refuses records that librdkafka would accept or misinterpret. Returns the timestamp for
-/// librdkafka.
-fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
-    let problem = |reason: String| Err(refused(record.topic, reason, Some(Poison::Rejected)));
-    // In the report, a NUL would end the name.
-    if record.headers.iter().any(|h| h.name.contains('\0')) {
-        return problem("the name of a header contains a NUL".to_owned());
-    }
-    // For librdkafka -1 means "choose a partition".
-    if let Some(partition) = record.partition.filter(|p| *p < 0) {
-        return problem(format!("there is no partition {partition}"));
-    }
-    match record.timestamp_ms {
-        None => Ok(0),
-        Some(ms) if ms < 0 => problem("the timestamp is before 1970".to_owned()),
-        // For librdkafka 0 means "now"; 1 is a millisecond off.
-        Some(ms) => Ok(ms.max(1)),
-    }
-}
-
-/// Returns a refusal without asking the broker: permanent if it is the record's fault, and
-/// otherwise until there is a new producer.
-fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> SendError {
-    SendError::Refused(error_about(topic, reason, poison))
-}
-
-fn error_about(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> DeliveryError {
-    DeliveryError {
-        topic: Arc::from(topic),
-        reason: reason.into(),
-        disposition: match poison {
-            Some(_) => Disposition::Fatal,
-            None => Disposition::Retryable,
-        },
-        poison,
     }
 }
 

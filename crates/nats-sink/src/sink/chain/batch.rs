@@ -1,7 +1,8 @@
 //! Batches: the first records of the queue, and what the stream answers to them.
 
-use walrelay_sink::{Disposition, Obstacle, Poison};
-use walrelay_sink_client::RefusedRecord;
+use std::time::Instant;
+
+use walrelay_sink::{Disposition, Obstacle, Poison, Record};
 
 use super::search::unknown;
 use super::{Chain, Stop};
@@ -33,7 +34,10 @@ impl Chain<'_> {
     pub(super) async fn publish(&mut self, exchange: &mut Exchange) -> Result<(), Stop> {
         let batch = match self.batch(exchange.info().max_payload) {
             Ok(batch) => batch,
-            Err((seq, poison, why)) => return Err(self.poison(seq, poison, why)),
+            Err((seq, poison, why)) => {
+                self.shared.refuse(seq, poison, why);
+                return Ok(());
+            }
         };
         let limit = self.shared.settings.ack;
         // A dead letter is alone.
@@ -48,7 +52,7 @@ impl Chain<'_> {
                 let state = shared.state();
                 // Only this thread removes records.
                 if let (Some(message), Some(queued)) =
-                    (batch.get(number), state.records.get(number))
+                    (batch.get(number), state.records.waiting().get(number))
                 {
                     let headers = &message.headers;
                     queued
@@ -68,7 +72,7 @@ impl Chain<'_> {
         let state = self.shared.state();
         let mut messages: Vec<Message> = Vec::new();
         let mut bytes = 0;
-        let heads = state.records.iter().take(count);
+        let heads = state.records.waiting().iter().take(count);
         // Those that came meanwhile were not looked for.
         for queued in heads.take_while(|queued| Some(queued.seq) <= self.looked_for) {
             let dead_letter = queued.record.with(is_dead_letter);
@@ -173,6 +177,7 @@ impl Chain<'_> {
         };
         let records = state
             .records
+            .waiting()
             .iter()
             .take_while(|queued| queued.seq <= *last);
         for queued in records {
@@ -206,7 +211,7 @@ impl Chain<'_> {
         let is_same = match &kept {
             Kept::Message(kept) => {
                 let state = self.shared.state();
-                let mut records = state.records.iter();
+                let mut records = state.records.waiting().iter();
                 let queued = records.find(|queued| queued.seq == seq);
                 queued.is_some_and(|it| it.record.with(|record| message::is_same(record, kept)))
             }
@@ -216,7 +221,8 @@ impl Chain<'_> {
         };
         if !is_same {
             let why = "its stream has another event with its id: ids must be unique in a stream";
-            return Err(self.poison(seq, Poison::Rejected, why.to_owned()));
+            self.shared.refuse(seq, Poison::Rejected, why.to_owned());
+            return Ok(());
         }
         self.delivered(&[seq]);
         Ok(())
@@ -231,12 +237,10 @@ impl Chain<'_> {
         refusal: Option<Refusal>,
     ) -> Result<(), Stop> {
         let (what, disposition, remedy) = match refusal {
-            None => return Err(self.nobody(exchange, seq).await?),
+            None => return self.nobody(exchange, seq).await,
             Some(Refusal::OtherStream) => {
-                return Err(self.no_place(
-                    seq,
-                    "its subject is one of another stream than exclusive_stream",
-                ));
+                let why = "its subject is one of another stream than exclusive_stream";
+                return self.no_place(seq, why);
             }
             Some(Refusal::WrongLast) => {
                 self.is_refused = true;
@@ -252,7 +256,8 @@ impl Chain<'_> {
             }
             Some(Refusal::Oversize) => {
                 let why = "the message is larger than the stream takes (max_msg_size)";
-                return Err(self.poison(seq, Poison::Oversize, why.to_owned()));
+                self.shared.refuse(seq, Poison::Oversize, why.to_owned());
+                return Ok(());
             }
             Some(Refusal::Full) => (
                 "a stream is full and refuses events (10077)".to_owned(),
@@ -274,10 +279,10 @@ impl Chain<'_> {
     }
 
     /// Decides about a record for whose subject nobody answers.
-    async fn nobody(&mut self, exchange: &mut Exchange, seq: u64) -> Result<Stop, Stop> {
+    async fn nobody(&mut self, exchange: &mut Exchange, seq: u64) -> Result<(), Stop> {
         let body = {
             let state = self.shared.state();
-            let mut records = state.records.iter();
+            let mut records = state.records.waiting().iter();
             let queued = records.find(|queued| queued.seq == seq);
             queued.map(|queued| queued.record.with(|record| names_request(record.topic)))
         };
@@ -288,9 +293,9 @@ impl Chain<'_> {
         let names = answers.first().map_or(StreamNames::Unknown, |answer| {
             stream_names(answer.status, &answer.payload)
         });
-        Ok(match names {
+        Err(match names {
             StreamNames::Names(names) if names.is_empty() => {
-                self.no_place(seq, "no stream has its subject")
+                return self.no_place(seq, "no stream has its subject");
             }
             StreamNames::Names(_) => unknown("anything about an event, whose stream it has"),
             StreamNames::Unknown => unknown("whether a stream has the subject of an event"),
@@ -299,23 +304,27 @@ impl Chain<'_> {
 
     /// Pauses before a record is sent again that the stream does not take, because that may be changed;
     /// refuses it for good when it was so for `retry_for`.
-    fn no_place(&mut self, seq: u64, why: &str) -> Stop {
-        let of = {
-            let state = self.shared.state();
-            let mut records = state.records.iter();
-            let queued = records.find(|queued| queued.seq == seq);
-            queued.map(|queued| queued.record.with(RefusedRecord::new))
+    fn no_place(&self, seq: u64, why: &str) -> Result<(), Stop> {
+        let now = Instant::now();
+        let refusals = &self.shared.settings.refusals;
+        let is_over = {
+            let mut state = self.shared.state();
+            let queued = state.records.waiting_mut(seq);
+            queued.is_none_or(|queued| {
+                let since = *queued.refused_since.get_or_insert(now);
+                let is_over =
+                    |record: &Record<'_>| refusals.is_over(record.topic.as_bytes(), since, now);
+                queued.record.with(is_over)
+            })
         };
-        let settings = &self.shared.settings;
-        if of.is_some_and(|it| settings.refusals.note(it) < settings.retry_for) {
-            return Stop::Pause(Obstacle {
-                what: format!("an event is refused in the end: {why}"),
-                disposition: Disposition::Retryable,
-                remedy: Some(
-                    "give the subject to the stream; [poison] decides what happens otherwise",
-                ),
-            });
+        if is_over {
+            self.shared.refuse(seq, Poison::Unroutable, why.to_owned());
+            return Ok(());
         }
-        self.poison(seq, Poison::Unroutable, why.to_owned())
+        Err(Stop::Pause(Obstacle {
+            what: format!("an event is refused in the end: {why}"),
+            disposition: Disposition::Retryable,
+            remedy: Some("give the subject to the stream; [poison] decides what happens otherwise"),
+        }))
     }
 }

@@ -4,13 +4,10 @@ mod batch;
 mod search;
 mod worker;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use walrelay_sink::{
-    DeliveryError, Disposition, EventPosition, Obstacle, Poison, QueuedRecord, StreamStart,
-};
-use walrelay_sink_client::{Failure, RefusedRecord};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, StreamStart};
+use walrelay_sink_client::{BatchQueue, Failure};
 
 use super::Settings;
 use crate::client::error::NatsError;
@@ -23,7 +20,7 @@ pub(super) use worker::carry;
 const BATCH_RECORDS: usize = 500;
 
 /// The state that a sink shares with its thread. Records are in the order of the log.
-pub(super) type Shared = walrelay_sink_client::Shared<VecDeque<QueuedRecord>, Arc<Settings>>;
+pub(super) type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>;
 
 /// The reason why no further messages can be published now.
 enum Stop {
@@ -31,7 +28,7 @@ enum Stop {
     Connection(NatsError),
     /// The stream takes nothing for a while.
     Pause(Obstacle),
-    /// A record was refused, or nothing can be published. The sink ends.
+    /// Nothing can be published. The sink ends.
     Broken(Failure),
 }
 
@@ -138,10 +135,11 @@ impl<'s> Chain<'s> {
     fn rising(&self) -> usize {
         let state = self.shared.state();
         if self.source.is_none() {
-            return state.records.len().min(BATCH_RECORDS);
+            return state.records.waiting().len().min(BATCH_RECORDS);
         }
         let mut highest = None;
-        let heads = state.records.iter().take(BATCH_RECORDS).enumerate();
+        let heads = state.records.waiting().iter().take(BATCH_RECORDS);
+        let heads = heads.enumerate();
         let rising = heads.take_while(|(at, queued)| {
             let (position, is_dead_letter) = queued
                 .record
@@ -156,36 +154,18 @@ impl<'s> Chain<'s> {
     /// Reports these records as delivered.
     fn delivered(&mut self, seqs: &[u64]) {
         for seq in seqs {
-            let Some(queued) = self.take(*seq) else {
+            let Some(queued) = self.shared.state().records.take(*seq) else {
                 continue;
             };
-            let of = queued.record.with(RefusedRecord::new);
-            self.shared.settings.refusals.forget(of);
+            let refusals = &self.shared.settings.refusals;
+            if !refusals.is_unused() {
+                let record = &queued.record;
+                record.with(|record| refusals.forget(record.topic.as_bytes()));
+            }
             self.shared.report(&queued, Ok(()));
         }
         if !seqs.is_empty() {
             self.refusals = 0;
         }
-    }
-
-    /// Reports a record that is refused for good. The others are given up with it.
-    fn poison(&mut self, seq: u64, poison: Poison, reason: String) -> Stop {
-        if let Some(queued) = self.take(seq) {
-            let error = DeliveryError {
-                topic: queued.record.with(|record| record.topic.into()),
-                reason,
-                // Not `Retryable`: the relay would give up the topic, and so its other events.
-                disposition: Disposition::Fatal,
-                poison: Some(poison),
-            };
-            self.shared.report(&queued, Err((poison.name(), error)));
-        }
-        Stop::Broken(Failure::with_another())
-    }
-
-    fn take(&self, seq: u64) -> Option<QueuedRecord> {
-        let mut state = self.shared.state();
-        let at = state.records.iter().position(|queued| queued.seq == seq)?;
-        state.records.remove(at)
     }
 }

@@ -105,7 +105,7 @@ impl Chain<'_> {
         let count = self.rising();
         let (seqs, heads) = {
             let state = self.shared.state();
-            let heads = state.records.iter().take(count);
+            let heads = state.records.waiting().iter().take(count);
             let heads: Vec<(u64, EventPosition)> = heads
                 .map(|queued| (queued.seq, queued.record.with(|record| record.position)))
                 .collect();
@@ -269,7 +269,7 @@ impl Chain<'_> {
     /// Returns true if the first record is a dead letter, whose position is that of an earlier event.
     fn begins_with_dead_letter(&self) -> bool {
         let state = self.shared.state();
-        let first = state.records.front();
+        let first = state.records.waiting().front();
         first.is_some_and(|queued| queued.record.with(is_dead_letter))
     }
 
@@ -286,7 +286,7 @@ impl Chain<'_> {
         };
         let mut is_clear = true;
         let state = self.shared.state();
-        for queued in state.records.iter().take(BATCH_RECORDS) {
+        for queued in state.records.waiting().iter().take(BATCH_RECORDS) {
             if candidates.contains(&queued.seq) && !found.contains(&queued.seq) {
                 let source = self.source.as_deref();
                 match queued.record.with(|record| likeness(record, source, kept)) {

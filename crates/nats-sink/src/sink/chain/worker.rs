@@ -66,7 +66,12 @@ async fn session(
         if shared.is_over() {
             return Ok(Failure::closed());
         }
-        if shared.state().records.is_empty() && chain.has_asked() {
+        let (is_empty, is_refused) = {
+            let records = &shared.state().records;
+            (records.waiting().is_empty(), records.has_refused())
+        };
+        // All records are in order, and the refused one may take later ones along.
+        if (is_empty || is_refused) && chain.has_asked() {
             let closing = shared.state().closing;
             let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
             tokio::select! {
@@ -76,14 +81,13 @@ async fn session(
             }
             continue;
         }
-        let has_records = !shared.state().records.is_empty();
         let began = Instant::now();
         let Some(advanced) = shared.unless_over(chain.advance(exchange)).await else {
             return Ok(Failure::closed());
         };
         match advanced {
             Ok(()) => {
-                *has_stored |= has_records;
+                *has_stored |= !is_empty;
                 reconnects.succeeded();
                 shared.set_obstacle(None);
                 endpoints.attempt(exchange.address(), Some(began.elapsed()), false);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tracing::warn;
 use walrelay_sink::{Disposition, Obstacle, Poison, Record};
-use walrelay_sink_client::{Failure, RefusedRecord, pause};
+use walrelay_sink_client::{Failure, pause};
 
 use super::Session;
 use crate::client::error::NatsError;
@@ -16,6 +16,9 @@ use crate::client::wire::Operation;
 use crate::client::{Input, ServerInfo, ended, is_permission, protocol};
 use crate::sink::unacked::{Awaited, Question};
 
+/// The cause for which a repeat is sent again: JetStream does not say of which message it is one. It is no
+/// subject of an event.
+const NO_ANSWER: &[u8] = b"$JS.API.STREAM.MSG.GET";
 /// The status of an answer that says that nobody is subscribed to the subject.
 const NO_RESPONDERS: u16 = 503;
 
@@ -118,7 +121,7 @@ impl Session<'_> {
     /// Decides about a record whose id its stream has, by the message with that id. One that is gone
     /// counts as the record. While JetStream does not say, the record is sent again for `retry_for`.
     pub(super) fn kept(&mut self, seq: u64, kept: &Kept) {
-        let (of, is_other) = {
+        let is_other = {
             let state = self.shared.state();
             let Some(queued) = state.records.in_flight(seq) else {
                 return;
@@ -127,15 +130,15 @@ impl Session<'_> {
                 Kept::Message(kept) => !message::is_same(record, kept),
                 Kept::Gone | Kept::Unknown => false,
             };
-            queued
-                .record
-                .with(|record| (RefusedRecord::new(record), is_other(record)))
+            queued.record.with(is_other)
         };
-        let settings = &self.shared.settings;
+        if *kept != Kept::Unknown {
+            self.shared.settings.refusals.forget(NO_ANSWER);
+        }
         if is_other {
             let why = "its stream has another event with its id: ids must be unique in a stream";
             self.refuse(seq, Poison::Rejected, why.to_owned());
-        } else if *kept == Kept::Unknown && settings.refusals.note(of) < settings.retry_for {
+        } else if *kept == Kept::Unknown && !self.is_over(seq, |_| NO_ANSWER) {
             let obstacle = Obstacle {
                 what: "a stream has the id of an event and does not say of which message"
                     .to_owned(),
@@ -150,23 +153,37 @@ impl Session<'_> {
 
     /// Notes that a stream has the subject of a record.
     fn has_stream(&self, seq: u64) {
+        let refusals = &self.shared.settings.refusals;
+        if refusals.is_unused() {
+            return;
+        }
         let state = self.shared.state();
         if let Some(queued) = state.records.in_flight(seq) {
-            let of = queued.record.with(RefusedRecord::new);
-            self.shared.settings.refusals.forget(of);
+            let record = &queued.record;
+            record.with(|record| refusals.forget(record.topic.as_bytes()));
         }
+    }
+
+    /// Notes that a record is refused, for a cause that may pass. Returns true if it is to be given up.
+    fn is_over(&self, seq: u64, cause: impl for<'r> FnOnce(&Record<'r>) -> &'r [u8]) -> bool {
+        let now = Instant::now();
+        let mut state = self.shared.state();
+        let since = state.records.refused_since(seq, now).unwrap_or(now);
+        let refusals = &self.shared.settings.refusals;
+        let queued = state.records.in_flight(seq);
+        queued.is_some_and(|queued| {
+            let record = &queued.record;
+            record.with(|record| refusals.is_over(cause(record), since, now))
+        })
     }
 
     /// Reports a record that a stream has.
     pub(super) fn stored(&mut self, seq: u64) -> Option<(Instant, bool)> {
         let removed = self.in_flight.remove(seq);
         self.has_stored = true;
+        self.has_stream(seq);
         let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
-            if queued.refusals > 0 {
-                let of = queued.record.with(RefusedRecord::new);
-                self.shared.settings.refusals.forget(of);
-            }
             self.shared.report(&queued, Ok(()));
         }
         removed
@@ -247,14 +264,7 @@ impl Session<'_> {
     /// Sends a message again whose subject no stream has, because one may be created later; refuses it
     /// for good when there has been none for `retry_for`.
     fn unroutable(&mut self, seq: u64) {
-        let of = {
-            let state = self.shared.state();
-            let Some(queued) = state.records.in_flight(seq) else {
-                return;
-            };
-            queued.record.with(RefusedRecord::new)
-        };
-        if self.shared.settings.refusals.note(of) < self.shared.settings.retry_for {
+        if !self.is_over(seq, |record| record.topic.as_bytes()) {
             let obstacle = Obstacle {
                 what: "no stream has the subject of an event, which is refused in the end"
                     .to_owned(),

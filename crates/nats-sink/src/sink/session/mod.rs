@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
 use walrelay_sink::{ANSWER_LIMIT, Disposition, Endpoints, Obstacle, OpenRequest, Poison};
-use walrelay_sink_client::{ConnectError, Failure, Refused};
+use walrelay_sink_client::{ConnectError, Failure};
 
 use super::Shared;
 use super::unacked::{InFlight, Question};
@@ -48,8 +48,6 @@ pub(super) struct Session<'s> {
     is_overdue: bool,
     /// A stream has stored a message.
     pub(super) has_stored: bool,
-    /// No new message is published while there are any.
-    refused: Refused,
     out: Vec<u8>,
     written: usize,
 }
@@ -72,7 +70,6 @@ impl<'s> Session<'s> {
             may_not_look: false,
             is_overdue: false,
             has_stored: false,
-            refused: Refused::default(),
             out: Vec::new(),
             written: 0,
         }
@@ -106,16 +103,9 @@ impl<'s> Session<'s> {
                 return Ok(failure);
             }
             let now = Instant::now();
-            // A stream that answers nothing must not hold back the report of a refused record for ever.
-            if !self.refused.is_empty() && self.in_flight.expired(now).is_some() {
-                return Ok(Failure::with_another());
-            }
             self.send_overdue(now);
             self.publish(now);
             self.note_open();
-            if !self.refused.is_empty() && self.in_flight.is_empty() && !self.shared.is_due(now) {
-                return Ok(Failure::with_another());
-            }
             if self.shared.is_over() {
                 let rest = self.out.split_off(self.written.min(self.out.len()));
                 let last = async {
@@ -215,9 +205,6 @@ impl<'s> Session<'s> {
     fn publish(&mut self, now: Instant) {
         let shared = Arc::clone(self.shared);
         while self.has_room() {
-            if !self.refused.is_empty() && !self.shared.is_due(now) {
-                return;
-            }
             let next = shared.state().records.next(now).map(|next| next.seq);
             let Some(seq) = next else {
                 return;
@@ -322,22 +309,9 @@ impl<'s> Session<'s> {
         self.shared.send_again(self.in_flight.take_all());
     }
 
-    /// Returns true if a record is refused for good and not yet reported.
-    pub(super) fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
-    }
-
-    /// Takes a record out that no stream takes. It is reported by
-    /// [`report_refused`](Self::report_refused).
+    /// Reports a record that is refused for good.
     fn refuse(&mut self, seq: u64, poison: Poison, reason: String) {
         self.in_flight.remove(seq);
-        // Not `Retryable`: the relay would give up the topic, and so its other events.
-        let disposition = Disposition::Fatal;
-        self.refused
-            .take(self.shared, seq, poison, disposition, reason);
-    }
-
-    pub(super) fn report_refused(&mut self) {
-        self.refused.report(self.shared);
+        self.shared.refuse(seq, poison, reason);
     }
 }

@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use tracing::{info, warn};
-use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison};
-use walrelay_sink_client::{RefusedRecord, pause};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, Poison, QueuedRecord};
+use walrelay_sink_client::pause;
 
-use super::Publisher;
+use super::{Publisher, Role};
 use crate::client::error::{ProtocolError, RabbitmqError};
-use crate::client::wire::{Frame, Method, Reason, put_method};
-use crate::client::{Input, closed, printable, protocol, reply_name};
+use crate::client::publish;
+use crate::client::wire::{Frame, Method, put_method};
+use crate::client::{Input, closed, printable, protocol};
 use crate::sink::in_flight::{Answer, Unconfirmed};
 
 impl Publisher<'_> {
@@ -49,7 +50,6 @@ impl Publisher<'_> {
                 self.blocked = false;
                 let now = Instant::now();
                 for channel in &mut self.channels {
-                    channel.asked = now;
                     channel.in_flight.restart(now);
                 }
                 self.shared.set_obstacle(None);
@@ -67,6 +67,9 @@ impl Publisher<'_> {
         if let Method::ChannelCloseOk = method {
             self.closing.retain(|closing| *closing != number);
         }
+        if self.questions == Some(number) {
+            return self.handle_questions(number, method);
+        }
         // Methods of a channel that is closed mean nothing.
         let Some(channel) = self.channel(number) else {
             return Ok(());
@@ -74,19 +77,28 @@ impl Publisher<'_> {
         match method {
             Method::ConfirmSelectOk => {
                 channel.is_open = true;
+                self.silence[1].broken();
                 self.endpoints.connected(&self.address);
             }
             Method::Return { code } => channel.returning = Some(code),
             Method::Ack { tag, multiple } => {
                 let messages = channel.in_flight.answered(tag, multiple, true);
                 self.answered(messages)?;
-                self.close_replaced();
+                self.close_unused();
             }
             Method::Nack { tag, multiple } => {
                 let messages = channel.in_flight.answered(tag, multiple, false);
                 self.answered(messages)?;
                 self.replace(number);
-                self.close_replaced();
+                self.close_unused();
+            }
+            Method::QosOk => {
+                let role = std::mem::replace(&mut channel.role, Role::Last);
+                if let Role::Trial(exchange) = role {
+                    let waiting = self.exchanges.accepts(&exchange);
+                    self.released.extend(waiting.into_iter().flatten());
+                }
+                self.close_unused();
             }
             Method::ChannelFlow { active } => {
                 self.blocked = !active;
@@ -104,6 +116,19 @@ impl Publisher<'_> {
         Ok(())
     }
 
+    fn handle_questions(&mut self, number: u16, method: Method<'_>) -> Result<(), RabbitmqError> {
+        self.silence[1].broken();
+        match method {
+            Method::ExchangeDeclareOk => {
+                let waiting = self.exchanges.exists();
+                self.released.extend(waiting.into_iter().flatten());
+                Ok(())
+            }
+            Method::ChannelClose(reason) => self.closed(number, &reason),
+            _ => Ok(()),
+        }
+    }
+
     /// Marks the message that the server returns. A returned message that is not known means that
     /// the client has lost count, and no confirm can be trusted.
     fn returned(&mut self, number: u16, position: Option<&[u8]>) -> Result<(), RabbitmqError> {
@@ -116,6 +141,7 @@ impl Publisher<'_> {
         let position = position.and_then(|it| std::str::from_utf8(it).ok());
         let position = position.and_then(|it| it.parse::<EventPosition>().ok());
         if position.is_some_and(|position| channel.in_flight.returned(position, code)) {
+            self.silence[0].broken();
             return Ok(());
         }
         let error = ProtocolError::Malformed("back a message that is not in flight");
@@ -132,6 +158,7 @@ impl Publisher<'_> {
             return Err(protocol(&self.address, &error));
         };
         self.has_confirmed = true;
+        self.silence[0].broken();
         if let Some((newest, answer)) = messages.last() {
             let refused = *answer == Answer::Refused;
             self.endpoints
@@ -159,44 +186,62 @@ impl Publisher<'_> {
         Ok(())
     }
 
-    fn delivered(&self, message: &Unconfirmed) {
+    fn delivered(&mut self, message: &Unconfirmed) {
+        self.release_kept(message.seq);
         let done = self.shared.state().records.done(message.seq);
-        if let Some(queued) = done {
-            if queued.refusals > 0 {
-                let of = queued.record.with(RefusedRecord::new);
-                self.shared.settings.refusals.forget(of);
-            }
-            self.shared.report(&queued, Ok(()));
+        let Some(queued) = done else {
+            return;
+        };
+        let patience = &self.shared.settings.refusals;
+        if !patience.is_unused() || !self.denied.is_empty() {
+            let cause = self.cause(&queued);
+            patience.forget(message.exchange.as_bytes());
+            patience.forget(&cause);
+            self.denied.remove(&cause);
         }
+        self.shared.report(&queued, Ok(()));
+    }
+
+    /// Returns the cause for which a message is returned: its exchange and routing key.
+    pub(super) fn cause(&self, queued: &QueuedRecord) -> Vec<u8> {
+        queued.record.with(|record| {
+            let address = publish::address(record, &self.shared.settings.dead_letters);
+            [address.exchange, address.routing_key].join("\0").into()
+        })
     }
 
     /// Sends a message that was returned again, because its queue may be bound later; refuses it
-    /// for good when it has been returned for `retry_for`.
+    /// for good when its address has been without a queue for `retry_for`.
     fn unroutable(&mut self, message: &Unconfirmed, code: u16) {
-        let exchange = &message.exchange;
-        let of = {
-            let state = self.shared.state();
-            let Some(queued) = state.records.in_flight(message.seq) else {
+        let (seq, exchange) = (message.seq, &message.exchange);
+        let now = Instant::now();
+        let is_over = {
+            let mut state = self.shared.state();
+            let Some(since) = state.records.refused_since(seq, now) else {
                 return;
             };
-            queued.record.with(RefusedRecord::new)
+            let cause = state
+                .records
+                .in_flight(seq)
+                .map(|queued| self.cause(queued));
+            let patience = &self.shared.settings.refusals;
+            patience.is_over(&cause.unwrap_or_default(), since, now)
         };
-        let since = self.shared.settings.refusals.note(of);
-        if since < self.shared.settings.retry_for {
-            let obstacle = Obstacle {
-                what: format!(
-                    "the exchange {exchange:?} has no queue for the routing key of an event, \
-                     which is refused in the end"
-                ),
-                disposition: Disposition::Retryable,
-                remedy: Some("bind a queue for it; [poison] decides what happens otherwise"),
-            };
-            self.send_again(message.seq, obstacle);
+        if is_over {
+            let why =
+                format!("no queue is bound for its routing key: the server returns it ({code})");
+            self.refuse(seq, Poison::Unroutable, why);
             return;
         }
-        let why = format!("no queue is bound for its routing key: the server returns it ({code})");
-        // Not `Retryable`: the relay would give up the exchange, and so its other routing keys.
-        self.refuse(message.seq, Poison::Unroutable, Disposition::Fatal, why);
+        let obstacle = Obstacle {
+            what: format!(
+                "the exchange {exchange:?} has no queue for the routing key of an event, \
+                 which is refused in the end"
+            ),
+            disposition: Disposition::Retryable,
+            remedy: Some("bind a queue for it; [poison] decides what happens otherwise"),
+        };
+        self.send_again(seq, obstacle);
     }
 
     /// Sends a message again after a pause.
@@ -209,78 +254,4 @@ impl Publisher<'_> {
             .retry_with(seq, |refusals| now + pause(pauses, refusals));
         state.refusal = Some(obstacle);
     }
-
-    /// Finds the message for which the server has closed a channel. The server no longer says what
-    /// becomes of the others of that channel.
-    fn closed(&mut self, number: u16, reason: &Reason<'_>) -> Result<(), RabbitmqError> {
-        put_method(&mut self.out, number, (20, 41), |_| ());
-        let code = reason.code;
-        let closed = || RabbitmqError::Closed {
-            address: self.address.clone(),
-            code,
-            text: reply_name(code).to_owned(),
-        };
-        if reason.cause != (60, 40) && reason.cause != (0, 0) {
-            return Err(closed());
-        }
-        let Some(at) = self.channels.iter().position(|it| it.number == number) else {
-            return Ok(());
-        };
-        let mut channel = self.channels.remove(at);
-        let is_replaced = channel.is_replaced;
-        let in_flight = &mut channel.in_flight;
-        let text = String::from_utf8_lossy(reason.text);
-        // A right to single routing keys says which key, and not which message.
-        let of_routing_key = code == 403 && text.contains("access to topic '");
-        // 406 is also said of what the server finds wrong in the properties.
-        let is_oversize = code == 311 || text.contains("message size");
-        let named = |exchange: &str| text.contains(&format!("exchange '{exchange}'"));
-        let guilty = match code {
-            403 | 404 if !of_routing_key => in_flight.take_first(named),
-            _ => None,
-        };
-        let guilty = match guilty {
-            None if in_flight.len() == 1 => in_flight.take_first(|_| true),
-            guilty => guilty,
-        };
-        if let Some(message) = guilty {
-            let (poison, disposition) = match code {
-                406 | 311 if is_oversize => (Poison::Oversize, Disposition::Fatal),
-                406 | 311 => (Poison::Rejected, Disposition::Fatal),
-                403 if of_routing_key => (Poison::Rejected, Disposition::Fatal),
-                _ => (Poison::Rejected, Disposition::Retryable),
-            };
-            if disposition == Disposition::Retryable {
-                // Each would close a channel again. They are given up with the first one.
-                in_flight.drop_all_to(&message.exchange);
-            }
-            self.refuse(message.seq, poison, disposition, refusal(code, is_oversize));
-        } else if in_flight.is_empty() {
-            return Err(closed());
-        } else {
-            warn!(
-                code,
-                "RabbitMQ has closed the channel: its messages are sent one at a time to find the \
-                 one at fault"
-            );
-            self.one_at_a_time = true;
-        }
-        self.send_again_of(channel);
-        if !is_replaced {
-            self.open();
-        }
-        Ok(())
-    }
-}
-
-/// Returns the reason of a refusal by the close of a channel.
-fn refusal(code: u16, is_oversize: bool) -> String {
-    let why = match code {
-        404 => "there is no such exchange",
-        403 => "the user may not write to the exchange, or not with the event's routing key",
-        406 | 311 if is_oversize => "the message is larger than the server's max_message_size",
-        406 => "the server does not take the message's headers or properties",
-        _ => "the server does not take the message",
-    };
-    format!("{why} ({code} {})", reply_name(code))
 }

@@ -1,43 +1,44 @@
 //! The channels of a connection: publish, and read the answers.
 
 mod answers;
+mod channels;
+mod closes;
+mod repeats;
+mod silence;
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use tracing::info;
-use walrelay_sink::{Disposition, Endpoints, OpenRequest, Poison};
-use walrelay_sink_client::{ConnectError, FOREVER, Failure, Refused};
+use walrelay_sink::{Endpoints, OpenRequest, Poison};
+use walrelay_sink_client::{ConnectError, FOREVER, Failure};
 
 use super::Shared;
-use super::in_flight::{Counting, InFlight, Unconfirmed};
-use crate::client::declare::put_channel_close;
+use super::exchanges::{Exchanges, Way};
+use super::in_flight::{Counting, Unconfirmed};
+use crate::client::declare::put_exchange_question;
 use crate::client::error::RabbitmqError;
 use crate::client::publish::{self, put_publish};
 use crate::client::wire::put_frame;
-use crate::client::{Connection, io_error, put_channel_open, put_close};
+use crate::client::{Connection, io_error, put_channel_open_only, put_close, put_qos};
+use channels::{Channel, Role};
+pub(super) use repeats::Kept;
+use silence::Silence;
 
 /// No further message is encoded while so many bytes are to be written.
 const OUTPUT_BYTES: usize = 256 * 1024;
 /// The longest wait for the last bytes of a connection that is closed.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
-
-/// A channel in confirm mode, and what is in flight on it.
-struct Channel {
-    number: u16,
-    /// The time at which it was asked for.
-    asked: Instant,
-    /// The server has answered `confirm.select`.
-    is_open: bool,
-    in_flight: InFlight,
-    /// Another channel has taken its place: it is closed when it has nothing in flight.
-    is_replaced: bool,
-    /// The code of a `basic.return` whose content header is still to come.
-    returning: Option<u16>,
-}
+/// The messages that are tried alone at a time, at most.
+const MAX_TRIALS: usize = 8;
+/// The channels besides those for messages to exchanges that accept them: one for questions, and one for
+/// a message that is tried alone.
+pub(crate) const SPARE_CHANNELS: u16 = 2;
+/// The reason of a refusal of a large message.
+const TOO_LARGE: &str = "the message is larger than the server's max_message_size";
 
 /// Publishes on the channels of a connection. A message takes any of them, because at most one message of an
 /// exchange and key is in flight.
@@ -58,13 +59,24 @@ pub(super) struct Publisher<'s> {
     last_number: u16,
     /// The server takes no messages at the moment.
     blocked: bool,
-    /// The server has closed a channel, and which message is at fault is not known: one message at a
-    /// time is sent until all that were in flight then are confirmed.
-    one_at_a_time: bool,
+    exchanges: Exchanges,
+    /// The channel on which the server is asked for exchanges.
+    questions: Option<u16>,
+    /// Messages that waited and are published next.
+    released: VecDeque<u64>,
+    kept: &'s mut Kept,
+    /// Messages that may have closed a channel, and are published alone.
+    suspects: VecDeque<u64>,
+    /// The exchanges with routing keys that the user may not write to.
+    denied: HashSet<Vec<u8>>,
+    /// The size of the smallest value that the server found too large.
+    too_large: usize,
+    /// Since when the server has answered no message, and no question.
+    silence: [Silence; 2],
+    /// When an obstacle was shown for a message that waits too long.
+    shown: Option<Instant>,
     /// The server has confirmed a message.
     pub(super) has_confirmed: bool,
-    /// No new message is published while there are any.
-    refused: Refused,
     out: Vec<u8>,
     written: usize,
 }
@@ -75,7 +87,11 @@ impl<'s> Publisher<'s> {
         connection: &Connection,
         shared: &'s Arc<Shared>,
         endpoints: &'s mut Endpoints,
+        kept: &'s mut Kept,
     ) -> Self {
+        let settings = &shared.settings;
+        let declared = settings.declare.as_ref();
+        let declared = declared.map(|declared| &*declared.exchange);
         let mut all = Self {
             shared,
             endpoints,
@@ -84,7 +100,7 @@ impl<'s> Publisher<'s> {
             frame_max: connection.frame_max,
             channels: Vec::new(),
             closing: Vec::new(),
-            counting: if connection.may_drop_confirmed {
+            counting: if connection.may_drop_confirmed && settings.streams {
                 Counting::InOrder
             } else {
                 Counting::AtOnce
@@ -92,76 +108,24 @@ impl<'s> Publisher<'s> {
             max_number: connection.channel_max,
             last_number: connection.last_channel,
             blocked: false,
-            one_at_a_time: false,
+            exchanges: Exchanges::new(settings.pauses, declared),
+            questions: None,
+            released: VecDeque::new(),
+            kept,
+            suspects: VecDeque::new(),
+            denied: HashSet::new(),
+            too_large: usize::MAX,
+            silence: [Silence::default(); 2],
+            shown: None,
             has_confirmed: false,
-            refused: Refused::default(),
             out: Vec::new(),
             written: 0,
         };
-        for _ in 0..shared.settings.channels.min(connection.channel_max) {
-            all.open();
+        let most = connection.channel_max.saturating_sub(SPARE_CHANNELS);
+        for _ in 0..settings.channels.min(most).max(1) {
+            all.open(Role::Main);
         }
         all
-    }
-
-    /// Opens a channel with the next number that no other one has.
-    fn open(&mut self) {
-        loop {
-            self.last_number = self.last_number % self.max_number + 1;
-            let number = self.last_number;
-            if self.channel(number).is_none() && !self.closing.contains(&number) {
-                break;
-            }
-        }
-        put_channel_open(&mut self.out, self.last_number);
-        self.channels.push(Channel {
-            number: self.last_number,
-            asked: Instant::now(),
-            is_open: false,
-            in_flight: InFlight::new(self.counting),
-            is_replaced: false,
-            returning: None,
-        });
-    }
-
-    /// Opens another channel for one on which a queue has refused a message, if it is old. A quorum queue
-    /// that was full may refuse the messages of a channel for ever, also when it takes those of others.
-    fn replace(&mut self, number: u16) {
-        let renew = self.shared.settings.renew;
-        let numbers = self.channels.len() + self.closing.len();
-        let has_number = numbers < usize::from(self.max_number);
-        let Some(channel) = self.channel(number) else {
-            return;
-        };
-        if channel.is_replaced || channel.asked.elapsed() < renew || !has_number {
-            return;
-        }
-        channel.is_replaced = true;
-        info!("a queue refuses messages: they are sent again on another channel");
-        self.open();
-    }
-
-    /// Closes the channels that were replaced and have nothing in flight.
-    fn close_replaced(&mut self) {
-        let Self {
-            channels,
-            closing,
-            out,
-            ..
-        } = self;
-        channels.retain(|it| {
-            let is_over = it.is_replaced && it.in_flight.is_empty();
-            if is_over {
-                put_channel_close(out, it.number);
-                closing.push(it.number);
-            }
-            !is_over
-        });
-    }
-
-    /// Returns the channel of this number; `None` if it was closed.
-    fn channel(&mut self, number: u16) -> Option<&mut Channel> {
-        self.channels.iter_mut().find(|it| it.number == number)
     }
 
     fn is_any_in_flight(&self) -> bool {
@@ -171,7 +135,8 @@ impl<'s> Publisher<'s> {
     /// Notes whether an answer of the server is due.
     fn note_open(&mut self) {
         let opens = self.channels.iter().any(|it| !it.is_open);
-        let is_due = !self.blocked && (opens || self.is_any_in_flight());
+        let is_asking = opens || self.exchanges.is_asking();
+        let is_due = !self.blocked && (is_asking || self.is_any_in_flight());
         let (stats, address) = (&self.shared.stats, &self.address);
         OpenRequest::keep(&mut self.awaited, is_due, stats, address);
     }
@@ -191,10 +156,8 @@ impl<'s> Publisher<'s> {
             self.take_frames(&mut input)?;
             let now = Instant::now();
             self.publish(now);
+            self.ask();
             self.note_open();
-            if !self.refused.is_empty() && !self.is_any_in_flight() && !self.shared.is_due(now) {
-                return Ok(Failure::with_another());
-            }
             if self.shared.is_over() {
                 put_close(&mut self.out);
                 let rest = self.out.split_off(self.written.min(self.out.len()));
@@ -250,15 +213,11 @@ impl<'s> Publisher<'s> {
         (last_read, last_write): (Instant, Instant),
         heartbeat: Duration,
     ) -> Result<Instant, RabbitmqError> {
-        let timeout = |after: Duration| ConnectError::Timeout {
-            address: self.address.clone(),
-            seconds: after.as_secs(),
-        };
         let mut next = now + FOREVER;
         if !heartbeat.is_zero() {
             // As AMQP 0-9-1 has it, section 4.2.7: two intervals without a sign.
             if now >= last_read + 2 * heartbeat {
-                return Err(timeout(2 * heartbeat).into());
+                return Err(self.timeout(2 * heartbeat));
             }
             next = next.min(last_read + 2 * heartbeat);
             if now >= last_write + heartbeat / 2 && self.out.is_empty() {
@@ -266,22 +225,13 @@ impl<'s> Publisher<'s> {
             }
             next = next.min(now + heartbeat / 2);
         }
-        // A channel that does not open holds back all.
-        let sent = self.channels.iter().filter_map(|it| {
-            if it.is_open {
-                it.in_flight.oldest()
-            } else {
-                Some(it.asked)
+        if let Some(silent) = self.silent_until(now) {
+            if now >= silent {
+                return Err(self.timeout(self.shared.settings.confirm));
             }
-        });
-        if let Some(sent) = sent.min()
-            && !self.blocked
-        {
-            if now >= sent + self.shared.settings.confirm {
-                return Err(timeout(self.shared.settings.confirm).into());
-            }
-            next = next.min(sent + self.shared.settings.confirm);
+            next = next.min(silent);
         }
+        next = next.min(self.show_overdue(now));
         // What ends the pause wakes the task, and a due record would wake it without an end.
         if self.is_paused() {
             return Ok(next);
@@ -290,86 +240,157 @@ impl<'s> Publisher<'s> {
         Ok(due.map_or(next, |due| due.max(now).min(next)))
     }
 
+    fn timeout(&self, after: Duration) -> RabbitmqError {
+        let address = self.address.clone();
+        let seconds = after.as_secs();
+        ConnectError::Timeout { address, seconds }.into()
+    }
+
     /// Returns true if no message may be appended before the server answers or takes bytes.
     fn is_paused(&self) -> bool {
-        self.blocked
-            || self.out.len() >= OUTPUT_BYTES
-            || (self.one_at_a_time && self.is_any_in_flight())
-            || self.channels.iter().any(|it| !it.is_open)
+        let mut main = self.channels.iter().filter(|it| it.role == Role::Main);
+        self.blocked || self.out.len() >= OUTPUT_BYTES || main.any(|it| !it.is_open)
     }
 
     /// Appends the messages that may be sent now.
     fn publish(&mut self, now: Instant) {
-        let shared = Arc::clone(self.shared);
         while !self.is_paused() {
-            if !self.refused.is_empty() && !self.shared.is_due(now) {
-                return;
+            if let Some(seq) = self.next_suspect() {
+                self.try_alone(seq, now);
+                continue;
             }
-            let channels = self.channels.iter_mut().filter(|it| !it.is_replaced);
-            let Some(channel) = channels.min_by_key(|it| it.in_flight.len()) else {
-                return;
-            };
-            let mut state = shared.state();
-            if self.one_at_a_time && state.records.blocked() == 0 {
-                self.one_at_a_time = false;
-            }
-            let Some(queued) = state.records.next(now) else {
+            let next = self.released.pop_front();
+            let mut state = self.shared.state();
+            let next = next.or_else(|| state.records.next(now).map(|queued| queued.seq));
+            let Some(queued) = next.and_then(|seq| state.records.in_flight(seq)) else {
+                if next.is_some() {
+                    continue;
+                }
                 return;
             };
             let seq = queued.seq;
-            let published = queued.record.with(|record| {
-                let address = publish::address(record, &shared.settings.dead_letters);
-                let put = put_publish(
-                    &mut self.out,
-                    channel.number,
-                    record,
-                    address,
-                    self.frame_max,
-                );
-                let exchange = address.exchange.into();
-                put.map(|()| Unconfirmed::new(seq, record.position, exchange, now))
+            // Another one would close the channel, too.
+            if !self.denied.is_empty() && self.denied.contains(&self.cause(queued)) {
+                drop(state);
+                self.suspects.push_back(seq);
+                continue;
+            }
+            let way = queued.record.with(|record| {
+                let address = publish::address(record, &self.shared.settings.dead_letters);
+                self.exchanges.way(address.exchange, seq, now)
             });
             drop(state);
-            match published {
-                Ok(message) => channel.in_flight.push(message),
-                Err(publish::HeadersTooLong(bytes)) => {
-                    let limit = self.frame_max;
-                    let why = format!("the headers have {bytes} bytes, the server takes {limit}");
-                    self.refuse(seq, Poison::Oversize, Disposition::Fatal, why);
+            match way {
+                Way::Publish(exchange) => {
+                    let main = self.channels.iter().filter(|it| it.role == Role::Main);
+                    let least = main.min_by_key(|it| it.in_flight.len());
+                    if let Some(number) = least.map(|it| it.number) {
+                        self.put(seq, &exchange, number, now);
+                    }
+                }
+                Way::Alone => self.suspects.push_back(seq),
+                Way::Wait => {}
+                Way::Fails(exchange, fault, again) => {
+                    self.hold_back(&exchange, fault, vec![seq], (now, again));
                 }
             }
         }
     }
 
-    /// Makes all messages in flight be sent again, because the server no longer says what becomes of
-    /// them.
-    pub(super) fn send_all_again(&mut self) {
-        for channel in std::mem::take(&mut self.channels) {
-            self.send_again_of(channel);
+    /// Takes a message that is to be published alone, if one more may be.
+    fn next_suspect(&mut self) -> Option<u64> {
+        let trials = self.channels.iter();
+        let trials = trials.filter(|it| matches!(it.role, Role::Trial(_)));
+        if self.suspects.is_empty() || trials.count() >= MAX_TRIALS || !self.has_number() {
+            return None;
+        }
+        self.suspects.pop_front()
+    }
+
+    /// Publishes a message on a channel of its own.
+    fn try_alone(&mut self, seq: u64, now: Instant) {
+        let exchange = {
+            let state = self.shared.state();
+            let dead_letters = &self.shared.settings.dead_letters;
+            let queued = state.records.in_flight(seq);
+            queued.map(|queued| {
+                queued.record.with(|record| {
+                    let address = publish::address(record, dead_letters);
+                    Arc::<str>::from(address.exchange)
+                })
+            })
+        };
+        let Some(exchange) = exchange else {
+            return;
+        };
+        let number = self.open(Role::Trial(Arc::clone(&exchange))).number;
+        if self.put(seq, &exchange, number, now) {
+            put_qos(&mut self.out, number, 0);
+            return;
+        }
+        // Nothing is said of the exchange.
+        if let Some(channel) = self.channel(number) {
+            channel.role = Role::Last;
+        }
+        self.close_unused();
+        self.suspects.extend(self.exchanges.tried(&exchange));
+    }
+
+    /// Appends a message. Returns false if it is refused because the server would refuse it.
+    fn put(&mut self, seq: u64, exchange: &Arc<str>, number: u16, now: Instant) -> bool {
+        let shared = self.shared;
+        let state = shared.state();
+        let Some(queued) = state.records.in_flight(seq) else {
+            return false;
+        };
+        let put = queued.record.with(|record| {
+            let size = record.value.map_or(0, <[u8]>::len);
+            if size >= self.too_large {
+                return Err(format!("the value has {size} bytes: {TOO_LARGE}"));
+            }
+            let address = publish::address(record, &shared.settings.dead_letters);
+            let put = put_publish(&mut self.out, number, record, address, self.frame_max);
+            put.map_err(|publish::HeadersTooLong(bytes)| {
+                let limit = self.frame_max;
+                format!("the headers have {bytes} bytes, the server takes {limit}")
+            })?;
+            let exchange = Arc::clone(exchange);
+            Ok(Unconfirmed::new(seq, record.position, exchange, now))
+        });
+        drop(state);
+        match put {
+            Ok(message) => {
+                if let Some(channel) = self.channel(number) {
+                    channel.in_flight.push(message);
+                }
+                true
+            }
+            Err(why) => {
+                self.refuse(seq, Poison::Oversize, why);
+                false
+            }
         }
     }
 
-    /// Makes the messages in flight on a closed channel be sent again.
-    fn send_again_of(&self, mut channel: Channel) {
-        let messages = channel.in_flight.take_all();
-        self.shared
-            .send_again(messages.iter().map(|message| message.seq));
+    /// Reports that the server refuses a message for good.
+    fn refuse(&mut self, seq: u64, poison: Poison, reason: String) {
+        self.release_kept(seq);
+        self.shared.refuse(seq, poison, reason);
     }
 
-    /// Returns true if a record is refused for good and not yet reported.
-    pub(super) fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
-    }
-
-    /// Takes a record out that the server does not take. It is reported by
-    /// [`report_refused`](Self::report_refused).
-    fn refuse(&mut self, seq: u64, poison: Poison, disposition: Disposition, reason: String) {
-        self.refused
-            .take(self.shared, seq, poison, disposition, reason);
-    }
-
-    pub(super) fn report_refused(&mut self) {
-        self.refused.report(self.shared);
+    /// Asks the server for exchanges that messages wait for.
+    fn ask(&mut self) {
+        if self.exchanges.has_question() && self.questions.is_none() {
+            let number = self.next_number();
+            put_channel_open_only(&mut self.out, number);
+            self.questions = Some(number);
+        }
+        let Some(number) = self.questions else {
+            return;
+        };
+        for exchange in self.exchanges.next_questions() {
+            put_exchange_question(&mut self.out, number, exchange);
+        }
     }
 }
 
@@ -380,6 +401,7 @@ mod tests {
 
     use super::*;
     use crate::client::Input;
+    use crate::sink::in_flight::InFlight;
     use crate::sink::tests::settings;
 
     #[test]
@@ -403,9 +425,10 @@ mod tests {
             Arc::default(),
             Arc::<Reports>::default(),
         ));
-        shared.accept(&Record::default(), 0, 1).unwrap();
+        shared.accept(&Record::default(), "", 0, 1).unwrap();
         let mut endpoints = Endpoints::new(Arc::default());
-        let mut publisher = Publisher::new(&connection, &shared, &mut endpoints);
+        let mut kept = Kept::new();
+        let mut publisher = Publisher::new(&connection, &shared, &mut endpoints, &mut kept);
         publisher.channels[0].is_open = true;
         publisher.publish(Instant::now());
         publisher.channels[0].in_flight = InFlight::default();

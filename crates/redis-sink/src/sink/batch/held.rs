@@ -26,6 +26,7 @@ impl Batches<'_> {
             }
         }
         let all: Vec<(usize, usize)> = first_of.into_iter().collect();
+        let mut refused = Vec::new();
         for some in all.chunks(ASKED_AT_ONCE) {
             // A replica answers too, and may lack what its master has. Of streams to which nothing was
             // delivered that shows later.
@@ -42,7 +43,7 @@ impl Batches<'_> {
             let mut replies = link.call_all(self.shared.settings.reply).await?;
             for (server, at) in compared {
                 let probe = replies[server].next_back();
-                self.takes_writes(link, server, at, probe)?;
+                self.takes_writes(link, server, heads, at, probe)?;
             }
             for (stream, at) in some {
                 let server = self.server(&heads[*at]);
@@ -51,7 +52,8 @@ impl Batches<'_> {
                         Newest::default()
                     }
                     Some(Reply::Error(text)) => {
-                        return Err(self.refused(link, server, *at, &text));
+                        refused.push((server, *at, text));
+                        continue;
                     }
                     Some(reply) => {
                         newest(&reply).map_err(|error| protocol(link.name(server), error))?
@@ -72,6 +74,16 @@ impl Batches<'_> {
                 stream.repeats |= newest.is_repeat;
             }
         }
+        let is_refused = !refused.is_empty();
+        for (server, at, text) in refused {
+            let stop = self.refused_at(link, server, heads, at, &text);
+            if !matches!(stop, Stop::Again) {
+                return Err(stop);
+            }
+        }
+        if is_refused {
+            return Err(Stop::Again);
+        }
         Ok(())
     }
 
@@ -88,8 +100,8 @@ impl Batches<'_> {
         // The first record of each server.
         let mut first_of = BTreeMap::new();
         for at in &asked {
-            let Head { stream, id, .. } = heads[*at];
-            let (stream, id) = (&self.streams[stream], id.to_string());
+            let id = heads[*at].stored_id().to_string();
+            let stream = &self.streams[heads[*at].stream];
             let look_up = ["XRANGE", &stream.name, &id, &id];
             link.put(stream.place.server, &look_up);
             first_of.entry(stream.place.server).or_insert(*at);
@@ -104,10 +116,10 @@ impl Batches<'_> {
             let wrong = |error| protocol(link.name(server), error);
             let reply = replies[server].next().ok_or_else(|| wrong(WRONG))?;
             if let Reply::Error(text) = &reply {
-                return Err(self.refused(link, server, at, text));
+                return Err(self.refused_at(link, server, heads, at, text));
             }
             let state = self.shared.state();
-            let queued = state.records.get(at);
+            let queued = state.records.batch().get(at);
             let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
             drop(state);
             if stored.transpose().map_err(wrong)? == Some(true) {
@@ -118,7 +130,7 @@ impl Batches<'_> {
         for (server, first) in first_of {
             if holders.contains(&server) {
                 let probe = replies[server].next();
-                self.takes_writes(link, server, first, probe)?;
+                self.takes_writes(link, server, heads, first, probe)?;
             }
         }
         Ok(there)
@@ -143,12 +155,13 @@ impl Batches<'_> {
         &mut self,
         link: &mut Link,
         server: usize,
+        heads: &[Head],
         at: usize,
         probe: Option<Reply>,
     ) -> Result<(), Stop> {
         match probe {
             Some(Reply::Error(text)) if is_forbidden_id(&text) => Ok(()),
-            Some(Reply::Error(text)) => Err(self.refused(link, server, at, &text)),
+            Some(Reply::Error(text)) => Err(self.refused_at(link, server, heads, at, &text)),
             _ => Err(protocol(link.name(server), WRONG).into()),
         }
     }

@@ -1,13 +1,17 @@
 //! Rounds: the first records of the queue are written, and reported. `held`: what the servers have.
+//! `refused`: what they refuse.
 
 mod held;
+mod refused;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Instant;
 
 use tracing::warn;
-use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison, QueuedRecord};
+use walrelay_sink::{Disposition, Obstacle, Poison, Record};
 use walrelay_sink_client::Failure;
 
+use self::refused::TOO_LARGE;
 use super::entry::{EntryId, NewId, is_same, put_xadd};
 use super::plan::{self, Head};
 use super::round::{Beside, Outcome, Round, WRONG};
@@ -16,9 +20,9 @@ use super::wait::MESSAGE;
 use super::{Settings, Shared};
 use crate::client::error::RedisError;
 use crate::client::link::Link;
-use crate::client::refusal::{PART_OF_CLUSTER, Refusal, code, is_forbidden_id, meaning};
+use crate::client::protocol;
+use crate::client::refusal::{Refusal, is_forbidden_id, meaning, refused_stream};
 use crate::client::resp::Reply;
-use crate::client::{not_ready, protocol};
 use crate::section::Ids;
 
 /// The most records of a round, which without a cluster is one transaction.
@@ -32,7 +36,9 @@ pub(super) enum Stop {
     Connection(RedisError),
     /// The server takes no writes for a while.
     Pause(Obstacle),
-    /// A record was refused. It is reported; the sink ends, and gives up the others.
+    /// Records are out of the queue, or held back. Begin with the others.
+    Again,
+    /// Nothing can be written until something is changed. The sink ends.
     Broken(Failure),
 }
 
@@ -49,6 +55,8 @@ pub(super) struct Batches<'s> {
     /// The last round, if too few replicas had it. It is stored, so it is not sent again on these
     /// connections.
     unconfirmed: Option<Round>,
+    /// The ids with which waiting records were sent, by sequence number. The server may have them or not.
+    tried: HashMap<u64, EntryId>,
 }
 
 impl<'s> Batches<'s> {
@@ -57,7 +65,13 @@ impl<'s> Batches<'s> {
             shared,
             streams: Streams::default(),
             unconfirmed: None,
+            tried: HashMap::new(),
         }
+    }
+
+    /// Returns when there may be records to write that are held back now.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.streams.next_due(Instant::now())
     }
 
     /// Notes that the connections are new ones.
@@ -66,22 +80,25 @@ impl<'s> Batches<'s> {
         self.unconfirmed = None;
     }
 
-    /// Writes the first records of the queue, which is not empty, and reports those that are stored.
-    /// Must not be called again on this link if it is cancelled.
-    pub(super) async fn write(&mut self, link: &mut Link) -> Result<(), Stop> {
+    /// Writes the first records of the queue, and reports those that are stored. Returns false if there is
+    /// none that may be written now. Must not be called again on this link if it is cancelled.
+    pub(super) async fn write(&mut self, link: &mut Link) -> Result<bool, Stop> {
         let written = match self.unconfirmed.take() {
-            Some(round) => self.confirm(link, round).await,
+            Some(round) => self.confirm(link, round).await.map(|()| true),
             None => self.write_all(link).await,
         };
-        if written.is_err() {
+        if !matches!(written, Ok(_) | Err(Stop::Again)) {
             self.streams.forget_newest();
         }
         written
     }
 
-    async fn write_all(&mut self, link: &mut Link) -> Result<(), Stop> {
+    async fn write_all(&mut self, link: &mut Link) -> Result<bool, Stop> {
         self.streams.bound();
         let heads = self.heads(link)?;
+        if heads.is_empty() {
+            return Ok(false);
+        }
         let mut opened = None;
         for server in heads.iter().map(|head| self.server(head)) {
             if opened != Some(server) {
@@ -96,7 +113,8 @@ impl<'s> Batches<'s> {
         let place = |head: &Head| self.streams[head.stream].place;
         let places: Vec<_> = heads.iter().map(place).collect();
         self.execute(link, Round::new(heads, ids, &places), &found)
-            .await
+            .await?;
+        Ok(true)
     }
 
     /// Asks once more who has the last round.
@@ -175,32 +193,33 @@ impl<'s> Batches<'s> {
 
     /// Returns the records of the next round, and finds the places of their streams.
     fn heads(&mut self, link: &Link) -> Result<Vec<Head>, RedisError> {
-        let state = self.shared.state();
-        let mut bytes = 0;
+        let mut state = self.shared.state();
+        let now = Instant::now();
+        let held = |record: &Record<'_>| self.streams.is_held(record.topic, now);
+        let batch = state.records.next_batch(BATCH_RECORDS, BATCH_BYTES, held);
         let mut heads: Vec<Head> = Vec::new();
-        // Positions rise, but where the core sends a transaction again.
+        // Positions rise, but where the core sends a transaction again, and for a dead letter or a record
+        // that waited for one.
         let mut highest = None;
-        for queued in state.records.iter().take(BATCH_RECORDS) {
-            bytes += queued.weight;
+        for queued in batch {
             let head = queued.record.with(|record| {
                 let (stream, id) = (self.streams.number(record.topic), record.position.into());
                 self.streams[stream].place = link.place(record.topic)?;
                 let earlier = (highest >= Some(id))
                     .then(|| plan::same_position(&heads, stream, id))
                     .flatten();
-                let earlier = earlier.and_then(|at| state.records.get(at));
+                let earlier = earlier.and_then(|at| batch.get(at));
                 Ok::<Head, RedisError>(Head {
+                    seq: queued.seq,
                     stream,
                     id,
                     again: earlier
                         .is_some_and(|it| it.record.with(|earlier| is_same(earlier, record))),
+                    tried: self.tried.get(&queued.seq).copied(),
                 })
             })?;
             highest = highest.max(Some(head.id));
             heads.push(head);
-            if bytes >= BATCH_BYTES {
-                break;
-            }
         }
         Ok(heads)
     }
@@ -224,7 +243,9 @@ impl<'s> Batches<'s> {
         let ids = plan::ids(heads, &there, &mut self.streams);
         for (head, id) in heads.iter().zip(&ids) {
             let stream = &mut self.streams[head.stream];
-            if matches!(id, Some(NewId::Behind(_))) && !stream.logged {
+            // Behind a newer one of this sink, it is a dead letter, or has waited for one.
+            let is_late = stream.delivered > Some(head.id);
+            if matches!(id, Some(NewId::Behind(_))) && !is_late && !stream.logged {
                 stream.logged = true;
                 warn!(
                     stream = &*stream.name,
@@ -266,7 +287,8 @@ impl<'s> Batches<'s> {
                 }
                 let state = self.shared.state();
                 for at in transaction {
-                    if let (Some(queued), Some(id)) = (state.records.get(*at), round.ids[*at]) {
+                    let queued = state.records.batch().get(*at);
+                    if let (Some(queued), Some(id)) = (queued, round.ids[*at]) {
                         let out = link.out(server);
                         queued.record.with(|record| put_xadd(out, record, id));
                         link.expect(server, 1);
@@ -319,114 +341,73 @@ impl<'s> Batches<'s> {
         // The streams of which a record is to be written again: so are all behind it, lest the
         // earlier one becomes the last of its key.
         let mut again = BTreeSet::new();
-        let mut refused: Option<(usize, usize, Vec<u8>)> = None;
+        let mut refused: Option<(usize, u64, Vec<u8>)> = None;
+        let mut oversize: Vec<(Head, Vec<u8>)> = Vec::new();
+        let mut streams: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
         let mut kept = Vec::new();
         let mut stored = Vec::new();
         {
             let mut state = self.shared.state();
-            let count = heads.len().min(state.records.len());
-            let batch: Vec<QueuedRecord> = state.records.drain(..count).collect();
-            let planned = heads.into_iter().zip(ids);
+            let batch = state.records.take_batch();
+            let planned = heads.iter().zip(ids);
             for ((queued, (head, id)), outcome) in batch.into_iter().zip(planned).zip(outcomes) {
+                let is_copy = head.again && oversize.iter().any(|(it, _)| it.stream == head.stream);
+                if outcome == Outcome::Stored && !again.contains(&head.stream) && !is_copy {
+                    self.streams[head.stream].stored(id);
+                    stored.push((head.stream, queued));
+                    continue;
+                }
+                if let Some(NewId::Explicit(id) | NewId::Behind(id)) = id {
+                    self.tried.insert(queued.seq, id);
+                }
+                kept.push(queued);
                 match outcome {
-                    Outcome::Stored if !again.contains(&head.stream) => {
-                        self.streams[head.stream].stored(id);
-                        stored.push(queued);
-                    }
-                    Outcome::Stored => kept.push(queued),
+                    Outcome::Stored => {}
                     Outcome::Unknown => {
                         self.streams[head.stream].newest = None;
                         again.insert(head.stream);
-                        kept.push(queued);
+                    }
+                    Outcome::Refused(text) if meaning(&text) == Refusal::Oversize => {
+                        self.streams[head.stream].newest = None;
+                        oversize.push((*head, text));
                     }
                     Outcome::Refused(text) => {
-                        let is_behind = meaning(&text) == Refusal::Behind;
-                        if is_behind {
-                            // Another client has written meanwhile.
-                            self.streams[head.stream].newest = None;
-                        } else if refused.is_none() {
-                            refused = Some((self.server(&head), kept.len(), text));
-                        }
+                        self.streams[head.stream].newest = None;
                         again.insert(head.stream);
-                        kept.push(queued);
+                        // If it is behind, another client has written meanwhile.
+                        if refused_stream(&text).is_some() {
+                            streams.entry(head.stream).or_insert(text);
+                        } else if meaning(&text) != Refusal::Behind && refused.is_none() {
+                            refused = Some((self.server(head), head.seq, text));
+                        }
                     }
                 }
             }
-            for queued in kept.into_iter().rev() {
-                state.records.push_front(queued);
-            }
+            state.records.put_back(kept);
         }
-        let none = stored.is_empty();
-        for queued in stored {
+        let is_done = !stored.is_empty() || !oversize.is_empty() || !streams.is_empty();
+        for (stream, queued) in stored {
+            self.tried.remove(&queued.seq);
+            self.taken(stream);
             self.shared.report(&queued, Ok(()));
+        }
+        for (head, text) in oversize {
+            self.refuse(&[head.seq], Poison::Oversize, TOO_LARGE, &text);
+        }
+        for (stream, text) in streams {
+            self.refuse_stream(&heads, stream, &text);
         }
         match (failed, refused) {
             (Some(error), _) => Err(error.into()),
-            (None, Some((server, at, text))) => Err(self.refused(link, server, at, &text)),
+            (None, Some((server, seq, text))) => Err(self.refused(link, server, seq, &text)),
             // A client that writes all the time must not make this one do the same.
-            (None, None) if none => Err(Stop::Pause(Obstacle {
+            (None, None) if !is_done => Err(Stop::Pause(Obstacle {
                 what: "another client writes to the streams of the next events".to_owned(),
                 disposition: Disposition::Retryable,
                 remedy: Some("see that each stream has one relay, and no other writer"),
             })),
             (None, None) => Ok(()),
         }
-    }
-
-    /// Decides what a refusal means. `at`: the index of the record in the queue.
-    fn refused(&mut self, link: &mut Link, server: usize, at: usize, text: &[u8]) -> Stop {
-        let refusal = meaning(text);
-        let (why, poison) = match refusal {
-            Refusal::Moved if link.map().is_some() => {
-                link.note_moved(server);
-                return Stop::Pause(Obstacle {
-                    what: "a slot of the cluster has moved to another node, or is moving"
-                        .to_owned(),
-                    disposition: Disposition::Retryable,
-                    remedy: None,
-                });
-            }
-            Refusal::Moved => (PART_OF_CLUSTER, None),
-            Refusal::Wait(what, remedy) => {
-                return Stop::Pause(Obstacle {
-                    what: what.to_owned(),
-                    disposition: Disposition::Retryable,
-                    remedy: Some(remedy),
-                });
-            }
-            Refusal::Reconnect(_) | Refusal::Behind | Refusal::Aborted => {
-                link.note_refusal(server);
-                return not_ready(link.name(server), text, refusal).into();
-            }
-            Refusal::Denied => (
-                "the user has not the right to the stream or a command",
-                None,
-            ),
-            Refusal::Configuration(why) => (why, None),
-            Refusal::Oversize => (
-                "the event is larger than an entry can be",
-                Some(Poison::Oversize),
-            ),
-        };
-        let removed = self.shared.state().records.remove(at);
-        if let Some(queued) = removed {
-            let error = DeliveryError {
-                topic: queued.record.with(|record| record.topic.into()),
-                reason: format!("{why} ({})", code(text)),
-                disposition: match poison {
-                    Some(_) => Disposition::Fatal,
-                    None => Disposition::Configuration,
-                },
-                poison,
-            };
-            let class = poison.map_or("refused", Poison::name);
-            self.shared.report(&queued, Err((class, error)));
-        }
-        Stop::Broken(Failure {
-            class: "given up",
-            reason: "given up with another record, which was refused".to_owned(),
-            disposition: Disposition::Retryable,
-        })
     }
 }
 

@@ -2,6 +2,7 @@
 //! together.
 
 pub(super) mod poll_while;
+mod refusals;
 pub(super) mod reports;
 pub(super) mod sessions;
 pub(super) mod sink_session;

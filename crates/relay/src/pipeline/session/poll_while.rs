@@ -45,6 +45,7 @@ pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -98,6 +99,7 @@ mod tests {
             core,
             sink: CountingSink(Arc::clone(&polled)),
             reports: Arc::clone(&reports),
+            withdrawn: VecDeque::new(),
         });
         let connected = async {
             // Polled once at the beginning, and once for each wake-up by the sink.

@@ -1,9 +1,11 @@
 use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use walrelay_checkpoint::{AckRing, Seq};
-use walrelay_sink::{Deliveries, DeliveryError, Disposition, lock};
+use walrelay_sink::{Deliveries, DeliveryError, Disposition, Refusal, lock};
 
 /// The delivery reports, shared by the sink's threads and the pipeline's task. A report sets the
 /// record's bit in the ring, keeps the most severe failure, and wakes the task if it is parked.
@@ -11,6 +13,10 @@ use walrelay_sink::{Deliveries, DeliveryError, Disposition, lock};
 pub(crate) struct Reports {
     ring: Arc<AckRing>,
     failure: Mutex<Option<Failure>>,
+    /// Records that are refused for good, which nothing is decided about yet.
+    refusals: Mutex<VecDeque<(u64, Refusal)>>,
+    /// There may be some.
+    is_refused: AtomicBool,
     wake: Notify,
 }
 
@@ -31,6 +37,8 @@ impl Reports {
         Arc::new(Self {
             ring,
             failure: Mutex::new(None),
+            refusals: Mutex::default(),
+            is_refused: AtomicBool::new(false),
             wake: Notify::new(),
         })
     }
@@ -43,6 +51,14 @@ impl Reports {
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.ring.nacked()?;
         lock(&self.failure).clone()
+    }
+
+    /// Takes the records that are refused for good since the last call, in the order of the reports.
+    pub(crate) fn take_refusals(&self) -> VecDeque<(u64, Refusal)> {
+        if !self.is_refused.swap(false, Ordering::AcqRel) {
+            return VecDeque::new();
+        }
+        std::mem::take(&mut lock(&self.refusals))
     }
 
     /// Waits for a wake-up. Cancel-safe: `Notify` keeps one permit.
@@ -82,6 +98,13 @@ impl Deliveries for Reports {
         }
         // Set the ring's bit last, so that a task that sees it finds the failure.
         self.wake_if(self.ring.nack(Seq::new(seq)));
+    }
+
+    fn refused(&self, seq: u64, refusal: Refusal) {
+        lock(&self.refusals).push_back((seq, refusal));
+        // Set last, so that a task that sees it finds the refusal.
+        self.is_refused.store(true, Ordering::Release);
+        self.wake_if(self.ring.wake());
     }
 
     fn capacity(&self) {

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use walrelay_sink::{EventPosition, Sink, SinkFactory, StreamStart, in_current_sp
 use super::reports::Reports;
 use super::sink_session::SinkSession;
 use crate::account::{PendingAccount, SentAccount};
-use crate::core::Core;
+use crate::core::{AcknowledgedEvents, Core};
 use crate::interface::observer::Counts;
 use crate::pipeline::settings::{OnUpdate, Settings};
 use crate::poison::{Class, PoisonDecisions};
@@ -32,6 +32,8 @@ pub(in crate::pipeline) struct Sessions<F: SinkFactory> {
     /// The [`Core::first_unacknowledged`] of the last session, for the next one. Kept only while no
     /// other relay can have read the slot.
     acknowledged_before: Option<EventPosition>,
+    /// What the last session has acknowledged behind that event.
+    acknowledged: AcknowledgedEvents,
     /// The keys that are noted of rows, between two sessions.
     sent_rows: Option<PendingRows>,
     /// The account of sent rows, between two sessions.
@@ -54,6 +56,7 @@ impl<F: SinkFactory> Sessions<F> {
             counts: Counts::default(),
             dead_letters: Vec::new(),
             acknowledged_before: None,
+            acknowledged: AcknowledgedEvents::default(),
             sent_rows: sent_rows.map(PendingRows::new),
             account: account.map(|account| Box::new(PendingAccount::new(account))),
             unconfirmed: UnconfirmedEvents::default(),
@@ -105,7 +108,10 @@ impl<F: SinkFactory> Sessions<F> {
             .unwrap_or_else(|| unreachable!("the router comes back when a session is closed"));
         let core = Core::new(router, Arc::clone(&settings.tables), ring, start.confirmed)
             .with_decisions(decisions)
-            .resuming_at(self.acknowledged_before)
+            .resuming_at(
+                self.acknowledged_before,
+                std::mem::take(&mut self.acknowledged),
+            )
             .noting(self.sent_rows.take())
             .accounting(self.account.take())
             .with_durable_before(durable_before)
@@ -116,6 +122,7 @@ impl<F: SinkFactory> Sessions<F> {
             core,
             sink,
             reports,
+            withdrawn: VecDeque::new(),
         })
     }
 
@@ -133,6 +140,7 @@ impl<F: SinkFactory> Sessions<F> {
     pub(in crate::pipeline) fn keep(&mut self, mut core: Core) -> &mut PoisonDecisions {
         core.advance();
         self.acknowledged_before = core.first_unacknowledged();
+        self.acknowledged = core.acknowledged_events();
         self.sent_rows = core.take_sent_rows();
         self.account = core.take_account();
         self.unconfirmed.add(core.unacknowledged());
@@ -148,6 +156,7 @@ impl<F: SinkFactory> Sessions<F> {
     /// passing over the others would leave a key on an older event.
     pub(in crate::pipeline) fn forget_acknowledged(&mut self) {
         self.acknowledged_before = None;
+        self.acknowledged = AcknowledgedEvents::default();
         if let Some(rows) = &mut self.sent_rows {
             rows.forget();
         }

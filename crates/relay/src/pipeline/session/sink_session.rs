@@ -1,13 +1,14 @@
+use std::collections::VecDeque;
 use std::error::Error;
 use std::sync::Arc;
 
 use walrelay_checkpoint::Seq;
-use walrelay_sink::{DeliveryError, Disposition, SendError, Sink};
+use walrelay_sink::{DeliveryError, Disposition, HeldRecord, SendError, Sink, id_text};
 use walrelay_walsender::Frame;
 
 use super::reports::Reports;
 use crate::core::{Core, CoreError, RecordSpace, Step};
-use crate::event::{SentEvent, id_text};
+use crate::event::SentEvent;
 use crate::interface::source::WalStream;
 use crate::pipeline::error::PipelineError;
 
@@ -18,6 +19,8 @@ pub(crate) struct SinkSession<K> {
     pub(crate) core: Core,
     pub(crate) sink: K,
     pub(crate) reports: Arc<Reports>,
+    /// Records that the sink gave back, which are offered before any other, by sequence number.
+    pub(crate) withdrawn: VecDeque<(u64, HeldRecord)>,
 }
 
 /// The result of processing the frames of one read.
@@ -49,7 +52,7 @@ enum FrameResult {
     Refused(Refused),
 }
 
-/// A record that the sink refused.
+/// A record that the sink refused when it was offered.
 struct Refused {
     event: SentEvent,
     event_id: Option<String>,
@@ -68,6 +71,10 @@ impl<K: Sink> SinkSession<K> {
         T::Error: 'static,
     {
         let mut batch = BatchResult::default();
+        if !self.settle_refusals()? {
+            batch.blocked = true;
+            return Ok(batch);
+        }
         while !to_commit || self.core.is_inside_transaction() {
             let Some(frame) = stream.peek().map_err(PipelineError::Source)? else {
                 break;

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 use walrelay_lsn::RelationId;
-use walrelay_sink::{BatchingMode, Sink, SinkFactory};
+use walrelay_sink::{BatchingMode, Retrying, Sink, SinkFactory};
 
 use super::schema_fetcher::FetchOutcome;
 use super::session::sink_session::BatchResult;
@@ -61,6 +61,8 @@ struct LoopState {
     slot_checks: SlotChecks,
     feedback: Feedback,
     watch: SinkWatch,
+    /// What was reported last of the keys that the sink holds back.
+    retrying: Option<Retrying>,
     log: EventLog,
     pace: Pace,
     /// The time when bytes were received last, or the batch was blocked.
@@ -103,6 +105,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             slot_checks: SlotChecks::new(now),
             feedback: self.first_feedback(),
             watch: SinkWatch::default(),
+            retrying: None,
             log: EventLog::new(core.counts().updates, now),
             pace: Pace::new(self.stream.socket(), self.session.sink.has_modes(), now),
             received_at: now,
@@ -116,6 +119,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         shutdown: &mut Shutdown<'_, impl Future<Output = ()>>,
     ) -> PipelineResult<Option<String>, S, F> {
         let mut state = self.first_state();
+        // The sink may have delivered what waited on the last connection.
+        self.observer.retrying(None);
         loop {
             self.check_lease(&mut state).await?;
             // Park before processing the batch, so that an acknowledgement that arrives meanwhile
@@ -287,6 +292,10 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         let draining = state.phase.is_draining();
         if let Some(changed) = state.watch.observe(self.session, batch, draining, now) {
             self.report(changed);
+        }
+        if state.watch.retrying() != state.retrying.as_ref() {
+            state.retrying = state.watch.retrying().cloned();
+            self.observer.retrying(state.retrying.as_ref());
         }
         let Some(deadline) = state.phase.drain_until() else {
             return ControlFlow::Continue(());

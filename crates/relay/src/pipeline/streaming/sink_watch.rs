@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{info, warn};
-use walrelay_sink::{Disposition, Obstacle, Sink};
+use walrelay_sink::{Disposition, Obstacle, Retrying, Sink};
 
 use crate::interface::observer::PipelineState;
 use crate::pipeline::log_throttle::LogThrottle;
@@ -33,6 +33,9 @@ pub(super) struct SinkWatch {
     lowest: u64,
     /// The obstacle that the sink waits for, if it was asked and knows.
     obstacle: Option<Obstacle>,
+    /// The keys that the sink holds back, and when it was asked for them.
+    retrying: Option<Retrying>,
+    retrying_asked: Option<Instant>,
     /// The state that was reported last, while the sink makes no progress.
     reported: Option<PipelineState>,
     throttle: LogThrottle,
@@ -57,6 +60,7 @@ impl SinkWatch {
         let stuck_for = self.since.map_or(Duration::ZERO, |since| now - since);
         let asks = self.since.is_some() && stuck_for >= ASK_SINK;
         self.obstacle = asks.then(|| session.sink.waiting_for()).flatten();
+        self.ask_for_keys(session, asks, now);
         let notice = if batch.blocked || self.obstacle.is_some() {
             BLOCKED_NOTICE
         } else {
@@ -86,6 +90,24 @@ impl SinkWatch {
             return Some(PipelineState::Streaming);
         }
         None
+    }
+
+    /// Asks which keys the sink holds back, once a second.
+    fn ask_for_keys<K: Sink>(&mut self, session: &SinkSession<K>, asks: bool, now: Instant) {
+        if !asks {
+            (self.retrying, self.retrying_asked) = (None, None);
+        } else if self
+            .retrying_asked
+            .is_none_or(|asked| now >= asked + ASK_SINK)
+        {
+            self.retrying = session.sink.retrying();
+            self.retrying_asked = Some(now);
+        }
+    }
+
+    /// Returns the keys that the sink holds back.
+    pub(super) fn retrying(&self) -> Option<&Retrying> {
+        self.retrying.as_ref()
     }
 
     fn update_since<K: Sink>(
@@ -132,6 +154,8 @@ impl SinkWatch {
             warn!(
                 waiting_for,
                 remedy = self.obstacle.as_ref().and_then(|obstacle| obstacle.remedy),
+                retrying_keys = self.retrying.as_ref().map(|retrying| retrying.keys),
+                event_id = self.retrying.as_ref().and_then(|retrying| retrying.event_id.as_deref()),
                 in_flight = session.core.in_flight(),
                 confirmed = %session.core.acknowledged_position(),
                 lasts_s = stuck_for.as_secs(),

@@ -106,6 +106,7 @@ fn a_producer_without_a_thread_for_a_broker_is_given_up() {
 fn a_broker_that_lost_the_producers_state_ends_it_with_all_reported() {
     let cluster = cluster(&[("t", 1)]);
     let (mut sink, reports) = sink(&cluster);
+    sink.assume_topic("t");
     cluster.request_errors(
         RDKafkaApiKey::Produce,
         &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER; 8],

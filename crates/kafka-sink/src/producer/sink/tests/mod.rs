@@ -24,6 +24,7 @@ use crate::{KafkaOptions, TopicCreation, probe};
 
 mod brokers;
 mod closing;
+mod held_topics;
 mod modes;
 mod order;
 mod records;
@@ -78,17 +79,39 @@ fn record<'a>(topic: &'a str, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
 }
 
 impl KafkaSink {
+    /// Sends the held records of a topic once a broker has answered, as the relay does; gives up after a
+    /// while if none answers.
+    fn learn_topic(&mut self, name: &str) {
+        let until = Instant::now() + Duration::from_secs(2);
+        let at = self.topics.index[name];
+        let held = |sink: &Self| sink.held.get(&at).is_some_and(HeldTopic::is_unanswered);
+        while held(self) && Instant::now() < until {
+            self.checks.wait(CLOSING_SLICE);
+            self.poll();
+        }
+    }
+
+    /// Sends records of a topic to librdkafka although no broker has answered.
+    fn assume_topic(&mut self, name: &str) {
+        let at = self.topic(name).expect("a name");
+        self.topics.all[at].is_writable = true;
+    }
+
     /// Returns librdkafka's client of the first producer.
     fn client(&self) -> &BaseProducer<Context> {
         &self.producers.all[0].client
     }
 }
 
-/// Offers the record again after each wake-up, as the relay does.
-fn send(sink: &mut impl Sink, reports: &Reports, record: &Record<'_>, seq: u64) {
+/// Offers the record again after each wake-up, as the relay does. Asks for a topic that is new.
+fn send(sink: &mut KafkaSink, reports: &Reports, record: &Record<'_>, seq: u64) {
+    let at = sink.topics.index.get(record.topic);
+    let is_new =
+        at.is_none_or(|at| !sink.topics.all[*at].is_writable && !sink.held.contains_key(at));
     loop {
         let before = reports.capacity_calls();
         match sink.try_send(record, seq) {
+            Ok(()) if is_new => return sink.learn_topic(record.topic),
             Ok(()) => return,
             Err(SendError::Full) => reports.wait(|state| state.capacity > before),
             Err(SendError::Refused(error)) => panic!("{error}"),
@@ -97,13 +120,13 @@ fn send(sink: &mut impl Sink, reports: &Reports, record: &Record<'_>, seq: u64) 
 }
 
 /// Sends a record whose value is its sequence number.
-fn send_seq(sink: &mut impl Sink, reports: &Reports, topic: &str, key: &[u8], seq: u64) {
+fn send_seq(sink: &mut KafkaSink, reports: &Reports, topic: &str, key: &[u8], seq: u64) {
     let value = seq.to_string();
     send(sink, reports, &record(topic, key, value.as_bytes()), seq);
 }
 
 /// Sends record 0 and waits for its report.
-fn send_first(sink: &mut impl Sink, reports: &Reports) {
+fn send_first(sink: &mut KafkaSink, reports: &Reports) {
     send_seq(sink, reports, "t", b"k", 0);
     reports.wait_for(1);
 }

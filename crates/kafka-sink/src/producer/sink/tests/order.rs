@@ -82,6 +82,7 @@ fn what_librdkafka_only_infers_to_be_delivered_is_reported_as_failed() {
         let proxy = Proxy::start(&cluster);
         proxy.withhold(PRODUCE);
         let (mut sink, reports) = sink_of_single_records(&cluster, &proxy, "5");
+        sink.assume_topic("t");
         for seq in 0..RECORDS {
             let value = seq.to_string();
             let record = record("t", b"k", value.as_bytes());
@@ -137,6 +138,7 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
             ("batch.num.messages", "100"),
         ];
         let (mut sink, reports) = sink_of(&cluster, &more);
+        sink.assume_topic("t");
         let mut accepted = 0;
         while accepted < RECORDS {
             if accepted == RECORDS / 5 {

@@ -188,6 +188,7 @@ fn batches_are_smaller_after_a_refusal_for_their_size() {
     let mut factory = KafkaSinkFactory::new(config).with_one_producer();
     let mut send_all = || {
         let (mut sink, reports) = reporting(|reports| factory.create(None, reports));
+        sink.assume_topic("t");
         // All records are queued when the first request is made.
         proxy.withhold(INIT_PRODUCER_ID);
         for seq in 0..RECORDS {
@@ -229,6 +230,7 @@ fn a_small_batch_that_is_refused_for_its_size_has_a_record_at_fault() {
         ("batch.size", "16384"),
     ];
     let (mut sink, reports) = sink_of(&cluster, &more);
+    sink.assume_topic("t");
     let too_large = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     cluster.request_errors(RDKafkaApiKey::Produce, &[too_large]);
     proxy.withhold(INIT_PRODUCER_ID);

@@ -164,6 +164,7 @@ fn closing_sends_what_is_held_back() {
         ("linger.ms", "200"),
     ];
     let (mut sink, reports) = sink_of_several(&cluster, &more);
+    sink.assume_topic("t");
     for seq in 0..60 {
         let (key, value) = ((seq % 9).to_string(), seq.to_string());
         let record = record("t", key.as_bytes(), value.as_bytes());

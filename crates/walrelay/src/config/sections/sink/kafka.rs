@@ -46,11 +46,12 @@ impl SinkSection for KafkaSection {
 }
 
 impl SinkSettings for KafkaSection {
-    fn make(&self, delivery: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         let options = KafkaOptions {
             max_in_flight_records: u64::from(delivery.max_in_flight_records),
             max_in_flight_bytes: delivery.max_in_flight_bytes,
             bulk_linger: Some(delivery.bulk_linger),
+            retry_for: poison.retry_for,
             topics: None,
         };
         Ok(Box::new(KafkaKind::new(self, options)?))

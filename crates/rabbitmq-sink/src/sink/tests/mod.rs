@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
     RecordKind, SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
-use walrelay_sink_client::{RefusalClocks, Servers, client_config};
+use walrelay_sink_client::{Patience, Servers, client_config};
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
@@ -15,6 +15,10 @@ use crate::client::declare::Declare;
 use crate::client::publish::DeadLetterAddress;
 use crate::client::wire::{put_method, put_short};
 use crate::scripted::{MAX_OPEN, Published, Scripted};
+
+mod closes;
+mod refusals;
+mod waiting;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -29,14 +33,15 @@ struct Under {
 pub(super) fn settings() -> Settings {
     Settings {
         max_records: 10_000,
+        max_retrying_keys: 1_000,
         max_bytes: 64 << 20,
         channels: 1,
         max_message: 1 << 20,
+        streams: true,
         confirm: HOUR,
         renew: HOUR,
         pauses: (Duration::from_millis(5), Duration::from_millis(50)),
-        retry_for: Duration::ZERO,
-        refusals: RefusalClocks::default(),
+        refusals: Patience::new(Duration::ZERO),
         dead_letters: DeadLetterAddress {
             exchange: "dead".to_owned(),
             routing_key: "letters".to_owned(),
@@ -68,10 +73,20 @@ impl Under {
 
     /// Offers a record to `exchange`. Its value is the key and a number.
     fn send(&mut self, exchange: &str, key: &str, number: u64) -> Result<(), SendError> {
+        self.send_by((exchange, "secret-route"), key, number)
+    }
+
+    /// Offers a record with a routing key.
+    fn send_by(
+        &mut self,
+        (exchange, routing_key): (&str, &str),
+        key: &str,
+        number: u64,
+    ) -> Result<(), SendError> {
         let value = format!("{key}-{number}");
         let record = Record {
             topic: exchange,
-            routing_key: Some("secret-route"),
+            routing_key: Some(routing_key),
             key: Some(key.as_bytes()),
             value: Some(value.as_bytes()),
             event_id: Some(value.as_bytes()),
@@ -98,6 +113,22 @@ impl Under {
 
     fn obstacle(&mut self) -> Option<String> {
         self.sink.waiting_for().map(|obstacle| obstacle.what)
+    }
+}
+
+/// Returns how often each message was published.
+fn counts(server: &Scripted) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for body in server.bodies() {
+        *counts.entry(body).or_default() += 1;
+    }
+    counts
+}
+
+fn with_patience(retry_for: Duration) -> Settings {
+    Settings {
+        refusals: Patience::new(retry_for),
+        ..settings()
     }
 }
 
@@ -171,8 +202,7 @@ fn a_returned_message_is_sent_again_as_its_queue_may_be_bound_later() {
         ack(message, out);
     });
     let settings = Settings {
-        retry_for: HOUR,
-        refusals: RefusalClocks::default(),
+        refusals: Patience::new(HOUR),
         ..settings()
     };
     let mut under = Under::with(server.login(), settings);
@@ -181,125 +211,6 @@ fn a_returned_message_is_sent_again_as_its_queue_may_be_bound_later() {
     }
     assert!(under.settled().is_empty());
     assert_eq!(server.bodies(), ["a-1", "a-1", "a-1", "a-2"]);
-}
-
-#[test]
-fn a_missing_exchange_is_found_among_the_messages_in_flight() {
-    let mut held = 0;
-    let server = Scripted::start(move |message, out| {
-        held += 1;
-        if held == 4 {
-            let text = "NOT_FOUND - no exchange 'none' in vhost '/'";
-            message.close_channel(out, 404, text);
-        } else if held > 4 {
-            ack(message, out);
-        }
-    });
-    let mut under = Under::new(&server);
-    for (exchange, key) in [("e", "a"), ("none", "b"), ("e", "c"), ("none", "d")] {
-        under.send(exchange, key, 1).unwrap();
-    }
-    let failures = under.settled();
-    let numbers: Vec<u64> = failures.keys().copied().collect();
-    assert_eq!(numbers, [1, 3], "the others are sent again");
-    assert_eq!(failures[&3].poison, None, "given up with the first");
-    let error = &failures[&1];
-    assert_eq!(error.poison, Some(Poison::Rejected));
-    // The exchange may be declared later.
-    assert_eq!(error.disposition, Disposition::Retryable);
-    assert!(error.reason.contains("there is no such exchange"));
-    assert_eq!(lock(&server.published).len(), 6);
-}
-
-#[test]
-fn a_closed_channel_fails_none_of_the_messages_of_others() {
-    let mut held: Vec<Published> = Vec::new();
-    let server = Scripted::start(move |message, out| {
-        held.push(message.clone());
-        if held.len() > 9 {
-            ack(message, out);
-        } else if held.len() == 9 {
-            let bad = held.iter().find(|it| it.exchange == "none").unwrap();
-            for other in held.iter().filter(|it| it.channel != bad.channel) {
-                ack(other, out);
-            }
-            bad.close_channel(out, 404, "NOT_FOUND - no exchange 'none' in vhost '/'");
-        }
-    });
-    let settings = Settings {
-        channels: 3,
-        ..settings()
-    };
-    let mut under = Under::with(server.login(), settings);
-    for number in 0..9 {
-        let exchange = if number == 4 { "none" } else { "e" };
-        under.send(exchange, &format!("k{number}"), 0).unwrap();
-    }
-    let failures = under.settled();
-    assert_eq!(failures.len(), 1);
-    assert_eq!(failures[&4].poison, Some(Poison::Rejected));
-    let published = lock(&server.published);
-    for channel in 1..4 {
-        let first = published.iter().take(9);
-        let of = first.filter(|it| it.channel == channel);
-        assert_eq!(of.count(), 3, "each channel has its share");
-    }
-    // Two of the closed one, once more.
-    assert_eq!(published.len(), 11);
-}
-
-/// Closes the channel for each message whose body is that of `key`, as a server does that sends the
-/// answer late.
-fn closing(
-    key: &'static str,
-    code: u16,
-    text: &'static str,
-) -> impl FnMut(&Published, &mut Vec<u8>) + Send {
-    let mut closed = HashSet::new();
-    move |message, out| {
-        if closed.contains(&message.channel) {
-            return;
-        }
-        if message.body.starts_with(key.as_bytes()) {
-            closed.insert(message.channel);
-            message.close_channel(out, code, text);
-        } else if message.channel > 1 {
-            ack(message, out);
-        }
-    }
-}
-
-#[test]
-fn a_message_that_closes_the_channel_is_found_by_sending_one_at_a_time() {
-    for (code, text, poison) in [
-        (
-            406,
-            "PRECONDITION_FAILED - message size 9 is larger",
-            Poison::Oversize,
-        ),
-        (
-            406,
-            "PRECONDITION_FAILED - invalid message: secret-route",
-            Poison::Rejected,
-        ),
-        (
-            403,
-            "ACCESS_REFUSED - access to topic 'secret-route' in exchange 'e' in vhost '/' refused",
-            Poison::Rejected,
-        ),
-    ] {
-        let server = Scripted::start(closing("bad", code, text));
-        let mut under = Under::new(&server);
-        for key in ["a", "b", "bad", "c", "d"] {
-            under.send("e", key, 1).unwrap();
-        }
-        let failures = under.settled();
-        let error = &failures[&2];
-        assert_eq!(error.poison, Some(poison), "{error}");
-        assert_eq!(error.disposition, Disposition::Fatal);
-        assert!(!error.to_string().contains("secret-route"), "{error}");
-        assert_eq!(failures.len(), 1, "the others are sent again: {failures:?}");
-    }
 }
 
 #[test]
@@ -320,7 +231,7 @@ fn a_channel_whose_messages_are_refused_is_replaced_when_nothing_is_in_flight_on
     let bodies = server.bodies();
     let of_key: Vec<&String> = bodies.iter().filter(|it| it.starts_with("full")).collect();
     assert_eq!(of_key, ["full-1", "full-1", "full-2"]);
-    // The server allows three channels at a time, and all that were replaced are closed.
+    // The server allows few channels, and all that were replaced are closed.
     let server = Scripted::start({
         let mut refused = 0;
         move |message, out| {
@@ -459,52 +370,6 @@ fn a_blocked_connection_is_shown_and_waited_for() {
 }
 
 #[test]
-fn a_connection_without_confirms_is_replaced() {
-    let mut seen = 0;
-    let server = Scripted::start(move |message, out| {
-        seen += 1;
-        if seen > 1 {
-            ack(message, out);
-        }
-    });
-    let settings = Settings {
-        confirm: Duration::from_millis(100),
-        ..settings()
-    };
-    let mut under = Under::with(server.login(), settings);
-    under.send("e", "a", 1).unwrap();
-    assert!(under.settled().is_empty());
-    assert!(server.bodies().len() > 1);
-}
-
-#[test]
-fn a_confirm_is_not_counted_before_that_of_an_earlier_message_of_its_exchange() {
-    let mut seen = 0;
-    let server = Scripted::start(move |message, out| {
-        seen += 1;
-        if seen > 1 {
-            ack(message, out);
-        }
-    });
-    let mut under = Under::new(&server);
-    for (exchange, key) in [("e", "a"), ("e", "b"), ("other", "c")] {
-        under.send(exchange, key, 1).unwrap();
-    }
-    // Its confirm comes behind that of the second.
-    under.reports.outcome(2).unwrap();
-    assert!(under.reports.is(|state| state.outcomes.len() == 1));
-    let mut frames = Vec::new();
-    put_method(&mut frames, 0, (10, 50), |out| {
-        out.extend_from_slice(&320_u16.to_be_bytes());
-        put_short(out, b"CONNECTION_FORCED");
-        out.extend_from_slice(&[0; 4]);
-    });
-    server.push.try_send(frames).unwrap();
-    assert!(under.settled().is_empty());
-    assert_eq!(server.bodies(), ["a-1", "b-1", "c-1", "a-1", "b-1"]);
-}
-
-#[test]
 fn the_node_is_shown_with_the_time_of_its_confirms() {
     let server = Scripted::start(ack);
     let mut under = Under::new(&server);
@@ -540,7 +405,7 @@ fn a_confirm_of_a_message_that_was_not_sent_delivers_nothing() {
 fn what_is_declared_leaves_all_channels_to_the_messages() {
     let server = Scripted::start(ack);
     let settings = Settings {
-        channels: u16::try_from(MAX_OPEN).unwrap(),
+        channels: MAX_OPEN,
         declare: Some(Declare {
             exchange: "e".to_owned(),
             queue: "queue".to_owned(),

@@ -1,0 +1,215 @@
+//! Events that NATS refuses for good cost no other event anything: judged by what a real server stores.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::{MAX_STORED, Server, factory, options, section, start};
+use walrelay_nats_sink::NatsSection;
+use walrelay_sink::{
+    Deliveries, EventPosition, Poison, Record, RecordKind, Sink, SinkFactory as _, SinkOptions,
+};
+use walrelay_testkit::{PATIENCE, Reports};
+
+/// A sink that is used as the relay uses it: a dead letter takes the place of a refused event.
+struct Relay {
+    sink: Box<dyn Sink>,
+    reports: Arc<Reports>,
+    sent: u64,
+    refused: Vec<(u64, Poison)>,
+}
+
+impl Relay {
+    fn start(server: &Server, retry_for: Duration) -> Self {
+        Self::with(&section(server.nats.port()), retry_for)
+    }
+
+    fn with(section: &NatsSection, retry_for: Duration) -> Self {
+        let options = SinkOptions {
+            retry_for,
+            ..options()
+        };
+        let reports = Arc::<Reports>::default();
+        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
+        let start = start("slot", 1);
+        let mut factory = factory(section, &options);
+        Self {
+            sink: factory.create(Some(&start), deliveries).unwrap(),
+            reports,
+            sent: 0,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Sends an event without an id, of which the stream stores each copy.
+    fn send(&mut self, subject: &str, key: u64, value: &[u8]) {
+        self.send_with(None, subject, key, value);
+    }
+
+    fn send_with(&mut self, id: Option<&str>, subject: &str, key: u64, value: &[u8]) {
+        let key = key.to_string();
+        let record = Record {
+            topic: subject,
+            key: Some(key.as_bytes()),
+            value: Some(value),
+            event_id: id.map(str::as_bytes),
+            position: EventPosition {
+                lsn: 1,
+                row: self.sent,
+            },
+            ..Record::default()
+        };
+        self.sink.try_send(&record, self.sent).unwrap();
+        self.sent += 1;
+    }
+
+    /// Waits until so many events are refused, and sends their dead letters.
+    fn settle(&mut self, count: usize) {
+        while self.refused.len() < count {
+            let settled = self.refused.len();
+            self.reports.wait(|state| {
+                let refused = state.outcomes.values().filter(|outcome| outcome.is_err());
+                refused.count() + state.repeated.len() > settled
+            });
+            for (seq, outcome) in self.reports.state().outcomes {
+                let Err(error) = outcome else { continue };
+                for (seq, record) in self.sink.withdraw(seq, false) {
+                    self.refused.push((seq, error.poison.unwrap()));
+                    record.with(|record| {
+                        let dead_letter = Record {
+                            topic: "dead",
+                            value: None,
+                            kind: RecordKind::DeadLetter,
+                            ..*record
+                        };
+                        self.sink.try_send(&dead_letter, seq).unwrap();
+                    });
+                }
+            }
+        }
+        let sent = self.sent;
+        self.reports
+            .wait(|state| (0..sent).all(|seq| state.is_delivered(seq)));
+    }
+}
+
+/// The rows of a stream's messages, in order.
+fn stored(server: &Server, stream: &str) -> Vec<u64> {
+    let messages = server.nats.client().messages(stream, ">").into_iter();
+    let row = |position: &str| position.split_once(' ').unwrap().1.parse().unwrap();
+    let rows = messages.map(|message| row(&message.headers["walrelay.position"]));
+    rows.collect()
+}
+
+fn with_streams(test: impl FnOnce(&Server)) {
+    let server = Server::start();
+    let mut client = server.nats.client();
+    let more = json!({"max_msg_size": MAX_STORED});
+    client.create_stream("good", &["good.*"], &more);
+    client.create_stream("dead", &["dead"], &json!({}));
+    test(&server);
+    client.delete_stream("good");
+    client.delete_stream("dead");
+}
+
+#[test]
+fn ten_events_of_one_key_without_a_stream_take_one_retry_for_and_repeat_nothing() {
+    with_streams(|server| {
+        let retry_for = Duration::from_secs(1);
+        let mut relay = Relay::start(server, retry_for);
+        let start = Instant::now();
+        for number in 0..400 {
+            if number % 40 == 0 {
+                relay.send("none.x", 99, b"v");
+            }
+            relay.send("good.x", number % 40, b"v");
+        }
+        let is_bad = |row: u64| row.is_multiple_of(41);
+        relay
+            .reports
+            .wait(|state| (0..410).all(|row| is_bad(row) || state.is_delivered(row)));
+        let (bad, good): (Vec<u64>, Vec<u64>) = (0..410).partition(|row| is_bad(*row));
+        assert_eq!(
+            stored(server, "good"),
+            good,
+            "nothing waits, nothing is repeated"
+        );
+        relay.settle(10);
+        let taken = start.elapsed();
+        assert!(taken >= retry_for && taken < 5 * retry_for, "{taken:?}");
+        let unroutable = bad.iter().map(|seq| (*seq, Poison::Unroutable));
+        assert!(relay.refused.into_iter().eq(unroutable));
+        assert_eq!(stored(server, "dead"), bad);
+        assert_eq!(stored(server, "good"), good);
+        relay.sink.close(PATIENCE);
+    });
+}
+
+#[test]
+fn events_that_the_stream_refuses_are_settled_between_the_others() {
+    with_streams(|server| {
+        let mut relay = Relay::start(server, Duration::ZERO);
+        let large = vec![b'x'; MAX_STORED];
+        for number in 0..1_000 {
+            // Of the same keys as the others.
+            if number % 20 == 0 {
+                relay.send("good.x", number % 7, &large);
+            } else {
+                relay.send("good.x", number % 7, b"v");
+            }
+        }
+        relay.settle(50);
+        let (mut bad, mut good): (Vec<u64>, Vec<u64>) = (0..1_000).partition(|row| row % 20 == 0);
+        let by_key = |row: &u64| (row % 7, *row);
+        let (mut dead, mut taken) = (stored(server, "dead"), stored(server, "good"));
+        for key in 0..7 {
+            let of_key: Vec<u64> = taken.iter().copied().filter(|row| row % 7 == key).collect();
+            assert!(of_key.is_sorted(), "{of_key:?}");
+        }
+        for rows in [&mut bad, &mut good, &mut dead, &mut taken] {
+            rows.sort_by_key(by_key);
+        }
+        assert_eq!((dead, taken), (bad, good), "each once");
+        relay.sink.close(PATIENCE);
+    });
+}
+
+/// With ids, the events are sent in batches, and those behind a refused one are refused with it.
+#[test]
+fn an_exclusive_stream_gets_the_others_in_order_and_no_event_twice() {
+    for has_ids in [false, true] {
+        with_streams(|server| {
+            let section = NatsSection {
+                exclusive_stream: Some("good".to_owned()),
+                ..section(server.nats.port())
+            };
+            let mut relay = Relay::with(&section, Duration::ZERO);
+            let large = vec![b'x'; MAX_STORED];
+            for number in 0..300_u64 {
+                let (subject, value): (&str, &[u8]) = match number % 30 {
+                    7 => ("good.x", &*large),
+                    17 => ("none.x", b"v"),
+                    27 => ("dead", b"v"),
+                    _ => ("good.x", b"v"),
+                };
+                let id = format!("id-{number}");
+                let id = has_ids.then_some(&*id);
+                relay.send_with(id, subject, number % 3, value);
+            }
+            relay.settle(30);
+            let (bad, good): (Vec<u64>, Vec<u64>) = (0..300).partition(|row| row % 10 == 7);
+            assert_eq!(stored(server, "good"), good);
+            assert_eq!(stored(server, "dead"), bad);
+            let count = |poison| relay.refused.iter().filter(|(_, it)| *it == poison).count();
+            assert_eq!(
+                (count(Poison::Oversize), count(Poison::Unroutable)),
+                (10, 20)
+            );
+            relay.sink.close(PATIENCE);
+        });
+    }
+}
