@@ -12,6 +12,8 @@ mod expression;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -563,6 +565,39 @@ fn of_a_stream_of_dead_letters_that_is_none_come_and_go() {
     Views::new(&configured, &relay).show_problem(&words, "allow the relay to write", alert);
     client.run(&format!("DEL {dead}"));
     watch.wait(&missing, false, &[]);
+    relay.ends_well();
+}
+
+/// The only key of a destination that may wait does.
+#[test]
+fn of_keys_that_wait_come_and_go() {
+    let rig = Rig::without_broker(18).outbox();
+    let is_repaired = Arc::new(AtomicBool::new(false));
+    let repaired = Arc::clone(&is_repaired);
+    let server = HttpReceiver::start(false, None, move |_, _| {
+        if repaired.load(Ordering::SeqCst) {
+            Reaction::Store(200)
+        } else {
+            Reaction::Answer(503, Vec::new())
+        }
+    });
+    let more = format!(
+        "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"http://{}/hooks\"\n\
+         [delivery]\nmax_retrying_keys = 1\n",
+        server.address()
+    );
+    let configured = config(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&configured);
+    let mut watch = Watch::new(Some(&relay));
+    let waiting = ["WalrelayKeysRetrying"];
+    watch.wait(&waiting, false, &[]);
+    insert(&rig.db(), 1);
+    watch.wait(&waiting, true, &[]);
+    let words = ["1 keys wait, up to 1 of 1 of one destination; the event"];
+    let alert = "WalrelayKeysRetrying, after 1m";
+    Views::new(&configured, &relay).show_problem(&words, "repair it", alert);
+    is_repaired.store(true, Ordering::SeqCst);
+    watch.wait(&waiting, false, &[]);
     relay.ends_well();
 }
 

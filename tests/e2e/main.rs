@@ -104,6 +104,7 @@ mod prune;
 mod quoting;
 mod rabbitmq;
 mod redis;
+mod refused;
 mod registry;
 mod replay;
 mod rig;

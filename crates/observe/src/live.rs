@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Class, Counts, HolderKind, PipelineState, Progress, SlotHolder};
-use walrelay_sink::Poison;
+use walrelay_sink::{Poison, Retrying};
 
 use super::problems::RECONNECTS;
 use super::recent::remedy_of_cause;
@@ -55,6 +55,8 @@ pub(super) struct Live {
     pub(super) failed_at: VecDeque<Instant>,
     pub(super) feedback_sent: u64,
     pub(super) blocked: Duration,
+    /// The keys that the sink holds back.
+    pub(super) retrying: Option<Retrying>,
     pub(super) dead_letters: BTreeMap<String, u64>,
     pub(super) skipped: BTreeMap<String, u64>,
     /// Why no dead letter can be written.
@@ -94,6 +96,7 @@ impl Live {
             failed_at: VecDeque::new(),
             feedback_sent: 0,
             blocked: Duration::ZERO,
+            retrying: None,
             dead_letters: classes(),
             skipped: classes(),
             dead_letter_obstacle: None,

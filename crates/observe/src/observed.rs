@@ -13,7 +13,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
 use walrelay_relay::{Class, PipelineState, Progress, TableName};
 use walrelay_schema_registry::RegistryStats;
-use walrelay_sink::{SinkStats, in_current_span, lock};
+use walrelay_sink::{Retrying, SinkStats, in_current_span, lock};
 
 use super::batches::Batches;
 use super::history::Recorder;
@@ -117,6 +117,11 @@ impl Telemetry {
     /// Adds a time in which nothing was read.
     pub fn blocked(&self, duration: Duration) {
         lock(&self.live).blocked += duration;
+    }
+
+    /// Sets the keys that the sink holds back.
+    pub fn retrying(&self, retrying: Option<&Retrying>) {
+        lock(&self.live).retrying = retrying.cloned();
     }
 
     /// Adds to the rows of a table that were passed over.

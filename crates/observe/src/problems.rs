@@ -29,6 +29,7 @@ const SCHEMA_REGISTRY: &str = "the-schema-registry";
 const HALTED: &str = "when-something-is-wrong";
 const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
+const RETRYING: &str = "walrelaykeysretrying";
 
 /// Returns the anchors of all headings that a problem may lead to.
 #[cfg(test)]
@@ -377,6 +378,17 @@ fn add_events_problems(found: &mut Problems, report: &StatusReport) {
             );
         let last = delivery.acknowledged_at_ms;
         problem.since_ms = Some(last.unwrap_or(report.started_ms));
+    }
+    if let Some(retrying) = &delivery.retrying {
+        let title = "Keys wait because an event of theirs is refused";
+        let problem = if 2 * retrying.most > retrying.limit {
+            found.alert("warn", "WalrelayKeysRetrying", title)
+        } else {
+            found.add("warn", RETRYING, title)
+        };
+        problem
+            .reason(retrying.text())
+            .remedy("the log says what the destination answers: repair it; [poison] decides about events that it refuses for retry_for");
     }
     if let Some(obstacle) = &dead.obstacle {
         found

@@ -292,6 +292,41 @@ impl BookmarkReport {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RetryingReport {
+    /// The number of these keys.
+    pub keys: u64,
+    /// Those of the destination that has the most.
+    pub most: u64,
+    /// `delivery.max_retrying_keys`: the most that a destination may have before its other keys wait too.
+    pub limit: u64,
+    /// How long the event has been refused that has been refused the longest.
+    pub seconds: f64,
+    /// The id of that event; `null` if it has none.
+    pub event_id: Option<String>,
+}
+
+impl RetryingReport {
+    /// Returns what waits, in words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self {
+            keys,
+            most,
+            limit,
+            seconds,
+            event_id,
+        } = self;
+        let event = event_id
+            .as_ref()
+            .map_or_else(|| "an event".to_owned(), |id| format!("the event {id:?}"));
+        format!(
+            "{keys} keys wait, up to {most} of {limit} of one destination; {event} has been refused for {seconds:.0} s"
+        )
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeliveryReport {
     pub in_flight_records: u64,
     pub in_flight_records_limit: u64,
@@ -301,6 +336,9 @@ pub struct DeliveryReport {
     pub first_in_flight: Option<String>,
     pub in_flight_bytes: u64,
     pub in_flight_bytes_limit: u64,
+    /// Keys that wait because an event of theirs is sent again; `null` while none does.
+    #[serde(default)]
+    pub retrying: Option<RetryingReport>,
     /// Time in which nothing was read, because the sink had no room or a schema was missing.
     pub blocked_seconds: f64,
     /// Records enqueued in the sink, repeats included.

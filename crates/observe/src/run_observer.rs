@@ -10,6 +10,7 @@ use walrelay_relay::{
     Class, Counts, Diverted, Failpoint, HolderKind, Observer, PipelineState, PoisonAction,
     Progress, TableName,
 };
+use walrelay_sink::Retrying;
 
 use super::live::remedy;
 use super::summary::Summaries;
@@ -210,6 +211,10 @@ impl Observer for RunObserver {
 
     fn blocked(&mut self, duration: Duration) {
         self.observe(|telemetry| telemetry.blocked(duration));
+    }
+
+    fn retrying(&mut self, retrying: Option<&Retrying>) {
+        self.observe(|telemetry| telemetry.retrying(retrying));
     }
 
     fn progress(&mut self, progress: &Progress) {

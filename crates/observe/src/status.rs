@@ -15,8 +15,8 @@ use super::observed::Telemetry;
 use super::problems::problems;
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, RegistryReport, SinkReport, SnapshotReport, SourceReport,
-    StatusReport, TopicReport,
+    PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkReport, SnapshotReport,
+    SourceReport, StatusReport, TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -143,6 +143,13 @@ impl Telemetry {
             in_flight_records_limit: self.setup.max_in_flight_records,
             in_flight_bytes: self.sink.in_flight_bytes.load(Relaxed),
             in_flight_bytes_limit: self.setup.max_in_flight_bytes,
+            retrying: live.retrying.as_ref().map(|retrying| RetryingReport {
+                keys: retrying.keys,
+                most: retrying.most,
+                limit: retrying.limit,
+                seconds: retrying.since.elapsed().as_secs_f64(),
+                event_id: retrying.event_id.clone(),
+            }),
             blocked_seconds: live.blocked.as_secs_f64(),
             records: counts.records,
             acknowledged: live.acknowledged(),

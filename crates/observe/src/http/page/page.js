@@ -234,6 +234,7 @@
       delivery.in_flight_bytes, delivery.in_flight_bytes_limit);
     facts('window-facts', [
       ['mode', delivery.mode],
+      ['sent again', delivery.retrying ? `${plural(delivery.retrying.keys, 'key')} wait, up to ${count(delivery.retrying.most)} of ${count(delivery.retrying.limit)} of one destination` : null],
       ['reading paused', delivery.blocked_seconds >= 0.05 ? `${seconds(delivery.blocked_seconds)} since the start` : 'never'],
       ['acknowledged', `${plural(delivery.acknowledged, 'record')} of ${plural(delivery.transactions, 'transaction')}`],
       ['schemas', registry ? tally(registry.requests) || 'no requests' : null],

@@ -317,6 +317,9 @@ impl Screen {
                     .map_or_else(String::new, |event| format!(", the first is event {event}"))
             ),
         );
+        if let Some(retrying) = &delivery.retrying {
+            self.line("sent again", retrying.text());
+        }
         let latency = &relay.latency.commit_to_ack;
         let latency = match latency.p50_ms.zip(latency.p99_ms) {
             Some((p50, p99)) => format!("p50 {p50:.2} ms, p99 {p99:.2} ms"),
