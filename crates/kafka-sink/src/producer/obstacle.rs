@@ -1,7 +1,6 @@
 //! Finds out why records are not acknowledged: requests metadata on the thread `kafka-inquiry`.
 //!
-//! librdkafka gives up a record without a topic after `topic.metadata.propagation.max.ms` (30 s),
-//! and a record without a leader or a broker never. Until then it reports nothing about the record.
+//! librdkafka never gives up a record without a leader or a broker, and reports nothing about it.
 //! So while the oldest record is not acknowledged, a broker is asked for the metadata of the topics
 //! in use. A broker that throttles the client does not respond meanwhile, so the throttle times of
 //! earlier responses are considered, too.

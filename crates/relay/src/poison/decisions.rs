@@ -23,7 +23,7 @@ pub(crate) struct PoisonDecision {
 pub struct PoisonDecisions {
     policy: PoisonPolicy,
     decided: HashMap<EventPosition, PoisonDecision>,
-    /// Topics that were given up. All events of such a topic get the same decision until the
+    /// Topics that were given up because a broker refused requests for them. All events of such a topic get the same decision until the
     /// process ends: if each were retried, it would delay all other events.
     given_up: HashMap<Box<str>, PoisonDecision>,
     /// Subjects without a schema. All events of such a subject get the same decision until the

@@ -108,7 +108,7 @@ impl SinkFactory for KafkaSinkFactory {
 
 /// A Kafka producer, or two of them: see [`KafkaSinkFactory`].
 ///
-/// After the first record that a producer does not deliver, for whatever reason, all queued records are
+/// After the first record that a producer took and does not deliver, for whatever reason, all queued records are
 /// reported as failed and every further record is refused, both as [`Disposition::Retryable`]: a
 /// new sink is needed. The record that failed has its own disposition, so the worst of the reports
 /// counts.

@@ -61,11 +61,10 @@ impl Publisher<'_> {
         {
             return shown + SHOWN;
         }
-        let (exchange, waits) = (&oldest.exchange, now.duration_since(oldest.sent));
-        let seconds = waits.as_secs();
+        let exchange = &oldest.exchange;
         self.shared.set_obstacle(Some(Obstacle {
             what: format!(
-                "an event of the exchange {exchange:?} has no confirm for {seconds} s, and its key waits"
+                "an event of the exchange {exchange:?} has no confirm, and its key waits"
             ),
             disposition: Disposition::Retryable,
             remedy: Some(
