@@ -258,6 +258,16 @@ impl Context {
         (now < at + REMEDY_COUNTS_FOR).then_some(remedy)
     }
 
+    /// Adds to the error of a record that was given up what is at fault: the record is not.
+    pub(crate) fn explain(&self, error: &mut DeliveryError) {
+        let fault = self.shared.stats.certificate_fault();
+        let fault = fault.map(|fault| format!("{fault}: {}", fault.remedy));
+        let remedy = || self.remedy(Instant::now()).map(str::to_owned);
+        if let Some(cause) = fault.or_else(remedy) {
+            error.reason = format!("{}; {cause}", error.reason);
+        }
+    }
+
     /// Gives librdkafka `bootstrap.servers` again.
     pub(crate) fn rebootstrap(&self, producer: &BaseProducer<Self>) {
         let known = ffi::add_brokers(producer, self.config.bootstrap_servers());
@@ -477,17 +487,11 @@ impl ProducerContext<NoCustomPartitioner> for Context {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
                 let error = self.batch_refusal(message, code);
                 let mut error = error.unwrap_or_else(|| delivery_error(message.topic(), code));
-                // The record is not at fault: say what is.
                 if matches!(
                     code,
                     RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight
                 ) {
-                    let fault = self.shared.stats.certificate_fault();
-                    let fault = fault.map(|fault| format!("{fault}: {}", fault.remedy));
-                    let remedy = || self.remedy(Instant::now()).map(str::to_owned);
-                    if let Some(cause) = fault.or_else(remedy) {
-                        error.reason = format!("{}; {cause}", error.reason);
-                    }
+                    self.explain(&mut error);
                 }
                 self.shared.failed(seq, error);
                 self.count(message, Some(format!("{code:?}")));

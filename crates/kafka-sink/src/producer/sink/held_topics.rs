@@ -376,11 +376,7 @@ impl KafkaSink {
         for (at, held) in std::mem::take(&mut self.held) {
             let name = &self.topics.all[at].name;
             for queued in held.records {
-                fail(
-                    &self.shared,
-                    &queued,
-                    delivery_error(name, Code::PurgeQueue),
-                );
+                fail(&self.shared, &queued, self.given_up(name));
             }
         }
     }

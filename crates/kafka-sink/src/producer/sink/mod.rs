@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
+use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
@@ -347,13 +348,18 @@ impl KafkaSink {
     fn fail_held_records(&mut self) {
         for (at, queued) in self.hold_queues.take_all() {
             let name = self.topics.all.get(at).map_or("", |topic| &topic.name);
-            fail(
-                &self.shared,
-                &queued,
-                delivery_error(name, RDKafkaErrorCode::PurgeQueue),
-            );
+            fail(&self.shared, &queued, self.given_up(name));
         }
         self.fail_held_topics();
+    }
+
+    /// Returns the error of a held record of a sink that has ended.
+    fn given_up(&self, topic: &str) -> DeliveryError {
+        let mut error = delivery_error(topic, RDKafkaErrorCode::PurgeQueue);
+        if let Some(producer) = self.producers.all.first() {
+            producer.client.context().explain(&mut error);
+        }
+        error
     }
 }
 

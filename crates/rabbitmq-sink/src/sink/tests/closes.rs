@@ -8,8 +8,8 @@ use super::*;
 #[track_caller]
 fn assert_rejected(error: &DeliveryError, reason: &str) {
     assert_eq!(error.poison, Some(Poison::Rejected), "{error}");
-    // The relay settles the event, and gives up nothing else.
-    assert_eq!(error.disposition, Disposition::Fatal);
+    // The exchange is at fault.
+    assert_eq!(error.disposition, Disposition::Configuration);
     assert!(error.reason.contains(reason), "{error}");
 }
 

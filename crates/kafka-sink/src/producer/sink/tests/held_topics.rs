@@ -96,7 +96,7 @@ fn a_topic_that_may_not_be_written_to_holds_back_its_own_records_until_it_may() 
             obstacle.is_some_and(|obstacle| {
                 obstacle.disposition == Disposition::Configuration
                     && obstacle.what.contains("topic \"gone\"")
-                    && obstacle.what.contains("100 records wait")
+                    && obstacle.what.contains("its records wait for it")
             })
         });
         cluster.topic_error("gone", NONE).unwrap();
