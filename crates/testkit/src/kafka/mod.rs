@@ -105,7 +105,8 @@ impl KafkaBuilder {
         }
     }
 
-    /// Returns the text of `server.properties`. Of two equal names Java takes the later.
+    /// Returns the text of `server.properties`. Of two equal names Java takes the later. Records of tests may
+    /// have old timestamps, and are kept all the same.
     fn properties(
         &self,
         node: &Node,
@@ -124,6 +125,7 @@ impl KafkaBuilder {
              group.initial.rebalance.delay.ms=0\n\
              auto.create.topics.enable=true\n\
              num.partitions=3\n\
+             log.retention.ms=-1\n\
              {more}",
             node.data_dir().display(),
             replicas.div_ceil(2),
