@@ -1,5 +1,4 @@
-use std::collections::BTreeMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use walrelay_sink::EventPosition;
@@ -17,8 +16,9 @@ const MAX_EVENTS: usize = 1 << 18;
 pub struct AcknowledgedEvents {
     /// The events; true for one that was skipped, or whose dead letter was acknowledged.
     events: BTreeMap<EventPosition, bool>,
-    /// The hashes of topic and key of the events that were sent again.
-    sent_again: HashSet<u64>,
+    /// The hashes of topic and key of the events that were sent again. Ordered: the search through all
+    /// states of a core tells two states apart by their `Debug`.
+    sent_again: BTreeSet<u64>,
 }
 
 impl AcknowledgedEvents {
@@ -93,7 +93,7 @@ impl FromIterator<(EventPosition, bool)> for AcknowledgedEvents {
     fn from_iter<I: IntoIterator<Item = (EventPosition, bool)>>(events: I) -> Self {
         Self {
             events: events.into_iter().collect(),
-            sent_again: HashSet::new(),
+            sent_again: BTreeSet::new(),
         }
     }
 }
