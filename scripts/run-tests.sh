@@ -75,6 +75,11 @@ run() { # package selector name path folder
     sed -n 's/^test \(.*\) \.\.\. ok <\([0-9.]*\)s>$/\2 '"$name"' \1/p
             s/^ok  *\(.*\), \([0-9.]*\) s: .*/\2 '"$name"' \1/p' "$log" >>"$logs/times"
     if [ "$status" = 0 ]; then return; fi
+    # How each failed test ended: the first lines of what it panicked with.
+    awk '/^---- .* stdout ----$/ { test = $2; lines = 0 }
+         /^stack backtrace:|^note: |^failures:/ { lines = 0 }
+         / panicked at / { lines = 12; print test ":" }
+         lines > 0 { print "    " substr($0, 1, 400); lines-- }' "$log" >>"$logs/reasons"
     if [ "$status" = 124 ]; then
         sed -n "s|^test \(.*\) has been running for over 60 seconds|\1|p" "$log" | while read -r test; do
             grep -qF "test $test ... " "$log" || echo "$1 $2 $test" >>"$logs/failed"
@@ -104,6 +109,7 @@ others() {
 }
 
 : >"$logs/failed"
+: >"$logs/reasons"
 : >"$logs/times"
 set -m # a process group for each lane, so that it can be stopped as a whole
 RUST_TEST_THREADS=$threads lane $'^walrelay\t--test=e2e\t' & lanes+=($!)
@@ -122,6 +128,8 @@ sed "${slowest}q" "$logs/times"
 
 if [ -s "$logs/failed" ]; then
     count=$(wc -l <"$logs/failed")
+    printf '\n--- how they failed\n'
+    sed '120q' "$logs/reasons"
     printf '\nrun-tests: %s failed, seed %s; the logs are above. Again, each alone:\n' "$count" "$WALRELAY_TEST_SEED"
     sed -n '1,5p' "$logs/failed" | while read -r package selector test; do
         test=${test% - should panic}

@@ -41,8 +41,7 @@ struct Attempt {
 
 /// The answer to an attempt that was sent, or its absence.
 struct Answered {
-    server: String,
-    cause: Cause,
+    target: Target,
     /// What is wrong with the server's certificate.
     certificate: Option<CertificateFault>,
     /// The time until the answer; `None` if none came.
@@ -53,31 +52,17 @@ struct Answered {
     open: OpenRequest,
 }
 
-/// The causes for which a record may be refused.
-struct Cause {
-    /// The lane, the kind of record, a NUL and the key.
-    bytes: Vec<u8>,
-    lane: usize,
-}
-
-impl Cause {
-    fn new(target: &Target, record: &Record<'_>) -> Self {
-        let mut bytes = target.lane().into_bytes();
-        // A dead letter is refused for reasons of its own.
-        bytes.push(u8::from(record.kind == RecordKind::DeadLetter));
-        let lane = bytes.len();
+/// Returns the cause for which a record to this target is refused: the lane, the kind of record, and with
+/// another fault than that of the address the key.
+fn cause(target: &Target, record: &Record<'_>, fault: Fault) -> Vec<u8> {
+    let mut bytes = target.lane().into_bytes();
+    // A dead letter is refused for reasons of its own.
+    bytes.push(u8::from(record.kind == RecordKind::DeadLetter));
+    if fault != Fault::Address {
         bytes.push(0);
         bytes.extend_from_slice(record.key.unwrap_or_default());
-        Self { bytes, lane }
     }
-
-    /// Returns the bytes of the cause that this fault has.
-    fn bytes_for(&self, fault: Fault) -> &[u8] {
-        match fault {
-            Fault::Address => self.bytes.get(..self.lane).unwrap_or_default(),
-            Fault::Event | Fault::Key => &self.bytes,
-        }
-    }
+    bytes
 }
 
 impl Worker {
@@ -138,13 +123,12 @@ impl Worker {
             let made = queued.record.with(|record| {
                 let target = target(config, record)?;
                 let request = request(record, &target, config, SystemTime::now());
-                let cause = Cause::new(&target, record);
-                Ok::<_, String>((target, request, cause))
+                Ok::<_, String>((target, request))
             });
             let (client, stats) = (self.client.clone(), Arc::clone(&self.shared.stats));
             attempts.spawn(async move {
                 // The target was checked when the record was accepted.
-                let (target, request, cause) = match made {
+                let (target, request) = match made {
                     Ok(made) => made,
                     Err(reason) => {
                         return Attempt {
@@ -154,8 +138,7 @@ impl Worker {
                         };
                     }
                 };
-                let server = target.to_string();
-                let open = OpenRequest::new(&stats, &server);
+                let open = OpenRequest::new(&stats, &target.to_string());
                 let (begun, before) = (Instant::now(), micros_now());
                 let answer = client.send(&target, request).await;
                 let clock_offset = answer
@@ -166,17 +149,19 @@ impl Worker {
                     Err(SendFailure::Connect(error)) => Some(error),
                     _ => None,
                 };
+                let certificate = connect.and_then(ConnectError::certificate_fault);
+                let taken = answer.is_ok().then(|| begun.elapsed());
+                let outcome = outcome(answer, &target);
                 Attempt {
                     seq,
                     answered: Some(Answered {
-                        server,
-                        cause,
-                        certificate: connect.and_then(ConnectError::certificate_fault),
-                        taken: answer.is_ok().then(|| begun.elapsed()),
+                        target,
+                        certificate,
+                        taken,
                         clock_offset,
                         open,
                     }),
-                    outcome: outcome(answer, &target),
+                    outcome,
                 }
             });
         }
@@ -195,10 +180,10 @@ impl Worker {
             }
             return;
         };
+        let server = answered.target.to_string();
         // Before the lock: the relay waits for it when it offers a record.
         let again = matches!(outcome, Outcome::Again(_));
-        self.endpoints
-            .attempt(&answered.server, answered.taken, again);
+        self.endpoints.attempt(&server, answered.taken, again);
         drop(answered.open);
         if let Some(offset) = answered.clock_offset {
             self.shared.stats.clocks.note(offset);
@@ -207,13 +192,13 @@ impl Worker {
             self.endpoints.certificate_refused(fault);
         }
         match outcome {
-            Outcome::Delivered => self.delivered(seq, &answered.cause),
+            Outcome::Delivered => self.delivered(seq, &answered.target),
             Outcome::Again(again) => {
                 let server_asks = again
                     .retry_after
                     .map(|after| after.min(self.shared.settings.retry_after_max));
                 let obstacle = Obstacle {
-                    what: format!("{}: {}", answered.server, again.what),
+                    what: format!("{server}: {}", again.what),
                     disposition: again.disposition,
                     remedy: Some(again.remedy),
                 };
@@ -224,13 +209,13 @@ impl Worker {
                 reason,
                 because_of,
             } => {
-                let reason = format!("{}: {reason}", answered.server);
-                if self.is_given_up(seq, &answered.cause, because_of) {
-                    if because_of == Fault::Address {
-                        self.shared.refuse_destination(seq, poison, reason);
-                    } else {
-                        self.shared.refuse(seq, poison, reason);
-                    }
+                let reason = format!("{server}: {reason}");
+                if self.is_given_up(seq, &answered.target, because_of) {
+                    let disposition = match because_of {
+                        Fault::Address => Disposition::Configuration,
+                        Fault::Event | Fault::Key => Disposition::Fatal,
+                    };
+                    self.shared.refuse_for(seq, (poison, disposition), reason);
                     return;
                 }
                 let obstacle = Obstacle {
@@ -243,19 +228,20 @@ impl Worker {
             Outcome::Stop(reason) => {
                 self.stopped.get_or_insert_with(|| Failure {
                     class: "configuration",
-                    reason: format!("{}: {reason}", answered.server),
+                    reason: format!("{server}: {reason}"),
                     disposition: Disposition::Configuration,
                 });
             }
         }
     }
 
-    fn delivered(&self, seq: u64, cause: &Cause) {
+    fn delivered(&self, seq: u64, target: &Target) {
         let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
             if !self.patience.is_unused() {
                 for fault in [Fault::Key, Fault::Address] {
-                    self.patience.forget(cause.bytes_for(fault));
+                    let cause = queued.record.with(|record| cause(target, record, fault));
+                    self.patience.forget(&cause);
                 }
             }
             self.shared.report(&queued, Ok(()));
@@ -263,13 +249,19 @@ impl Worker {
     }
 
     /// Notes that a record is refused. Returns true if it is not sent again.
-    fn is_given_up(&self, seq: u64, cause: &Cause, fault: Fault) -> bool {
+    fn is_given_up(&self, seq: u64, target: &Target, fault: Fault) -> bool {
         if fault == Fault::Event {
             return true;
         }
         let now = Instant::now();
-        let since = self.shared.state().records.refused_since(seq, now);
-        since.is_some_and(|since| self.patience.is_over(cause.bytes_for(fault), since, now))
+        let mut state = self.shared.state();
+        let since = state.records.refused_since(seq, now);
+        let queued = state.records.in_flight(seq);
+        let cause = queued.map(|it| it.record.with(|record| cause(target, record, fault)));
+        drop(state);
+        since
+            .zip(cause)
+            .is_some_and(|(since, cause)| self.patience.is_over(&cause, since, now))
     }
 
     /// Makes a record in flight be sent again after a pause, which grows with its refusals.

@@ -55,6 +55,18 @@ impl Sending {
         self.sink.try_send(&record, seq).expect("accepted");
     }
 
+    /// Sends a record of a key of its own to this URL.
+    fn send_to(&mut self, url: &str, seq: u64) {
+        let record = Record {
+            topic: "t",
+            routing_key: Some(url),
+            key: Some(&seq.to_be_bytes()),
+            position: EventPosition { lsn: 16, row: seq },
+            ..Record::default()
+        };
+        self.sink.try_send(&record, seq).expect("accepted");
+    }
+
     fn report(&self, seq: u64) -> Result<(), DeliveryError> {
         let outcome = self.reports.outcome(seq);
         assert!(
@@ -362,22 +374,12 @@ fn an_address_that_a_row_has_chosen_stops_no_other_one() {
         config.options.max_retrying_keys = 2;
         config.max_in_flight = 4;
         let mut sending = Sending::new(config);
-        let send = |sending: &mut Sending, tenant: &str, seq: u64| {
-            let url = format!("http://{}/{tenant}", server.address());
-            let record = Record {
-                topic: "t",
-                routing_key: Some(&url),
-                key: Some(&seq.to_be_bytes()),
-                position: EventPosition { lsn: 16, row: seq },
-                ..Record::default()
-            };
-            sending.sink.try_send(&record, seq).expect("accepted");
-        };
+        let url = |tenant: &str| format!("http://{}/{tenant}", server.address());
         for seq in 0..20 {
-            send(&mut sending, "bad", seq);
+            sending.send_to(&url("bad"), seq);
         }
         for seq in 20..60 {
-            send(&mut sending, &format!("good{}", seq % 3), seq);
+            sending.send_to(&url(&format!("good{}", seq % 3)), seq);
         }
         for seq in 20..60 {
             assert_eq!(sending.report(seq), Ok(()), "{status}");
@@ -402,22 +404,12 @@ fn hosts_that_do_not_resolve_stop_no_other_one() {
     config.allow_private = true;
     config.max_in_flight = 4;
     let mut sending = Sending::new(config);
-    let mut send = |host: &str, seq: u64| {
-        let url = format!("http://{host}:{}/", server.address().port());
-        let record = Record {
-            topic: "t",
-            routing_key: Some(&url),
-            key: Some(&seq.to_be_bytes()),
-            position: EventPosition { lsn: 16, row: seq },
-            ..Record::default()
-        };
-        sending.sink.try_send(&record, seq).expect("accepted");
-    };
+    let url = |host: &str| format!("http://{host}:{}/", server.address().port());
     for seq in 0..120 {
-        send(&format!("tenant-{seq}.invalid"), seq);
+        sending.send_to(&url(&format!("tenant-{seq}.invalid")), seq);
     }
     for seq in 120..160 {
-        send("localhost", seq);
+        sending.send_to(&url("localhost"), seq);
     }
     for seq in 120..160 {
         assert_eq!(sending.report(seq), Ok(()));

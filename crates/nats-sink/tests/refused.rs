@@ -4,97 +4,35 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 use support::{MAX_STORED, Server, factory, options, section, start};
 use walrelay_nats_sink::NatsSection;
-use walrelay_sink::{
-    Deliveries, EventPosition, Poison, Record, RecordKind, Sink, SinkFactory as _, SinkOptions,
-};
-use walrelay_testkit::{PATIENCE, Reports};
+use walrelay_sink::{DeliveryError, EventPosition, Poison, Record, SinkOptions};
+use walrelay_testkit::{OpenSink, PATIENCE};
 
-/// A sink that is used as the relay uses it: a dead letter takes the place of a refused event.
-struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
-    sent: u64,
-    refused: Vec<(u64, Poison)>,
+fn open(section: &NatsSection, retry_for: Duration) -> OpenSink {
+    let options = SinkOptions {
+        retry_for,
+        ..options()
+    };
+    OpenSink::new(&mut factory(section, &options), Some(&start("slot", 1)))
 }
 
-impl Relay {
-    fn start(server: &Server, retry_for: Duration) -> Self {
-        Self::with(&section(server.nats.port()), retry_for)
-    }
-
-    fn with(section: &NatsSection, retry_for: Duration) -> Self {
-        let options = SinkOptions {
-            retry_for,
-            ..options()
-        };
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
-        let start = start("slot", 1);
-        let mut factory = factory(section, &options);
-        Self {
-            sink: factory.create(Some(&start), deliveries).unwrap(),
-            reports,
-            sent: 0,
-            refused: Vec::new(),
-        }
-    }
-
-    /// Sends an event without an id, of which the stream stores each copy.
-    fn send(&mut self, subject: &str, key: u64, value: &[u8]) {
-        self.send_with(None, subject, key, value);
-    }
-
-    fn send_with(&mut self, id: Option<&str>, subject: &str, key: u64, value: &[u8]) {
-        let key = key.to_string();
-        let record = Record {
-            topic: subject,
-            key: Some(key.as_bytes()),
-            value: Some(value),
-            event_id: id.map(str::as_bytes),
-            position: EventPosition {
-                lsn: 1,
-                row: self.sent,
-            },
-            ..Record::default()
-        };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
-    }
-
-    /// Waits until so many events are refused, and sends their dead letters.
-    fn settle(&mut self, count: usize) {
-        while self.refused.len() < count {
-            let settled = self.refused.len();
-            self.reports.wait(|state| {
-                let refused = state.outcomes.values().filter(|outcome| outcome.is_err());
-                refused.count() + state.repeated.len() > settled
-            });
-            for (seq, outcome) in self.reports.state().outcomes {
-                let Err(error) = outcome else { continue };
-                for (seq, record) in self.sink.withdraw(seq, false) {
-                    self.refused.push((seq, error.poison.unwrap()));
-                    record.with(|record| {
-                        let dead_letter = Record {
-                            topic: "dead",
-                            value: None,
-                            kind: RecordKind::DeadLetter,
-                            ..*record
-                        };
-                        self.sink.try_send(&dead_letter, seq).unwrap();
-                    });
-                }
-            }
-        }
-        let sent = self.sent;
-        self.reports
-            .wait(|state| (0..sent).all(|seq| state.is_delivered(seq)));
-    }
+/// Sends the next event. Without an id, the stream stores each copy of it.
+fn send(relay: &mut OpenSink, id: Option<&str>, subject: &str, key: u64, value: &[u8]) {
+    relay.send(&Record {
+        topic: subject,
+        key: Some(key.to_string().as_bytes()),
+        value: Some(value),
+        event_id: id.map(str::as_bytes),
+        position: EventPosition {
+            lsn: 1,
+            row: relay.sent,
+        },
+        ..Record::default()
+    });
 }
 
 /// The rows of a stream's messages, in order.
@@ -120,13 +58,13 @@ fn with_streams(test: impl FnOnce(&Server)) {
 fn ten_events_of_one_key_without_a_stream_take_one_retry_for_and_repeat_nothing() {
     with_streams(|server| {
         let retry_for = Duration::from_secs(1);
-        let mut relay = Relay::start(server, retry_for);
+        let mut relay = open(&section(server.nats.port()), retry_for);
         let start = Instant::now();
         for number in 0..400 {
             if number % 40 == 0 {
-                relay.send("none.x", 99, b"v");
+                send(&mut relay, None, "none.x", 99, b"v");
             }
-            relay.send("good.x", number % 40, b"v");
+            send(&mut relay, None, "good.x", number % 40, b"v");
         }
         let is_bad = |row: u64| row.is_multiple_of(41);
         relay
@@ -138,31 +76,32 @@ fn ten_events_of_one_key_without_a_stream_take_one_retry_for_and_repeat_nothing(
             good,
             "nothing waits, nothing is repeated"
         );
-        relay.settle(10);
+        let refused = relay.settle_refused("dead", 10);
         let taken = start.elapsed();
         assert!(taken >= retry_for && taken < 5 * retry_for, "{taken:?}");
-        let unroutable = bad.iter().map(|seq| (*seq, Poison::Unroutable));
-        assert!(relay.refused.into_iter().eq(unroutable));
+        let unroutable = bad.iter().map(|seq| (*seq, Some(Poison::Unroutable)));
+        let refused = refused.iter().map(|(seq, error)| (*seq, error.poison));
+        assert!(refused.eq(unroutable));
         assert_eq!(stored(server, "dead"), bad);
         assert_eq!(stored(server, "good"), good);
-        relay.sink.close(PATIENCE);
+        relay.close(PATIENCE);
     });
 }
 
 #[test]
 fn events_that_the_stream_refuses_are_settled_between_the_others() {
     with_streams(|server| {
-        let mut relay = Relay::start(server, Duration::ZERO);
+        let mut relay = open(&section(server.nats.port()), Duration::ZERO);
         let large = vec![b'x'; MAX_STORED];
         for number in 0..1_000 {
             // Of the same keys as the others.
             if number % 20 == 0 {
-                relay.send("good.x", number % 7, &large);
+                send(&mut relay, None, "good.x", number % 7, &large);
             } else {
-                relay.send("good.x", number % 7, b"v");
+                send(&mut relay, None, "good.x", number % 7, b"v");
             }
         }
-        relay.settle(50);
+        relay.settle_refused("dead", 50);
         let (mut bad, mut good): (Vec<u64>, Vec<u64>) = (0..1_000).partition(|row| row % 20 == 0);
         let by_key = |row: &u64| (row % 7, *row);
         let (mut dead, mut taken) = (stored(server, "dead"), stored(server, "good"));
@@ -174,7 +113,7 @@ fn events_that_the_stream_refuses_are_settled_between_the_others() {
             rows.sort_by_key(by_key);
         }
         assert_eq!((dead, taken), (bad, good), "each once");
-        relay.sink.close(PATIENCE);
+        relay.close(PATIENCE);
     });
 }
 
@@ -187,7 +126,7 @@ fn an_exclusive_stream_gets_the_others_in_order_and_no_event_twice() {
                 exclusive_stream: Some("good".to_owned()),
                 ..section(server.nats.port())
             };
-            let mut relay = Relay::with(&section, Duration::ZERO);
+            let mut relay = open(&section, Duration::ZERO);
             let large = vec![b'x'; MAX_STORED];
             for number in 0..300_u64 {
                 let (subject, value): (&str, &[u8]) = match number % 30 {
@@ -198,18 +137,19 @@ fn an_exclusive_stream_gets_the_others_in_order_and_no_event_twice() {
                 };
                 let id = format!("id-{number}");
                 let id = has_ids.then_some(&*id);
-                relay.send_with(id, subject, number % 3, value);
+                send(&mut relay, id, subject, number % 3, value);
             }
-            relay.settle(30);
+            let refused = relay.settle_refused("dead", 30);
             let (bad, good): (Vec<u64>, Vec<u64>) = (0..300).partition(|row| row % 10 == 7);
             assert_eq!(stored(server, "good"), good);
             assert_eq!(stored(server, "dead"), bad);
-            let count = |poison| relay.refused.iter().filter(|(_, it)| *it == poison).count();
+            let of = |poison| move |it: &&(u64, DeliveryError)| it.1.poison == Some(poison);
+            let count = |poison| refused.iter().filter(of(poison)).count();
             assert_eq!(
                 (count(Poison::Oversize), count(Poison::Unroutable)),
                 (10, 20)
             );
-            relay.sink.close(PATIENCE);
+            relay.close(PATIENCE);
         });
     }
 }

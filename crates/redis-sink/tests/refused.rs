@@ -4,94 +4,34 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::{Server, options, section};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::{
-    Deliveries, EventPosition, Poison, Record, RecordKind, Sink, SinkFactory as _, SinkKind as _,
-    SinkOptions,
-};
-use walrelay_testkit::{ChaosProxy, Direction, PATIENCE, RedisClient, Reports, StreamEntry};
+use walrelay_sink::{DeliveryError, EventPosition, Poison, Record, SinkKind as _, SinkOptions};
+use walrelay_testkit::{ChaosProxy, Direction, OpenSink, PATIENCE, RedisClient, StreamEntry};
 
-/// A sink that is used as the relay uses it: a dead letter takes the place of a refused event.
-struct Relay {
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
-    sent: u64,
-    refused: Vec<u64>,
+fn open(section: &RedisSection, retry_for: Duration) -> OpenSink {
+    let options = SinkOptions {
+        retry_for,
+        ..options()
+    };
+    let kind = RedisKind::new(section, &options).unwrap();
+    OpenSink::new(&mut kind.factory(None).0, None)
 }
 
-impl Relay {
-    fn start(section: &RedisSection, retry_for: Duration) -> Self {
-        let options = SinkOptions {
-            retry_for,
-            ..options()
-        };
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
-        let kind = RedisKind::new(section, &options).unwrap();
-        Self {
-            sink: kind.factory(None).0.create(None, deliveries).unwrap(),
-            reports,
-            sent: 0,
-            refused: Vec::new(),
-        }
-    }
-
-    /// Sends the next event. Its row is its number.
-    fn send(&mut self, stream: &str, key: u64) {
-        let key = key.to_string();
-        let record = Record {
-            topic: stream,
-            key: Some(key.as_bytes()),
-            value: Some(b"value"),
-            position: EventPosition {
-                lsn: 1,
-                row: self.sent,
-            },
-            ..Record::default()
-        };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
-    }
-
-    /// Waits until an event is refused that has no dead letter, and sends the dead letters.
-    fn settle_some(&mut self) {
-        let settled = self.refused.len();
-        self.reports.wait(|state| {
-            let refused = state.outcomes.values().filter(|outcome| outcome.is_err());
-            refused.count() + state.repeated.len() > settled
-        });
-        for (seq, outcome) in self.reports.state().outcomes {
-            if let Err(error) = outcome {
-                assert_eq!(error.poison, Some(Poison::Rejected), "{error}");
-                self.settle(seq);
-            }
-        }
-    }
-
-    /// Sends the dead letter of an event, if it is refused and has none.
-    fn settle(&mut self, seq: u64) {
-        for (seq, record) in self.sink.withdraw(seq, false) {
-            self.refused.push(seq);
-            record.with(|record| {
-                let dead_letter = Record {
-                    topic: "dead",
-                    kind: RecordKind::DeadLetter,
-                    ..*record
-                };
-                self.sink.try_send(&dead_letter, seq).unwrap();
-            });
-        }
-    }
-
-    fn delivered(&self) {
-        let sent = self.sent;
-        self.reports
-            .wait(|state| (0..sent).all(|seq| state.is_delivered(seq)));
-    }
+/// Sends the next event. Its row is its number.
+fn send(relay: &mut OpenSink, stream: &str, key: u64) {
+    relay.send(&Record {
+        topic: stream,
+        key: Some(key.to_string().as_bytes()),
+        value: Some(b"value"),
+        position: EventPosition {
+            lsn: 1,
+            row: relay.sent,
+        },
+        ..Record::default()
+    });
 }
 
 /// The rows of a stream's entries, in order.
@@ -119,14 +59,14 @@ fn ten_events_of_a_refused_stream_take_one_retry_for_and_repeat_nothing() {
             ..section(server.redis.port(), ids)
         };
         let retry_for = Duration::from_secs(1);
-        let mut relay = Relay::start(&section, retry_for);
+        let mut relay = open(&section, retry_for);
         let start = Instant::now();
         for number in 0..400 {
             if number % 40 == 0 {
-                relay.send("no-stream", 99);
-                relay.send("forbidden", 99);
+                send(&mut relay, "no-stream", 99);
+                send(&mut relay, "forbidden", 99);
             }
-            relay.send("good", number % 40);
+            send(&mut relay, "good", number % 40);
         }
         let is_bad = |row: u64| row % 42 < 2;
         let (bad, good): (Vec<u64>, Vec<u64>) = (0..420).partition(|row| is_bad(*row));
@@ -139,24 +79,22 @@ fn ten_events_of_a_refused_stream_take_one_retry_for_and_repeat_nothing() {
         );
         assert!(
             relay
-                .sink
                 .waiting_for()
                 .unwrap()
                 .what
                 .contains("a stream is refused"),
         );
-        while relay.refused.len() < bad.len() {
-            relay.settle_some();
-        }
-        relay.delivered();
+        let refused = relay.settle_refused("dead", bad.len());
         let taken = start.elapsed();
+        let rejected = |(_, error): &(u64, DeliveryError)| error.poison == Some(Poison::Rejected);
+        assert!(refused.iter().all(rejected), "{refused:?}");
         assert!(taken >= retry_for && taken < 5 * retry_for, "{taken:?}");
-        assert_eq!(relay.sink.waiting_for(), None);
+        assert_eq!(relay.waiting_for(), None);
         let mut dead = rows(&mut client, "dead");
         dead.sort_unstable();
         assert_eq!(dead, bad, "{ids:?}");
         assert_eq!(rows(&mut client, "good"), good, "{ids:?}");
-        relay.sink.close(PATIENCE);
+        relay.close(PATIENCE);
         client.run("DEL good dead no-stream");
         client.run("ACL DELUSER weak");
     }
@@ -169,9 +107,9 @@ fn late_dead_letters_are_stored_once_though_the_answer_is_lost() {
     client.done("SET no-stream value");
     let proxy = ChaosProxy::start(("127.0.0.1", server.redis.port()));
     let section = section(proxy.port(), Ids::Position);
-    let mut relay = Relay::start(&section, Duration::ZERO);
+    let mut relay = open(&section, Duration::ZERO);
     for number in 0..200 {
-        relay.send("no-stream", number);
+        send(&mut relay, "no-stream", number);
     }
     relay.reports.wait(|state| state.failures == 200);
     // Those of the newest events are stored first, so the others cannot have their positions as ids.
@@ -182,7 +120,7 @@ fn late_dead_letters_are_stored_once_though_the_answer_is_lost() {
             proxy.reset_after(Direction::ToClient, 50 * "*0\r\n".len() as u64 + 200);
         }
         for seq in events.clone() {
-            relay.settle(seq);
+            relay.settle(seq, "dead");
         }
         relay
             .reports
@@ -192,7 +130,7 @@ fn late_dead_letters_are_stored_once_though_the_answer_is_lost() {
     let mut dead = rows(&mut client, "dead");
     dead.sort_unstable();
     assert!(dead.into_iter().eq(0..200));
-    relay.sink.close(PATIENCE);
+    relay.close(PATIENCE);
     client.run("DEL dead no-stream");
 }
 
@@ -202,10 +140,10 @@ fn a_stream_that_is_corrected_in_time_gets_its_events_in_order() {
     let mut client = server.redis.client();
     client.done("SET corrected value");
     let section = section(server.redis.port(), Ids::Position);
-    let mut relay = Relay::start(&section, Duration::from_secs(600));
+    let mut relay = open(&section, Duration::from_secs(600));
     for number in 0..1_000 {
         let stream = if number % 2 == 0 { "corrected" } else { "good" };
-        relay.send(stream, number % 10);
+        send(&mut relay, stream, number % 10);
     }
     let odd = |row: &u64| row % 2 == 1;
     relay
@@ -216,6 +154,6 @@ fn a_stream_that_is_corrected_in_time_gets_its_events_in_order() {
     let (good, corrected): (Vec<u64>, Vec<u64>) = (0..1_000).partition(odd);
     assert_eq!(rows(&mut client, "corrected"), corrected);
     assert_eq!(rows(&mut client, "good"), good);
-    relay.sink.close(PATIENCE);
+    relay.close(PATIENCE);
     client.run("DEL good corrected");
 }

@@ -1,7 +1,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-use walrelay_sink::{QueuedRecord, Record};
+use walrelay_sink::{QueuedRecord, Record, queue_key};
 
 use crate::Queue;
 
@@ -101,7 +101,7 @@ impl BatchQueue {
 
     fn is_blocked(&self, queued: &QueuedRecord) -> bool {
         !self.blocked.is_empty()
-            && queue_key(queued).is_some_and(|key| self.blocked.contains_key(&key))
+            && key_of(queued).is_some_and(|key| self.blocked.contains_key(&key))
     }
 }
 
@@ -120,7 +120,7 @@ impl Queue for BatchQueue {
             return None;
         }
         let queued = self.take(seq)?;
-        if let Some(key) = queue_key(&queued) {
+        if let Some(key) = key_of(&queued) {
             self.blocked.insert(key, seq);
         }
         Some(self.refused.entry(seq).insert_entry(queued).into_mut())
@@ -130,12 +130,12 @@ impl Queue for BatchQueue {
         let Some(refused) = self.refused.remove(&seq) else {
             return Vec::new();
         };
-        let key = queue_key(&refused);
+        let key = key_of(&refused);
         let mut withdrawn = vec![refused];
         if let Some(key) = key {
             self.blocked.remove(&key);
             if behind {
-                let is_behind = |queued: &QueuedRecord| queue_key(queued).as_ref() == Some(&key);
+                let is_behind = |queued: &QueuedRecord| key_of(queued).as_ref() == Some(&key);
                 let (behind, others): (VecDeque<_>, _) =
                     self.waiting.drain(..).partition(is_behind);
                 self.waiting = others;
@@ -152,16 +152,9 @@ impl Queue for BatchQueue {
     }
 }
 
-/// Joins topic and key. A topic may have any byte, so the number of its bytes comes first.
-fn queue_key(queued: &QueuedRecord) -> Option<Box<[u8]>> {
-    queued.record.with(|record| {
-        let length = record.topic.len().to_be_bytes();
-        Some(
-            [&length, record.topic.as_bytes(), record.key?]
-                .concat()
-                .into(),
-        )
-    })
+fn key_of(queued: &QueuedRecord) -> Option<Box<[u8]>> {
+    let joined = |record: &Record<'_>| Some(queue_key(record.topic, record.key?));
+    queued.record.with(joined)
 }
 
 // Not derived: shows no row values.

@@ -217,13 +217,14 @@ impl<Q: Queue, S> Shared<Q, S> {
         self.refuse_for(seq, (poison, Disposition::Fatal), reason);
     }
 
-    /// Reports that a record in flight is refused for good because of its destination, as
-    /// [`refuse`](Self::refuse) does.
-    pub fn refuse_destination(&self, seq: u64, poison: Poison, reason: String) {
-        self.refuse_for(seq, (poison, Disposition::Configuration), reason);
-    }
-
-    fn refuse_for(&self, seq: u64, (poison, disposition): (Poison, Disposition), reason: String) {
+    /// Reports the same for an event or a destination that is at fault, see
+    /// [`Refusal::disposition`](Refusal#structfield.disposition).
+    pub fn refuse_for(
+        &self,
+        seq: u64,
+        (poison, disposition): (Poison, Disposition),
+        reason: String,
+    ) {
         let mut state = self.state();
         let Some(queued) = state.records.refuse(seq) else {
             return;

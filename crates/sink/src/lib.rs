@@ -11,7 +11,7 @@
 //! - [`DeliveryError`], [`Disposition`], [`Poison`]: why a record was not delivered and how to
 //!   react. [`Refusal`]: the same of one record that the server refuses while it takes others.
 //! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
-//!   record by itself, and send it again alone.
+//!   record by itself, and send it again alone. [`queue_key`]: what is kept in order.
 //! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
 //!   [`OpenRequest`]: what is in flight to one, to know whether it is silent.
 //!   [`CertificateFault`]: why the certificate of a server is refused.
@@ -73,7 +73,7 @@ pub use event_position::EventPosition;
 pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
-pub use key_queues::{KeyQueues, QueuedRecord};
+pub use key_queues::{KeyQueues, QueuedRecord, queue_key};
 pub use kind::{Ability, KindDescription, SinkKind, SinkTerms};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use open_request::OpenRequest;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, Disposition, Obstacle, Record, SendError, Sink, SinkFactory as _,
-    StreamStart,
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, RecordKind,
+    SendError, Sink, SinkFactory as _, StreamStart,
 };
 
 use crate::reports::Reports;
@@ -64,6 +64,48 @@ impl OpenSink {
     pub fn delivered(&self) {
         self.reports.wait_for(self.sent);
         assert_eq!(self.reports.failures(), []);
+    }
+
+    /// Sends the dead letter of a refused record to this topic, in its place, as the relay does. Returns why
+    /// it was refused; `None` if it is not refused, or has its dead letter.
+    #[track_caller]
+    pub fn settle(&mut self, seq: u64, topic: &str) -> Option<DeliveryError> {
+        let error = self.reports.outcome(seq).err()?;
+        let (seq, record) = self.sink.withdraw(seq, false).pop()?;
+        record.with(|record| {
+            let dead_letter = Record {
+                topic,
+                value: record
+                    .value
+                    .filter(|_| error.poison != Some(Poison::Oversize)),
+                kind: RecordKind::DeadLetter,
+                ..*record
+            };
+            let sent = self.sink.try_send(&dead_letter, seq);
+            sent.expect("it is accepted in the place of its record");
+        });
+        Some(error)
+    }
+
+    /// Waits until so many records are refused, sends their dead letters as they come, and waits until all
+    /// is delivered. Returns why each was refused.
+    #[track_caller]
+    pub fn settle_refused(&mut self, topic: &str, count: usize) -> Vec<(u64, DeliveryError)> {
+        let mut settled = Vec::new();
+        while settled.len() < count {
+            let before = settled.len();
+            // A dead letter that is delivered is a second report.
+            self.reports
+                .wait(|state| state.failures + state.repeated.len() > before);
+            let outcomes = self.reports.state().outcomes.into_iter();
+            for (seq, _) in outcomes.filter(|(_, outcome)| outcome.is_err()) {
+                settled.extend(self.settle(seq, topic).map(|error| (seq, error)));
+            }
+        }
+        let sent = self.sent;
+        self.reports
+            .wait(|state| (0..sent).all(|seq| state.is_delivered(seq)));
+        settled
     }
 
     /// Returns what the records wait for.

@@ -151,10 +151,10 @@ impl InFlightEvents {
         })
     }
 
-    /// Returns the transaction and the table of that event.
-    pub(super) fn place(&self, seq: u64) -> Option<(Begin, Arc<TableName>)> {
+    /// Returns that event with its transaction and its table.
+    pub(super) fn place(&self, seq: u64) -> Option<(EventPosition, Begin, Arc<TableName>)> {
         let run = self.run(seq)?;
-        Some((run.begin, run.table.clone()?))
+        Some((self.event(seq)?, run.begin, run.table.clone()?))
     }
 }
 

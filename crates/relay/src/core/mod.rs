@@ -564,12 +564,12 @@ impl Core {
         self.in_flight.forget_below(lowest);
         self.diversions.acknowledged_below(lowest, &mut self.counts);
         self.release_rows();
-        let first = self.first_in_flight();
         if !self.acknowledged_behind.is_empty()
             && let Some(first) = self.first_unacknowledged()
         {
             self.acknowledged_behind.forget_before(first);
         }
+        let first = self.account.as_ref().and_then(|_| self.first_in_flight());
         if let Some(account) = &mut self.account {
             account.release(confirmed.lsn(), first);
         }
@@ -582,7 +582,7 @@ impl Core {
             return;
         }
         let (first, acknowledged) = (self.first_in_flight(), self.acknowledged_position());
-        let first = first.or_else(|| self.transactions.processed.max(self.taken_before));
+        let first = first.or_else(|| self.first_unread());
         if let Some(rows) = &mut self.sent_rows {
             rows.release(first, acknowledged);
         }

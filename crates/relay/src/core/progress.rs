@@ -65,6 +65,11 @@ impl Core {
         self.in_flight.event(lowest?)
     }
 
+    /// Returns the first event that neither was processed nor is one that this sink has taken before.
+    pub(super) fn first_unread(&self) -> Option<EventPosition> {
+        self.transactions.processed.max(self.taken_before)
+    }
+
     /// Returns the topics that have a record in flight, each with the commit time of its oldest
     /// one.
     pub fn oldest_by_topic(&self) -> Vec<(&str, PgTimestamp)> {
@@ -85,8 +90,9 @@ impl Core {
         let in_flight = self
             .in_flight
             .first_event(self.lowest_in_flight(), self.next);
-        let first = in_flight.or_else(|| self.transactions.processed.max(self.taken_before));
-        first.max(self.acknowledged_before)
+        in_flight
+            .or_else(|| self.first_unread())
+            .max(self.acknowledged_before)
     }
 
     /// Returns the lowest sequence number that is not acknowledged: it grows when the acknowledged

@@ -64,11 +64,8 @@ impl Core {
             return Ok(Settled::Unchanged);
         }
         let is_in_flight = (self.lowest_in_flight()..self.next).contains(&seq.get());
-        let (event, place) = (
-            self.in_flight.event(seq.get()),
-            self.in_flight.place(seq.get()),
-        );
-        let (Some(position), Some((begin, table)), true) = (event, place, is_in_flight) else {
+        let place = self.in_flight.place(seq.get()).filter(|_| is_in_flight);
+        let Some((position, begin, table)) = place else {
             return Err(CoreError::Sequence {
                 what: "a record given back that is not in flight",
                 lsn: self.received(),

@@ -314,9 +314,12 @@ fn first(queues: &HashMap<u64, Queue>, number: u64) -> Option<&QueuedRecord> {
     queues.get(&number)?.records.front()
 }
 
-/// Joins topic and key. A topic's name has no NUL.
-fn queue_key(topic: &str, key: &[u8]) -> Box<[u8]> {
-    [topic.as_bytes(), b"\0", key].concat().into()
+/// Joins topic and key, for the queue of records that are sent in order. A topic may have any byte, so the
+/// number of its bytes comes first.
+#[must_use]
+pub fn queue_key(topic: &str, key: &[u8]) -> Box<[u8]> {
+    let length = topic.len().to_be_bytes();
+    [&length, topic.as_bytes(), key].concat().into()
 }
 
 impl fmt::Debug for KeyQueues {

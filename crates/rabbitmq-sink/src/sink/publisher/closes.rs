@@ -229,8 +229,8 @@ impl Publisher<'_> {
         drop(state);
         for seq in over {
             self.release_kept(seq);
-            self.shared
-                .refuse_destination(seq, Poison::Rejected, why.to_owned());
+            let refusal = (Poison::Rejected, Disposition::Configuration);
+            self.shared.refuse_for(seq, refusal, why.to_owned());
         }
     }
 }

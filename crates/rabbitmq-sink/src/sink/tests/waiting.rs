@@ -30,6 +30,17 @@ fn push_ack(server: &Scripted, body: &str) {
     server.push.try_send(frames).unwrap();
 }
 
+/// Closes the connection, as a server does that an operator stops.
+fn push_close(server: &Scripted) {
+    let mut frames = Vec::new();
+    put_method(&mut frames, 0, (10, 50), |out| {
+        out.extend_from_slice(&320_u16.to_be_bytes());
+        put_short(out, b"CONNECTION_FORCED");
+        out.extend_from_slice(&[0; 4]);
+    });
+    server.push.try_send(frames).unwrap();
+}
+
 #[test]
 fn a_server_that_confirms_others_is_not_given_up_and_the_one_that_waits_is_shown() {
     const COUNT: u64 = 30;
@@ -101,13 +112,7 @@ fn confirmed_messages_behind_one_that_is_not_are_repeated_once_at_most() {
     assert_eq!(bodies("k") as u64, COUNT, "the server has confirmed them");
     assert_eq!(lock(&server.logins).len(), 1);
     // The connection breaks, and the server still says nothing of it.
-    let mut frames = Vec::new();
-    put_method(&mut frames, 0, (10, 50), |out| {
-        out.extend_from_slice(&320_u16.to_be_bytes());
-        put_short(out, b"CONNECTION_FORCED");
-        out.extend_from_slice(&[0; 4]);
-    });
-    server.push.try_send(frames).unwrap();
+    push_close(&server);
     eventually(PATIENCE, || bodies("stuck") > 3);
     assert_eq!(bodies("k") as u64, COUNT);
     push_ack(&server, "stuck-0");
@@ -154,13 +159,7 @@ fn a_confirm_is_not_counted_before_that_of_an_earlier_message_of_its_exchange() 
     // Its confirm comes behind that of the second.
     under.reports.outcome(2).unwrap();
     assert!(under.reports.is(|state| state.outcomes.len() == 1));
-    let mut frames = Vec::new();
-    put_method(&mut frames, 0, (10, 50), |out| {
-        out.extend_from_slice(&320_u16.to_be_bytes());
-        put_short(out, b"CONNECTION_FORCED");
-        out.extend_from_slice(&[0; 4]);
-    });
-    server.push.try_send(frames).unwrap();
+    push_close(&server);
     assert!(under.settled().is_empty());
     assert_eq!(server.bodies(), ["a-1", "b-1", "c-1", "a-1", "b-1"]);
     // Of queues that are no streams it counts when it comes.

@@ -392,7 +392,8 @@ impl<'s> Batches<'s> {
             self.shared.report(&queued, Ok(()));
         }
         for (head, text) in oversize {
-            self.refuse(&[head.seq], Poison::Oversize, TOO_LARGE, &text);
+            let refusal = (Poison::Oversize, Disposition::Fatal);
+            self.refuse(&[head.seq], refusal, TOO_LARGE, &text);
         }
         for (stream, text) in streams {
             self.refuse_stream(&heads, stream, &text);

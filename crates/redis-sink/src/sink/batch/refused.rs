@@ -46,13 +46,8 @@ impl Batches<'_> {
             self.released(stream);
             let of_stream = heads.iter().filter(|head| head.stream == stream);
             let seqs: Vec<u64> = of_stream.map(|head| head.seq).collect();
-            self.put_back_all();
-            for seq in seqs {
-                self.tried.remove(&seq);
-                let reason = format!("{why} ({})", code(text));
-                self.shared
-                    .refuse_destination(seq, Poison::Rejected, reason);
-            }
+            let refusal = (Poison::Rejected, Disposition::Configuration);
+            self.refuse(&seqs, refusal, why, text);
             return;
         }
         let obstacle = Obstacle {
@@ -85,20 +80,23 @@ impl Batches<'_> {
         }
     }
 
-    /// Puts the records of this round back, so that one of them can be refused.
-    fn put_back_all(&self) {
-        let mut state = self.shared.state();
-        let batch = state.records.take_batch();
-        state.records.put_back(batch);
-    }
-
     /// Reports records that are refused for good: the first one of each key.
-    pub(super) fn refuse(&mut self, seqs: &[u64], poison: Poison, why: &str, text: &[u8]) {
-        self.put_back_all();
+    pub(super) fn refuse(
+        &mut self,
+        seqs: &[u64],
+        refusal: (Poison, Disposition),
+        why: &str,
+        text: &[u8],
+    ) {
+        {
+            let mut state = self.shared.state();
+            let batch = state.records.take_batch();
+            state.records.put_back(batch);
+        }
         for seq in seqs {
             self.tried.remove(seq);
             let reason = format!("{why} ({})", code(text));
-            self.shared.refuse(*seq, poison, reason);
+            self.shared.refuse_for(*seq, refusal, reason);
         }
     }
 
