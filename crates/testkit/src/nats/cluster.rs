@@ -4,9 +4,10 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use walrelay_throwaway::ThrowawayError;
 
 use super::client::{NatsClient, NatsMessage};
-use super::server::Nats;
+use super::server::{Nats, started};
 use crate::wait::{PATIENCE, eventually, eventually_some};
 
 const SERVERS: usize = 3;
@@ -22,6 +23,12 @@ pub struct NatsCluster {
 impl NatsCluster {
     /// Starts the servers, and waits until they have elected a leader.
     pub fn start() -> Self {
+        let cluster = started(Self::on_free_ports);
+        cluster.settled();
+        cluster
+    }
+
+    fn on_free_ports() -> Result<Self, ThrowawayError> {
         let listeners: Vec<TcpListener> = (0..SERVERS)
             .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
             .collect();
@@ -37,10 +44,10 @@ impl NatsCluster {
             );
             Nats::start_as(&name(number), &more)
         };
-        let servers = ports.iter().enumerate().map(start).collect();
-        let cluster = Self { servers };
-        cluster.settled();
-        cluster
+        let servers = ports.iter().enumerate().map(start);
+        Ok(Self {
+            servers: servers.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Returns a server.

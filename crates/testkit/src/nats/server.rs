@@ -23,6 +23,21 @@ const SETTING: &str = "WALRELAY_TEST_NATS";
 /// The version that `scripts/fetch-nats.sh` fetches.
 const VERSION: &str = "2.15.1";
 
+/// Starts servers by `start`, again if another process has taken one of their ports meanwhile.
+pub(super) fn started<T>(start: impl Fn() -> Result<T, ThrowawayError>) -> T {
+    let mut tries = 0;
+    loop {
+        match start() {
+            Ok(started) => return started,
+            Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
+            Err(error) => panic!(
+                "NATS does not start: {error}; scripts/fetch-nats.sh fetches it (make test does), \
+                 {SETTING}=skip leaves its tests out"
+            ),
+        }
+    }
+}
+
 /// A NATS server with JetStream, whose streams are in files: they outlive SIGKILL, as the operating
 /// system has what the server has written. It ends with its owner.
 #[derive(Debug)]
@@ -73,26 +88,11 @@ impl Nats {
 
     /// Starts a server without data and with more lines of configuration, such as those of users.
     pub fn start_with(more: &str) -> Self {
-        Self::start_as("test", more)
+        started(|| Self::start_as("test", more))
     }
 
-    /// Starts a server of this name.
-    pub(super) fn start_as(name: &str, more: &str) -> Self {
-        let mut tries = 0;
-        loop {
-            match Self::on_free_port(name, more) {
-                Ok(server) => return server,
-                // Another process may have taken the port meanwhile.
-                Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
-                Err(error) => panic!(
-                    "NATS does not start: {error}; scripts/fetch-nats.sh fetches it (make test \
-                     does), {SETTING}=skip leaves its tests out"
-                ),
-            }
-        }
-    }
-
-    fn on_free_port(name: &str, more: &str) -> Result<Self, ThrowawayError> {
+    /// Starts a server of this name on a free port.
+    pub(super) fn start_as(name: &str, more: &str) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-nats-", None).expect("a directory for NATS");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("its address").port();
