@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use walrelay_sink::CertificateFault;
-use walrelay_sink_client::certificate_fault;
+use walrelay_sink_client::{certificate_fault, reset_on_close};
 
 use crate::address::{Target, is_private};
 use crate::config::{HttpConfig, HttpVersion};
@@ -137,6 +137,7 @@ async fn open(host: (&str, u16), checked: bool) -> Result<TcpStream, ConnectErro
     let tcp = tcp.map_err(ConnectError::Connect)?;
     // A request is written at once: do not wait for more bytes.
     tcp.set_nodelay(true).map_err(ConnectError::Connect)?;
+    reset_on_close(&tcp).map_err(ConnectError::Connect)?;
     Ok(tcp)
 }
 

@@ -1,6 +1,6 @@
 //! The project's only `unsafe`: topic handles and their partitioner, requests for metadata, and for
 //! rights on topics and their ids, added brokers, OAUTHBEARER tokens for clients without a poll thread,
-//! verification of certificates, and the end of the process.
+//! verification of certificates, connections that are closed by a reset, and the end of the process.
 //!
 //! rdkafka's safe API produces by the topic's name only. For every record librdkafka then searches
 //! the topics linearly under its global lock (`rd_kafka_topic_find`): 4 µs a record at a thousand
@@ -47,6 +47,58 @@ unsafe extern "C" {
 pub fn exit_at_once(code: u8) -> ! {
     // SAFETY: `_exit` takes any number, and nothing of this process runs after it.
     unsafe { _exit(c_int::from(code)) }
+}
+
+/// Makes the operating system close this process's connections to these ports by a reset, so that it
+/// throws away the bytes which the brokers have not received. librdkafka would have a callback for its
+/// sockets (`closesocket_cb`), but a `BaseProducer` cannot be made with one. Other connections to such a
+/// port lose nothing by it: nobody waits for what they have sent when they are closed. Does nothing
+/// where there is no `/proc/self/fd`.
+pub(crate) fn reset_connections(ports: &[u16]) {
+    let Ok(files) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok());
+    for file in numbers {
+        if !peer_port(file).is_some_and(|port| ports.contains(&port)) {
+            continue;
+        }
+        let reset = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        // SAFETY: the value is readable for its size. A number that is no file any more, or another
+        // file by now, is refused, or is a connection that is closed by a reset, too.
+        unsafe {
+            libc::setsockopt(
+                file,
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const reset).cast(),
+                size_of_val(&reset) as libc::socklen_t,
+            );
+        }
+    }
+}
+
+/// Returns the server's port of a TCP connection.
+fn peer_port(file: c_int) -> Option<u16> {
+    // SAFETY: all-zero bytes are an address of no family.
+    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut size = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is written within its size. A number that is no socket is refused.
+    let result = unsafe { libc::getpeername(file, (&raw mut address).cast(), &raw mut size) };
+    if result != 0 {
+        return None;
+    }
+    let port = match c_int::from(address.ss_family) {
+        // SAFETY: an address of this family begins with these fields, and the storage fits each.
+        libc::AF_INET => unsafe { (*(&raw const address).cast::<libc::sockaddr_in>()).sin_port },
+        // SAFETY: as above.
+        libc::AF_INET6 => unsafe { (*(&raw const address).cast::<libc::sockaddr_in6>()).sin6_port },
+        _ => return None,
+    };
+    Some(u16::from_be(port))
 }
 
 /// A topic handle of one producer. Keeps the producer alive, because librdkafka requires that the

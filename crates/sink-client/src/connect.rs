@@ -86,6 +86,16 @@ impl ClientError for ConnectError {
     }
 }
 
+/// Makes the operating system close this connection by a reset, however the process ends. Otherwise it
+/// goes on to deliver the bytes that the server has not received, for minutes and long after another
+/// relay has sent newer events ([ADR 58](../../../docs/adr/0058-a-connection-is-closed-by-a-reset.md)).
+///
+/// # Errors
+/// That of `setsockopt`.
+pub fn reset_on_close(tcp: &TcpStream) -> io::Result<()> {
+    tcp.set_zero_linger()
+}
+
 /// The bytes of a connection, with TLS or without.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -163,6 +173,7 @@ impl Servers {
             .await?
             .map_err(io)?;
         tcp.set_nodelay(true).map_err(io)?;
+        reset_on_close(&tcp).map_err(io)?;
         Ok((tcp, address))
     }
 
@@ -230,5 +241,45 @@ fn handshake_error(address: &str, source: io::Error) -> ConnectError {
         ConnectError::Handshake { address, source }
     } else {
         ConnectError::Io { address, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_is_closed_delivers_nothing_any_more() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let servers = Servers {
+            hosts: Vec::new(),
+            tls: None,
+            timeout: Duration::from_secs(60),
+        };
+        let (tcp, _) = servers.open_tcp("127.0.0.1", port).await.unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        // The server reads nothing, until the client's side can keep no more bytes.
+        let mut written = 0;
+        loop {
+            tcp.writable().await.unwrap();
+            match tcp.try_write(&[7; 16384]) {
+                Ok(bytes) => written += bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        drop(tcp);
+        let mut received = Vec::new();
+        let end = server.read_to_end(&mut received).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
+        assert!(
+            received.len() < written,
+            "{} of {written} arrived",
+            received.len()
+        );
     }
 }

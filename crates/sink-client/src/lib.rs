@@ -36,7 +36,7 @@ pub use address::host_and_port;
 pub use apart::{Apart, run_apart};
 pub use batch_queue::BatchQueue;
 pub use certificates::certificate_fault;
-pub use connect::{ClientError, ConnectError, Servers, Stream, within};
+pub use connect::{ClientError, ConnectError, Servers, Stream, reset_on_close, within};
 pub use patience::Patience;
 pub use reconnects::{Connected, Reconnects, pause};
 pub use shared::{FOREVER, Failure, Queue, Shared, SinkState};

@@ -232,6 +232,20 @@ impl Context {
         self.config.bootstrap_servers()
     }
 
+    /// Returns the ports of the bootstrap servers and of the known brokers.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        let brokers = lock(&self.brokers);
+        let known = brokers.iter().map(|broker| &*broker.name);
+        let servers = self.bootstrap_servers().split(',').chain(known);
+        let ports = servers.filter_map(|server| {
+            // As "[::1]:9092", or with an id as "b:9092/1"; without a port it is librdkafka's default.
+            let (server, _) = server.trim().split_once('/').unwrap_or((server.trim(), ""));
+            let (_, port) = server.rsplit_once(':').unwrap_or(("", "9092"));
+            port.parse().ok()
+        });
+        ports.collect()
+    }
+
     /// Returns the broker that cannot be used, with a remedy: its certificate is refused, or it cannot
     /// be reached at its advertised address.
     pub(crate) fn unreachable(&self, now: Instant) -> Option<Unreachable> {

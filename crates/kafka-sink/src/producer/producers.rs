@@ -315,6 +315,8 @@ impl Producers {
         // Purge all producers before waiting for one, so that the others deliver nothing meanwhile.
         for producer in self.all.iter().filter(|producer| !producer.is_empty()) {
             producer.give_up();
+            // Else the operating system delivers what is on its way, maybe much later.
+            ffi::reset_connections(&producer.client.context().ports());
         }
         for producer in self.all.drain(..) {
             producer.close();

@@ -45,6 +45,8 @@ struct ProxyState {
     /// The clients' ends of all connections, also of closed ones.
     clients: Vec<TcpStream>,
     requests: BTreeMap<ApiKey, Requests>,
+    /// How connections with produce requests ended that a client has closed.
+    ends: Vec<io::ErrorKind>,
     ended: bool,
 }
 
@@ -133,6 +135,12 @@ impl Proxy {
         self.shared.lock().connections
     }
 
+    /// Returns how connections with produce requests ended that a client has closed: `UnexpectedEof`
+    /// if in order.
+    pub(crate) fn ends(&self) -> Vec<io::ErrorKind> {
+        self.shared.lock().ends.clone()
+    }
+
     fn counts(&self, key: ApiKey) -> Requests {
         let state = self.shared.lock();
         state.requests.get(&key).copied().unwrap_or_default()
@@ -214,13 +222,24 @@ fn forward(client: TcpStream, server: TcpStream, ports: [u16; 2], shared: &Arc<S
 }
 
 fn forward_requests(mut from: TcpStream, mut to: TcpStream, open: &Unanswered, shared: &Shared) {
-    while let Ok(request) = frame(&mut from) {
+    let mut has_records = false;
+    loop {
+        let request = match frame(&mut from) {
+            Ok(request) => request,
+            Err(error) => {
+                if has_records {
+                    shared.lock().ends.push(error.kind());
+                }
+                break;
+            }
+        };
         let number = |at: usize| i16::from_be_bytes([request[at], request[at + 1]]);
         let (key, version) = (number(0), number(2));
         assert!(
             key != METADATA || version >= FLEXIBLE,
             "metadata of version {version}"
         );
+        has_records |= key == PRODUCE;
         let id = request[4..8].try_into().unwrap();
         shared.count_request(key);
         open.lock().unwrap().insert(id, key);

@@ -1,6 +1,7 @@
 //! Brokers that close idle connections, that stop, and a cluster that reports no brokers, as for a
 //! moment while its last broker stops.
 
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
@@ -163,4 +164,22 @@ fn a_broker_that_throttles_is_named_as_what_records_wait_for() {
     assert!(!named.contains("no broker answers"), "{named}");
     proxy.release(PRODUCE);
     close_delivered(sink, &reports, 2);
+}
+
+/// Otherwise the operating system delivers it when the way to the broker comes back, after another relay
+/// has sent newer events.
+#[test]
+fn what_is_given_up_is_not_delivered_later() {
+    let cluster = cluster(&[("t", 1)]);
+    let proxy = Proxy::start(&cluster);
+    let (mut sink, reports) = sink_through(&cluster, &proxy);
+    send_first(&mut sink, &reports);
+    proxy.withhold(PRODUCE);
+    send_seq(&mut sink, &reports, "t", b"k", 1);
+    proxy.wait_unanswered(PRODUCE, 1);
+    close_soon(sink, Duration::from_millis(1));
+    reports.assert_complete(2);
+    eventually("connections that have ended", || !proxy.ends().is_empty());
+    let reset = |end: &ErrorKind| *end == ErrorKind::ConnectionReset;
+    assert!(proxy.ends().iter().all(reset), "{:?}", proxy.ends());
 }
