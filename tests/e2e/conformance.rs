@@ -67,15 +67,18 @@ impl Destination for Broker {
             // By the broker.
             Refusal {
                 poison: Poison::Oversize,
+                in_place: false,
                 spoil: |event| event.value = vec![b'x'; 2 * MAX_RECORD],
             },
             // By the client, whose `message.max.bytes` is a million.
             Refusal {
                 poison: Poison::Oversize,
+                in_place: true,
                 spoil: |event| event.value = vec![b'x'; 1_500_000],
             },
             Refusal {
                 poison: Poison::Unroutable,
+                in_place: true,
                 spoil: |event| "no topic can have this name".clone_into(&mut event.topic),
             },
         ]

@@ -125,6 +125,7 @@ impl Destination for Server {
     fn refusals(&self) -> Vec<Refusal> {
         vec![Refusal {
             poison: Poison::Rejected,
+            in_place: true,
             spoil: |event| event.value.splice(0..0, BAD.iter().copied()).for_each(drop),
         }]
     }

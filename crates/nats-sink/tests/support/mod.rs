@@ -184,20 +184,24 @@ pub(crate) fn refusals() -> Vec<Refusal> {
         // No stream has the subject.
         Refusal {
             poison: Poison::Unroutable,
+            in_place: true,
             spoil: |event| "there.is.none".clone_into(&mut event.topic),
         },
         // A wildcard, which the server would store.
         Refusal {
             poison: Poison::Unroutable,
+            in_place: true,
             spoil: |event| event.topic.push_str(".*"),
         },
         // More than the configuration allows, and more than the stream takes.
         Refusal {
             poison: Poison::Oversize,
+            in_place: true,
             spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
         },
         Refusal {
             poison: Poison::Oversize,
+            in_place: true,
             spoil: |event| event.value.resize(MAX_STORED, b'x'),
         },
     ]

@@ -166,18 +166,22 @@ impl Destination for Server {
         vec![
             Refusal {
                 poison: Poison::Unroutable,
+                in_place: true,
                 spoil: |event| UNBOUND.clone_into(&mut event.topic),
             },
             Refusal {
                 poison: Poison::Rejected,
+                in_place: true,
                 spoil: |event| "there.is.none".clone_into(&mut event.topic),
             },
             Refusal {
                 poison: Poison::Oversize,
+                in_place: true,
                 spoil: |event| event.value = vec![b'x'; MAX_MESSAGE as usize + 1],
             },
             Refusal {
                 poison: Poison::Unroutable,
+                in_place: true,
                 spoil: |event| event.topic = "x".repeat(256),
             },
         ]

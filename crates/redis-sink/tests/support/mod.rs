@@ -132,10 +132,12 @@ pub(crate) fn refusals() -> Vec<Refusal> {
     vec![
         Refusal {
             poison: Poison::Oversize,
+            in_place: true,
             spoil: |event| event.value.resize(MAX_MESSAGE as usize + 1, b'x'),
         },
         Refusal {
             poison: Poison::Unroutable,
+            in_place: true,
             spoil: |event| event.topic.clear(),
         },
     ]

@@ -56,6 +56,9 @@ pub struct Stored {
 pub struct Refusal {
     /// The reason that the sink must report.
     pub poison: Poison,
+    /// True if the sink goes on after such a record, and keeps it until the relay has decided about it.
+    /// Otherwise the sink ends.
+    pub in_place: bool,
     /// Makes such a record of a good one.
     pub spoil: fn(&mut Event),
 }
@@ -113,6 +116,7 @@ macro_rules! conformance {
             one_report_per_record
             back_pressure
             poison_is_no_outage
+            a_refusal_concerns_its_record_only
             repeats_have_the_same_id
             stops_in_time
             nothing_in_logs

@@ -300,6 +300,54 @@ fn is_delivered_whatever_it_is(run: &mut Run<'_>) {
     }
 }
 
+pub(super) fn a_refusal_concerns_its_record_only(run: &mut Run<'_>) {
+    let mut refusals = run.destination.refusals();
+    refusals.retain(|refusal| refusal.in_place);
+    // Events of another topic stand for the dead letters, which a sink may send elsewhere.
+    let dead_letters = format!("{}-dead", run.topic);
+    run.destination.create_topic(&dead_letters);
+    let mut events = run.events(400, 8);
+    let mut letters = BTreeMap::new();
+    for (number, event) in (0..).zip(&mut events) {
+        if number % 7 != 3 || refusals.is_empty() {
+            continue;
+        }
+        let letter = Event {
+            topic: dead_letters.clone(),
+            value: b"refused".to_vec(),
+            ..event.clone()
+        };
+        letters.insert(number, letter);
+        (refusals[run.rng.usize(..refusals.len())].spoil)(event);
+    }
+    let mut session = run.open();
+    for (number, event) in (0..).zip(&events) {
+        session.offer_or_settle(event, number, &letters);
+    }
+    session.settle_refused(&letters);
+    session.close(run.limits.patience);
+
+    let order: Vec<usize> = run.stored(&events);
+    let mut counts = vec![0; events.len()];
+    for number in &order {
+        counts[*number] += 1;
+    }
+    for (number, count) in counts.into_iter().enumerate() {
+        let expected = usize::from(!letters.contains_key(&(number as u64)));
+        assert_eq!(count, expected, "event {number} is on the server so often");
+    }
+    for key in events.iter().map(|event| &event.key) {
+        let of_key = order.iter().filter(|number| events[**number].key == *key);
+        assert!(of_key.is_sorted(), "events of a key are in another order");
+    }
+    let stored = run.destination.stored(&dead_letters);
+    let mut stored: Vec<String> = stored.into_iter().map(|stored| stored.id).collect();
+    let mut expected: Vec<String> = letters.into_values().map(|letter| letter.id).collect();
+    stored.sort();
+    expected.sort();
+    assert_eq!(stored, expected, "dead letters");
+}
+
 fn outage_is_no_poison(run: &mut Run<'_>) {
     let events: Vec<Event> = (0..50).map(|n| run.event(3_000_000 + n, 4)).collect();
     let mut session = run.open();

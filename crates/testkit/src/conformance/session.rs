@@ -1,6 +1,6 @@
 //! One sink and its reports, used as the relay uses them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ pub(super) struct Session {
     pub(super) accepted: BTreeSet<u64>,
     /// The number of failed records that were taken back.
     withdrawn: usize,
+    /// The records whose dead letter was accepted in their place, after a report.
+    settled: BTreeSet<u64>,
     limits: Limits,
 }
 
@@ -41,6 +43,7 @@ impl Session {
             reports,
             accepted: BTreeSet::new(),
             withdrawn: 0,
+            settled: BTreeSet::new(),
             limits,
         }
     }
@@ -72,6 +75,85 @@ impl Session {
                 "the sink was full, and did not call `capacity`"
             );
             self.sink.poll();
+        }
+    }
+
+    /// Offers a record until it is accepted, or else its dead letter in its place, and the dead letters
+    /// of records that were refused meanwhile.
+    #[track_caller]
+    pub(super) fn offer_or_settle(
+        &mut self,
+        event: &Event,
+        seq: u64,
+        letters: &BTreeMap<u64, Event>,
+    ) {
+        let deadline = Instant::now() + self.limits.patience;
+        let mut offered = event;
+        loop {
+            self.send_letters(letters);
+            let seen = self.reports.capacity_calls();
+            match self.try_offer(offered, seq) {
+                Ok(()) => return,
+                Err(SendError::Refused(error)) => {
+                    let letter = letters.get(&seq).filter(|_| std::ptr::eq(offered, event));
+                    offered = letter.unwrap_or_else(|| panic!("record {seq} is refused: {error}"));
+                }
+                Err(SendError::Full) => {
+                    let failures = self.reports.state().failures;
+                    let woken =
+                        |state: &ReportState| state.capacity > seen || state.failures > failures;
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    assert!(
+                        self.reports.wait_within(left, woken),
+                        "the sink was full, and did not call `capacity`"
+                    );
+                    self.sink.poll();
+                }
+            }
+        }
+    }
+
+    /// Sends the dead letters of refused records as they are reported, until every record or its dead
+    /// letter is delivered.
+    #[track_caller]
+    pub(super) fn settle_refused(&mut self, letters: &BTreeMap<u64, Event>) {
+        let deadline = Instant::now() + self.limits.patience;
+        let accepted = self.accepted.clone();
+        loop {
+            let seen = self.reports.state();
+            self.send_letters(letters);
+            self.sink.poll();
+            if accepted.iter().all(|seq| seen.is_delivered(*seq)) {
+                return;
+            }
+            let reports = seen.outcomes.len() + seen.repeated.len();
+            let moved = |state: &ReportState| {
+                state.capacity > seen.capacity
+                    || state.outcomes.len() + state.repeated.len() > reports
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                self.reports.wait_within(left, moved),
+                "the end of a record, or of its dead letter, did not come"
+            );
+        }
+    }
+
+    /// Offers the dead letter of each refused record in its place.
+    #[track_caller]
+    fn send_letters(&mut self, letters: &BTreeMap<u64, Event>) {
+        if self.reports.is(|state| state.failures == 0) {
+            return;
+        }
+        for (seq, outcome) in self.reports.state().outcomes {
+            let Err(error) = outcome else { continue };
+            if !self.settled.insert(seq) {
+                continue;
+            }
+            let letter = letters.get(&seq);
+            let letter = letter.unwrap_or_else(|| panic!("record {seq} fails: {error}"));
+            self.sink.withdraw(seq, false);
+            self.offer_or_settle(letter, seq, letters);
         }
     }
 
@@ -172,6 +254,7 @@ impl Session {
             Closed {
                 reports: session.reports,
                 accepted: session.accepted,
+                settled: session.settled,
             }
         });
         closed.assert_reported_once(what);
@@ -183,6 +266,7 @@ impl Session {
 pub(super) struct Closed {
     reports: Arc<Reports>,
     accepted: BTreeSet<u64>,
+    settled: BTreeSet<u64>,
 }
 
 impl Closed {
@@ -190,16 +274,16 @@ impl Closed {
         self.reports.state()
     }
 
-    /// Asserts that exactly the accepted records were reported, each once. Also holds later: call
+    /// Asserts that exactly the accepted records were reported, each once, and once more where a dead
+    /// letter took the place of one. Also holds later: call
     /// it again when the server has answered other sinks.
     #[track_caller]
     pub(super) fn assert_reported_once(&self, when: &str) {
         let state = self.state();
-        assert!(
-            state.repeated.is_empty(),
-            "reported twice: {:?}",
-            state.repeated
-        );
+        let mut repeated = state.repeated;
+        repeated.sort_unstable();
+        let settled: Vec<u64> = self.settled.iter().copied().collect();
+        assert_eq!(repeated, settled, "reported twice");
         let reported: BTreeSet<u64> = state.outcomes.keys().copied().collect();
         let missing: Vec<&u64> = self.accepted.difference(&reported).collect();
         assert!(

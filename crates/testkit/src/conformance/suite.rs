@@ -52,6 +52,11 @@ pub const PROMISES: &[Promise] = &[
         run: promises::poison_is_no_outage,
     },
     Promise {
+        name: "a_refusal_concerns_its_record_only",
+        rule: "a refused record makes no other one be sent again or wait; its dead letter takes its place, once",
+        run: promises::a_refusal_concerns_its_record_only,
+    },
+    Promise {
         name: "repeats_have_the_same_id",
         rule: "what was not answered is sent again under the same id, with the same bytes",
         run: promises::repeats_have_the_same_id,

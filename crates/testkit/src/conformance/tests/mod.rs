@@ -173,6 +173,15 @@ fn a_sink_that_swallows_refusals_is_caught() {
 }
 
 #[test]
+fn a_sink_that_repeats_others_at_a_refusal_is_caught() {
+    is_caught(
+        Fault::RepeatsAtARefusal,
+        "a_refusal_concerns_its_record_only",
+        "is on the server so often",
+    );
+}
+
+#[test]
 fn a_sink_that_hides_an_outage_is_caught() {
     is_caught_waiting(
         Fault::HidesOutages,

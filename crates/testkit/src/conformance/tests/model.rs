@@ -32,6 +32,7 @@ pub(super) enum Fault {
     CallsOutagesPoison,
     CallsPoisonAnOutage,
     SwallowsRefusals,
+    RepeatsAtARefusal,
     HidesOutages,
     MakesIds,
     ClosesLate,
@@ -131,6 +132,7 @@ impl Destination for Model {
         let spoil = |event: &mut Event| event.value = vec![b'x'; MAX_VALUE + 1];
         vec![Refusal {
             poison: Poison::Oversize,
+            in_place: true,
             spoil,
         }]
     }
@@ -283,6 +285,11 @@ impl Shared {
                 for (topic, stored) in written {
                     state.store(topic, stored, self.model.drops_repeats);
                 }
+            }
+            let last = state.topics.get(&record.topic).and_then(|all| all.last());
+            if let Some(last) = last.filter(|_| refused && self.is(Fault::RepeatsAtARefusal)) {
+                let last = last.clone();
+                state.store(record.topic.clone(), last, false);
             }
             drop(queue);
             drop(state);
