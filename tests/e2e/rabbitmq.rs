@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use walrelay_testkit::{
@@ -137,6 +138,52 @@ fn no_event_is_lost_or_overtaken_and_the_unroutable_ones_are_dead_letters() {
 
     let list = output_with("dlq list", &config, &[]);
     refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);
+}
+
+/// The relay waits `retry_for` once, and publishes nothing twice.
+#[test]
+fn of_21_000_events_one_in_seven_is_a_dead_letter_and_none_is_repeated() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::shared();
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let exchange = format!("{}events", rig.prefix);
+    let dead = format!("{}dead", rig.prefix);
+    let mut client = server.client();
+    client.declare_exchange(&exchange, "topic");
+    for queue in [&exchange, &dead] {
+        client.declare_queue(queue, QueueOptions::default());
+    }
+    client.bind(&exchange, &exchange, "order.#");
+    let more = format!(
+        "exchange = \"{exchange}\"\nrouting_key = \"{{aggregatetype}}\"\n\
+         dead_letter_routing_key = \"{dead}\"\n\
+         [poison]\nunroutable = \"dead-letter\"\nretry_for = \"2s\"\n"
+    );
+    let config = config(&rig, server, &more);
+    let relay = rig.streaming(&config);
+    for _ in 0..3 {
+        db.batch(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), CASE n % 7 WHEN 0 THEN 'nowhere' ELSE 'order' END, \
+             'k' || n % 1000, 'T', json_build_object('number', n)::jsonb \
+             FROM generate_series(1, 7000) n",
+        );
+    }
+    let since = Instant::now();
+    rig.caught_up();
+    eprintln!("all is confirmed after {:?}", since.elapsed());
+    for (queue, count) in [(&exchange, 18_000), (&dead, 3_000)] {
+        let messages = client.take(queue);
+        assert_eq!(
+            (messages.len(), ids(&messages).len()),
+            (count, count),
+            "{queue}"
+        );
+    }
+    relay.ends_well();
 }
 
 #[test]

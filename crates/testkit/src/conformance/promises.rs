@@ -304,7 +304,7 @@ pub(super) fn a_refusal_concerns_its_record_only(run: &mut Run<'_>) {
     let mut refusals = run.destination.refusals();
     refusals.retain(|refusal| refusal.in_place);
     // Events of another topic stand for the dead letters, which a sink may send elsewhere.
-    let dead_letters = format!("{}-dead", run.topic);
+    let dead_letters = format!("dead-{}", run.topic);
     run.destination.create_topic(&dead_letters);
     let mut events = run.events(400, 8);
     let mut letters = BTreeMap::new();
