@@ -80,7 +80,12 @@ fn ten_events_of_a_key_take_one_retry_for_and_repeat_nothing() {
     let status = stdout(&output_with("status", &config, &[&at(address)]));
     assert_has(
         &status,
-        &["sent again", "1 keys wait, up to 1 of 1000", "the event \""],
+        &[
+            "sent again",
+            "1 keys wait, up to 1 of 1000",
+            "the event \"",
+            "order\" has been refused for",
+        ],
     );
     rig.caught_up();
     eventually(PATIENCE, || {

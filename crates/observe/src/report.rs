@@ -303,6 +303,12 @@ pub struct RetryingReport {
     pub seconds: f64,
     /// The id of that event; `null` if it has none.
     pub event_id: Option<String>,
+    /// The topic of that event.
+    #[serde(default)]
+    pub topic: String,
+    /// How long it is until that event is sent again; `null` while it is sent, or waits for its destination.
+    #[serde(default)]
+    pub next_seconds: Option<f64>,
 }
 
 impl RetryingReport {
@@ -315,12 +321,18 @@ impl RetryingReport {
             limit,
             seconds,
             event_id,
+            topic,
+            next_seconds,
         } = self;
         let event = event_id
             .as_ref()
             .map_or_else(|| "an event".to_owned(), |id| format!("the event {id:?}"));
+        let next = next_seconds.map_or_else(String::new, |next| {
+            format!(", and is sent again in {next:.0} s")
+        });
         format!(
-            "{keys} keys wait, up to {most} of {limit} of one destination; {event} has been refused for {seconds:.0} s"
+            "{keys} keys wait, up to {most} of {limit} of one destination; {event} of topic {topic:?} has been refused for \
+             {seconds:.0} s{next}"
         )
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
@@ -149,6 +150,10 @@ impl Telemetry {
                 limit: retrying.limit,
                 seconds: retrying.since.elapsed().as_secs_f64(),
                 event_id: retrying.event_id.clone(),
+                topic: retrying.topic.clone(),
+                next_seconds: retrying
+                    .next
+                    .map(|next| next.saturating_duration_since(Instant::now()).as_secs_f64()),
             }),
             blocked_seconds: live.blocked.as_secs_f64(),
             records: counts.records,

@@ -54,6 +54,10 @@ pub struct Retrying {
     pub since: Instant,
     /// The event id of that record, fit for logs.
     pub event_id: Option<String>,
+    /// The topic of that record.
+    pub topic: String,
+    /// When that record is sent again; `None` while it is sent, or waits for its destination.
+    pub next: Option<Instant>,
 }
 
 /// The end of a transaction of the source.

@@ -183,17 +183,25 @@ impl KeyQueues {
 
     /// Returns which keys are held back; `None`: none is. Takes a step for each.
     pub fn retrying(&self) -> Option<Retrying> {
-        let waiting = self.due.iter().map(|(_, number)| number);
-        let queues = waiting.chain(self.in_flight.values());
-        let firsts = queues.filter_map(|number| first(&self.queues, *number));
-        let since = firsts.filter_map(|record| Some((record.held_since?, record)));
-        let (since, oldest) = since.min_by_key(|(since, _)| *since)?;
+        let waiting = self.due.iter().map(|(at, number)| (Some(*at), number));
+        let queues = waiting.chain(self.in_flight.values().map(|number| (None, number)));
+        let since = queues.filter_map(|(next, number)| {
+            let record = first(&self.queues, *number)?;
+            Some((record.held_since?, next, record))
+        });
+        let (since, next, oldest) = since.min_by_key(|(since, ..)| *since)?;
+        let (event_id, topic) = oldest.record.with(|record| {
+            let event_id = record.event_id.map(id_text);
+            (event_id, record.topic.to_owned())
+        });
         Some(Retrying {
             keys: self.blocked() as u64,
             most: self.lanes.most_blocked() as u64,
             limit: self.lanes.max_blocked() as u64,
             since,
-            event_id: oldest.record.with(|record| record.event_id.map(id_text)),
+            event_id,
+            topic,
+            next,
         })
         .filter(|retrying| retrying.keys > 0)
     }

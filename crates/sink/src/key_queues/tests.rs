@@ -177,10 +177,12 @@ fn an_outage_is_no_refusal() {
     queues.retry_at(0, now);
     let later = now + Duration::from_secs(3_600);
     assert_eq!(
-        queues.retrying().map(|it| (it.keys, it.since)),
-        Some((1, now))
+        queues.retrying().map(|it| (it.keys, it.since, it.next)),
+        Some((1, now, Some(now)))
     );
     assert_eq!(next(&mut queues, later), Some(0));
+    let sent = queues.retrying().expect("it is not done");
+    assert_eq!((&*sent.topic, sent.next), ("t", None));
     assert_eq!(queues.refused_since(0, later), Some(later));
     let last = later + Duration::from_secs(1);
     assert_eq!(queues.refused_since(0, last), Some(later));

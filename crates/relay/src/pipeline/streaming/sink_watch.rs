@@ -21,6 +21,9 @@ const TAKES_NOTHING: &str =
     "the sink takes nothing more: waiting for it, the slot keeps what follows";
 const ACKNOWLEDGES_NOTHING: &str =
     "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile";
+/// The same where the sink knows which keys wait: others may go on.
+const KEYS_WAIT: &str =
+    "keys wait until the sink takes an event of theirs: nothing behind it is confirmed meanwhile";
 
 const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
 
@@ -69,6 +72,8 @@ impl SinkWatch {
         if self.since.is_some() && stuck_for >= notice {
             let what = if batch.blocked {
                 TAKES_NOTHING
+            } else if self.retrying.is_some() {
+                KEYS_WAIT
             } else {
                 ACKNOWLEDGES_NOTHING
             };
