@@ -8,6 +8,7 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, boolean, duration, path, secret, section, size,
     strings, text,
 };
+use walrelay_sink_client::address_fault;
 
 use crate::client::jetstream::is_stream_name;
 
@@ -73,8 +74,7 @@ impl NatsSection {
             return Err(reader.missing(&at("hosts"), "[\"nats.internal:4222\"]"));
         }
         let mut hosts = section.hosts.iter();
-        if let Some(host) = hosts.find(|host| address(host).is_none()) {
-            let what = format!("`sink.nats.hosts` has {host:?}, which is no host:port");
+        if let Some(what) = hosts.find_map(|host| address_fault(&at("hosts"), host)) {
             return Err(reader.conflict(&at("hosts"), what));
         }
         if section.username.is_some() && section.password.is_none() {

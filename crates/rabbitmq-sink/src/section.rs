@@ -9,7 +9,7 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
     section, size, string, strings, text,
 };
-use walrelay_sink_client::host_and_port;
+use walrelay_sink_client::address_fault;
 
 /// The way in which the relay logs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +97,7 @@ impl RabbitmqSection {
             return Err(reader.missing(&at("hosts"), "[\"rabbitmq.internal:5672\"]"));
         }
         let mut hosts = section.hosts.iter();
-        if let Some(host) = hosts.find(|host| host_and_port(host, 1).is_none()) {
-            let what = format!("`sink.rabbitmq.hosts` has {host:?}, which is no host:port");
+        if let Some(what) = hosts.find_map(|host| address_fault(&at("hosts"), host)) {
             return Err(reader.conflict(&at("hosts"), what));
         }
         if section.certificate_file.is_some() != section.key_file.is_some() {

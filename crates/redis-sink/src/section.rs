@@ -8,7 +8,7 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
     section, size, strings, text,
 };
-use walrelay_sink_client::host_and_port;
+use walrelay_sink_client::{address_fault, host_and_port};
 
 /// The ids of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,13 +122,12 @@ impl RedisSection {
 
     fn check_addresses(&self, reader: &mut Reader<'_>) -> Result<(), AlreadyReported> {
         let at = |key: &str| format!("sink.redis.{key}");
-        let (key, addresses, port) = self.addresses();
+        let (key, addresses, _) = self.addresses();
         if addresses.is_empty() {
             return Err(reader.missing(&at("hosts"), "[\"redis.internal:6379\"]"));
         }
         let mut addresses = addresses.iter();
-        if let Some(wrong) = addresses.find(|it| host_and_port(it, port).is_none()) {
-            let what = format!("`sink.redis.{key}` has {wrong:?}, which is no host:port");
+        if let Some(what) = addresses.find_map(|it| address_fault(&at(key), it)) {
             return Err(reader.conflict(&at(key), what));
         }
         if self.sentinels.is_empty() {

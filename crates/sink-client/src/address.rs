@@ -14,7 +14,25 @@ pub fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
             None => (text, default),
         }
     };
-    (!host.is_empty() && port > 0).then(|| (host.to_owned(), port))
+    let is_host = !host.is_empty() && !host.contains(['@', '/']);
+    (is_host && port > 0).then(|| (host.to_owned(), port))
+}
+
+/// Returns what is wrong with an address of the key `key`, for an error; `None`: it is one of
+/// [`host_and_port`]. The text of a URL, or of an address with a login, is not repeated: it may have a
+/// password.
+pub fn address_fault(key: &str, text: &str) -> Option<String> {
+    if host_and_port(text, 1).is_some() {
+        return None;
+    }
+    Some(if text.contains(['@', '/']) {
+        format!(
+            "`{key}` has a URL, or an address with a login, which is no host:port; the login has keys of \
+             its own, and so has TLS"
+        )
+    } else {
+        format!("`{key}` has {text:?}, which is no host:port")
+    })
 }
 
 #[cfg(test)]
@@ -44,8 +62,27 @@ mod tests {
             "[::1]:0",
             "[::1]x",
             "redis://r",
+            "user@r",
+            "user@r:1",
+            "r/0",
         ] {
             assert_eq!(host_and_port(wrong, 6379), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_login_is_not_repeated() {
+        for text in [
+            "nats://u:secret@h",
+            "u:secret@h:1",
+            "secret@h",
+            "redis://:secret@h/0",
+        ] {
+            let fault = address_fault("hosts", text).expect("it is refused");
+            assert!(!fault.contains("secret"), "{fault}");
+        }
+        let fault = address_fault("hosts", "h:0").expect("it is refused");
+        assert_eq!(fault, "`hosts` has \"h:0\", which is no host:port");
+        assert_eq!(address_fault("hosts", "h:1"), None);
     }
 }

@@ -32,7 +32,7 @@ mod shared;
 mod thread;
 mod tls;
 
-pub use address::host_and_port;
+pub use address::{address_fault, host_and_port};
 pub use apart::{Apart, run_apart};
 pub use batch_queue::BatchQueue;
 pub use certificates::certificate_fault;
