@@ -140,7 +140,7 @@ fn no_event_is_lost_or_overtaken_and_the_unroutable_ones_are_dead_letters() {
     refused(&list, 78, &["[dlq-sink]", "cannot read dead letters back"]);
 }
 
-/// The relay waits `retry_for` once, and publishes nothing twice.
+/// The relay publishes nothing twice.
 #[test]
 fn of_21_000_events_one_in_seven_is_a_dead_letter_and_none_is_repeated() {
     if !RabbitMq::is_wanted() {

@@ -1,3 +1,5 @@
+use std::net::Ipv6Addr;
+
 /// Splits `host`, `host:port` or `[address]:port`. `None`: the text is none of them.
 pub fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
@@ -14,8 +16,18 @@ pub fn host_and_port(text: &str, default: u16) -> Option<(String, u16)> {
             None => (text, default),
         }
     };
-    let is_host = !host.is_empty() && !host.contains(['@', '/']);
+    let is_ipv6 = || {
+        let (address, _zone) = host.split_once('%').unwrap_or((host, ""));
+        text.starts_with('[') && address.parse::<Ipv6Addr>().is_ok()
+    };
+    let is_host = is_name(host) || is_ipv6();
     (is_host && port > 0).then(|| (host.to_owned(), port))
+}
+
+/// Returns true if a text can be a name or an address of a host.
+fn is_name(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_part)
 }
 
 /// Returns what is wrong with an address of the key `key`, for an error; `None`: it is one of
@@ -25,13 +37,14 @@ pub fn address_fault(key: &str, text: &str) -> Option<String> {
     if host_and_port(text, 1).is_some() {
         return None;
     }
-    Some(if text.contains(['@', '/']) {
-        format!(
-            "`{key}` has a URL, or an address with a login, which is no host:port; the login has keys of \
-             its own, and so has TLS"
-        )
-    } else {
+    let (host, port) = text.split_once(':').unwrap_or((text, ""));
+    let is_harmless = is_name(host) && port.bytes().all(|byte| byte.is_ascii_digit());
+    Some(if is_harmless {
         format!("`{key}` has {text:?}, which is no host:port")
+    } else {
+        format!(
+            "`{key}` has a text that is no host:port, such as a URL; the login and TLS have keys of their own"
+        )
     })
 }
 
@@ -46,6 +59,7 @@ mod tests {
             ("redis:1", "redis", 1),
             ("[::1]:2", "::1", 2),
             ("[::1]", "::1", 6379),
+            ("[fe80::1%eth0]:2", "fe80::1%eth0", 2),
         ] {
             let expected = Some((host.to_owned(), port));
             assert_eq!(host_and_port(text, 6379), expected, "{text}");
@@ -77,6 +91,9 @@ mod tests {
             "u:secret@h:1",
             "secret@h",
             "redis://:secret@h/0",
+            "amqp:guest:secret",
+            "user:secret",
+            "h?password=secret",
         ] {
             let fault = address_fault("hosts", text).expect("it is refused");
             assert!(!fault.contains("secret"), "{fault}");

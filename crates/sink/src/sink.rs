@@ -56,7 +56,8 @@ pub struct Retrying {
     pub event_id: Option<String>,
     /// The topic of that record.
     pub topic: String,
-    /// When that record is sent again; `None` while it is sent, or waits for its destination.
+    /// When that record is sent again; `None` while it is sent, or waits for another one of its
+    /// destination.
     pub next: Option<Instant>,
 }
 

@@ -87,7 +87,9 @@ pub(crate) fn config(url: &str, version: HttpVersion, bounds: Bounds) -> HttpCon
 
 impl Destination for Server {
     fn factory(&self, bounds: Bounds) -> walrelay_sink::AnySinkFactory {
-        let config = self.config(bounds);
+        let mut config = self.config(bounds);
+        // Longer than a busy machine needs, or requests would be sent again.
+        config.timeout = Duration::from_secs(20);
         walrelay_sink::any_factory(walrelay_http_sink::HttpSinkFactory::new(
             config,
             Arc::default(),

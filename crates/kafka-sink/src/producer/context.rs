@@ -51,6 +51,18 @@ const REMEDY_COUNTS_FOR: Duration = Duration::from_secs(60);
 /// A broker that cannot be used: what is wrong, what to do.
 pub(crate) type Unreachable = (String, Option<&'static str>);
 
+/// Returns the port of a server, as in `bootstrap.servers` (`b`, `SSL://b:9093`, `[::1]:9092`) or in
+/// statistics, with an id (`b:9092/1`). Without a port it is librdkafka's default.
+fn port(server: &str) -> u16 {
+    let server = server.trim();
+    let (_, server) = server.split_once("://").unwrap_or(("", server));
+    let (server, _) = server.split_once('/').unwrap_or((server, ""));
+    let port = server
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.parse().ok());
+    port.unwrap_or(9092)
+}
+
 /// A broker that throttles this client: it does not read the connection for that time.
 #[derive(Debug)]
 struct Throttled {
@@ -232,18 +244,15 @@ impl Context {
         self.config.bootstrap_servers()
     }
 
-    /// Returns the ports of the bootstrap servers and of the known brokers.
-    pub(crate) fn ports(&self) -> Vec<u16> {
+    /// Makes the operating system throw away what the brokers have not received when their connections
+    /// are closed. Otherwise it delivers that, maybe much later.
+    pub(crate) fn reset_connections(&self) {
         let brokers = lock(&self.brokers);
         let known = brokers.iter().map(|broker| &*broker.name);
         let servers = self.bootstrap_servers().split(',').chain(known);
-        let ports = servers.filter_map(|server| {
-            // As "[::1]:9092", or with an id as "b:9092/1"; without a port it is librdkafka's default.
-            let (server, _) = server.trim().split_once('/').unwrap_or((server.trim(), ""));
-            let (_, port) = server.rsplit_once(':').unwrap_or(("", "9092"));
-            port.parse().ok()
-        });
-        ports.collect()
+        let ports: Vec<u16> = servers.map(port).collect();
+        drop(brokers);
+        ffi::reset_connections(&ports);
     }
 
     /// Returns the broker that cannot be used, with a remedy: its certificate is refused, or it cannot
@@ -396,6 +405,8 @@ impl ClientContext for Context {
                 }
                 *lock(&self.leaderless) = figures.leaderless;
                 self.note_brokers(figures.brokers, now);
+                // Once a second, for connections that are closed without this sink.
+                self.reset_connections();
             }
             Err(error) => tracing::debug!(%error, "librdkafka's statistics cannot be read"),
         }

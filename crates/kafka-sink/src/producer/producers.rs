@@ -312,11 +312,14 @@ impl Producers {
     /// Closes all producers. Unreported records are purged and reported as failed. **Blocks.**
     pub(crate) fn close(&mut self) {
         self.shared.close();
-        // Purge all producers before waiting for one, so that the others deliver nothing meanwhile.
-        for producer in self.all.iter().filter(|producer| !producer.is_empty()) {
+        // Purge all producers before waiting for one, so that the others deliver nothing meanwhile. Before
+        // that: a purge closes a connection on which a request is half written.
+        let busy = || self.all.iter().filter(|producer| !producer.is_empty());
+        for producer in busy() {
+            producer.client.context().reset_connections();
+        }
+        for producer in busy() {
             producer.give_up();
-            // Else the operating system delivers what is on its way, maybe much later.
-            ffi::reset_connections(&producer.client.context().ports());
         }
         for producer in self.all.drain(..) {
             producer.close();

@@ -73,7 +73,7 @@ async fn session(
             Ok(false) => {
                 let closing = shared.state().closing;
                 let end = closing.unwrap_or_else(|| Instant::now() + FOREVER);
-                let end = batches.next_due().map_or(end, |due| due.min(end));
+                let end = batches.next_due(began).map_or(end, |due| due.min(end));
                 tokio::select! {
                     error = link.ended() => return Err(error),
                     () = shared.wake.notified() => {}

@@ -101,6 +101,11 @@ impl Core {
         self.next - self.in_flight()
     }
 
+    /// Returns true if a record is acknowledged behind one that is not.
+    pub(crate) fn has_acknowledged_behind(&self) -> bool {
+        self.ledger.unacknowledged() < self.ledger.in_flight()
+    }
+
     /// Returns the number of records enqueued and not acknowledged.
     pub fn in_flight(&self) -> u64 {
         self.ledger.in_flight()

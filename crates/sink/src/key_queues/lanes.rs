@@ -95,6 +95,18 @@ impl Lanes {
         lanes.map(|lane| lane.blocked).max().unwrap_or_default()
     }
 
+    /// Returns the queues whose first record is sent again as soon as their lane allows it, each with the
+    /// time before which it does not.
+    pub(super) fn again_queues(&self) -> impl Iterator<Item = (Option<Instant>, u64)> {
+        let lanes = self.by_number.values();
+        lanes.flat_map(|lane| lane.again.iter().map(|queue| (lane.paused_until, *queue)))
+    }
+
+    /// Returns the time before which a lane sends nothing.
+    pub(super) fn paused_until(&self, number: LaneNumber) -> Option<Instant> {
+        self.by_number.get(&number)?.paused_until
+    }
+
     /// Counts a record of the lane of this name. Returns the lane.
     pub(super) fn enter(&mut self, name: &str) -> LaneNumber {
         let number = if let Some(number) = self.numbers.get(name) {

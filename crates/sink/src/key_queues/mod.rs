@@ -183,10 +183,12 @@ impl KeyQueues {
 
     /// Returns which keys are held back; `None`: none is. Takes a step for each.
     pub fn retrying(&self) -> Option<Retrying> {
-        let waiting = self.due.iter().map(|(at, number)| (Some(*at), number));
-        let queues = waiting.chain(self.in_flight.values().map(|number| (None, number)));
+        let due = self.due.iter().map(|(at, number)| (Some(*at), *number));
+        let in_flight = self.in_flight.values().map(|number| (None, *number));
+        let queues = due.chain(in_flight).chain(self.lanes.again_queues());
         let since = queues.filter_map(|(next, number)| {
-            let record = first(&self.queues, *number)?;
+            let record = first(&self.queues, number)?;
+            let next = next.map(|at| at.max(self.lanes.paused_until(record.lane).unwrap_or(at)));
             Some((record.held_since?, next, record))
         });
         let (since, next, oldest) = since.min_by_key(|(since, ..)| *since)?;

@@ -56,8 +56,8 @@ pub struct Stored {
 pub struct Refusal {
     /// The reason that the sink must report.
     pub poison: Poison,
-    /// True if the sink goes on after such a record, and keeps it until the relay has decided about it.
-    /// Otherwise the sink ends.
+    /// True if the sink goes on after such a record: it does not accept it, or keeps it until the relay has
+    /// decided about it. Otherwise the sink ends.
     pub in_place: bool,
     /// Makes such a record of a good one.
     pub spoil: fn(&mut Event),

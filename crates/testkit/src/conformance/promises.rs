@@ -17,8 +17,8 @@ use crate::wait::eventually;
 const SHORT: Duration = Duration::from_millis(100);
 /// A grace that an idle sink does not use.
 const HOUR: Duration = Duration::from_secs(3_600);
-/// Records of the flood in which every seventh is refused: as many as a sink may have in flight.
-const FLOOD: u64 = 20_000;
+/// Records of the flood in which every seventh is refused.
+const FLOOD: u64 = 6_000;
 
 /// Offers events with their numbers from `first` on. Returns the errors of refused ones.
 #[track_caller]

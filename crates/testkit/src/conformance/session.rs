@@ -90,8 +90,8 @@ impl Session {
         let deadline = Instant::now() + self.limits.patience;
         let mut offered = event;
         loop {
+            let before = self.reports.state();
             self.send_letters(letters);
-            let seen = self.reports.capacity_calls();
             match self.try_offer(offered, seq) {
                 Ok(()) => return,
                 Err(SendError::Refused(error)) => {
@@ -99,9 +99,9 @@ impl Session {
                     offered = letter.unwrap_or_else(|| panic!("record {seq} is refused: {error}"));
                 }
                 Err(SendError::Full) => {
-                    let failures = self.reports.state().failures;
-                    let woken =
-                        |state: &ReportState| state.capacity > seen || state.failures > failures;
+                    let woken = |state: &ReportState| {
+                        state.capacity > before.capacity || state.failures > before.failures
+                    };
                     let left = deadline.saturating_duration_since(Instant::now());
                     assert!(
                         self.reports.wait_within(left, woken),

@@ -53,7 +53,7 @@ pub const PROMISES: &[Promise] = &[
     },
     Promise {
         name: "a_refusal_concerns_its_record_only",
-        rule: "a refused record makes no other one be sent again or wait; its dead letter takes its place, once",
+        rule: "a record that is refused in its place makes no other one be sent again; its dead letter comes once",
         run: promises::a_refusal_concerns_its_record_only,
     },
     Promise {

@@ -354,7 +354,7 @@ fn the_example_of_redis_is_read_and_its_combinations_are_checked() {
             "`sink.redis.hosts`",
         ),
         ("internal:6379", "internal:0", "no host:port"),
-        ("internal:6379", "u:secret-word@h:1", "has a URL"),
+        ("internal:6379", "u:secret-word@h:1", "such as a URL"),
         (password, "", "`sink.redis.password_file`"),
         (
             "tls = true\n",
@@ -410,7 +410,7 @@ fn the_example_of_nats_is_read_and_its_combinations_are_checked() {
             "`sink.nats.hosts`",
         ),
         ("internal:4222", "internal:0", "no host:port"),
-        ("internal:4222", "u:secret-word@h:1", "has a URL"),
+        ("internal:4222", "u:secret-word@h:1", "such as a URL"),
         (password, "", "`sink.nats.password_file`"),
         (user, "", "`sink.nats.username`"),
         (password, &format!("{password}token = \"t\"\n"), "only one"),
@@ -472,7 +472,7 @@ fn the_example_of_rabbitmq_is_read_and_no_login_is_assumed() {
             "`sink.rabbitmq.hosts`",
         ),
         ("internal:5671", "internal:0", "no host:port"),
-        ("internal:5671", "u:secret-word@h:1", "has a URL"),
+        ("internal:5671", "u:secret-word@h:1", "such as a URL"),
         ("username = \"walrelay\"\n", "", "`sink.rabbitmq.username`"),
         (
             "password_file = \"/run/secrets/rabbitmq\"\n",

@@ -102,11 +102,11 @@ impl<'s> Session<'s> {
             if let Some(failure) = self.take_operations(&mut input)? {
                 return Ok(failure);
             }
-            let now = Instant::now();
-            self.send_overdue(now);
-            self.publish(now);
-            self.note_open();
             if self.shared.is_over() {
+                if self.shared.window.in_flight() > 0 {
+                    // What is not delivered is given up: nothing more of it is sent.
+                    return Ok(Failure::closed());
+                }
                 let rest = self.out.split_off(self.written.min(self.out.len()));
                 let last = async {
                     writer.write_all(&rest).await?;
@@ -116,6 +116,10 @@ impl<'s> Session<'s> {
                 let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
                 return Ok(Failure::closed());
             }
+            let now = Instant::now();
+            self.send_overdue(now);
+            self.publish(now);
+            self.note_open();
             let timer = self.timers(now, last_sign, &mut pinged)?;
             let closing = self.shared.state().closing;
             let timer = closing.map_or(timer, |at| at.min(timer));

@@ -154,11 +154,11 @@ impl<'s> Publisher<'s> {
         let mut unflushed = false;
         loop {
             self.take_frames(&mut input)?;
-            let now = Instant::now();
-            self.publish(now);
-            self.ask();
-            self.note_open();
             if self.shared.is_over() {
+                if self.shared.window.in_flight() > 0 {
+                    // What is not delivered is given up: nothing more of it is sent.
+                    return Ok(Failure::closed());
+                }
                 put_close(&mut self.out);
                 let rest = self.out.split_off(self.written.min(self.out.len()));
                 let last = async {
@@ -169,6 +169,10 @@ impl<'s> Publisher<'s> {
                 let _ = tokio::time::timeout(CLOSE_LIMIT, last).await;
                 return Ok(Failure::closed());
             }
+            let now = Instant::now();
+            self.publish(now);
+            self.ask();
+            self.note_open();
             let timer = self.timers(now, (last_read, last_write), heartbeat)?;
             let closing = self.shared.state().closing;
             let timer = closing.map_or(timer, |at| at.min(timer));

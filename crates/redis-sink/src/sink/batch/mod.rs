@@ -69,9 +69,10 @@ impl<'s> Batches<'s> {
         }
     }
 
-    /// Returns when there may be records to write that are held back now.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.streams.next_due(Instant::now())
+    /// Returns when there may be records to write that were held back at `began`, when the last look began.
+    /// That time may have passed since.
+    pub(super) fn next_due(&self, began: Instant) -> Option<Instant> {
+        self.streams.next_due(began)
     }
 
     /// Notes that the connections are new ones.

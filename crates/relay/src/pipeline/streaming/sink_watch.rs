@@ -21,7 +21,7 @@ const TAKES_NOTHING: &str =
     "the sink takes nothing more: waiting for it, the slot keeps what follows";
 const ACKNOWLEDGES_NOTHING: &str =
     "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile";
-/// The same where the sink knows which keys wait: others may go on.
+/// The same where the sink knows which keys wait, and others go on.
 const KEYS_WAIT: &str =
     "keys wait until the sink takes an event of theirs: nothing behind it is confirmed meanwhile";
 
@@ -72,7 +72,7 @@ impl SinkWatch {
         if self.since.is_some() && stuck_for >= notice {
             let what = if batch.blocked {
                 TAKES_NOTHING
-            } else if self.retrying.is_some() {
+            } else if self.retrying.is_some() && session.core.has_acknowledged_behind() {
                 KEYS_WAIT
             } else {
                 ACKNOWLEDGES_NOTHING
