@@ -42,6 +42,8 @@ struct Attempt {
 /// The answer to an attempt that was sent, or its absence.
 struct Answered {
     target: Target,
+    /// The name of the server, by the target.
+    server: String,
     /// What is wrong with the server's certificate.
     certificate: Option<CertificateFault>,
     /// The time until the answer; `None` if none came.
@@ -138,7 +140,8 @@ impl Worker {
                         };
                     }
                 };
-                let open = OpenRequest::new(&stats, &target.to_string());
+                let server = target.to_string();
+                let open = OpenRequest::new(&stats, &server);
                 let (begun, before) = (Instant::now(), micros_now());
                 let answer = client.send(&target, request).await;
                 let clock_offset = answer
@@ -156,6 +159,7 @@ impl Worker {
                     seq,
                     answered: Some(Answered {
                         target,
+                        server,
                         certificate,
                         taken,
                         clock_offset,
@@ -180,10 +184,10 @@ impl Worker {
             }
             return;
         };
-        let server = answered.target.to_string();
+        let server = &answered.server;
         // Before the lock: the relay waits for it when it offers a record.
         let again = matches!(outcome, Outcome::Again(_));
-        self.endpoints.attempt(&server, answered.taken, again);
+        self.endpoints.attempt(server, answered.taken, again);
         drop(answered.open);
         if let Some(offset) = answered.clock_offset {
             self.shared.stats.clocks.note(offset);

@@ -306,7 +306,7 @@ pub struct RetryingReport {
     /// The topic of that event.
     #[serde(default)]
     pub topic: String,
-    /// How long it is until that event is sent again; `null` while it is sent, or waits for another one of its
+    /// The time until that event is sent again; `null` while it is sent, or waits for another one of its
     /// destination.
     #[serde(default)]
     pub next_seconds: Option<f64>,

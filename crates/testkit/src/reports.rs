@@ -27,6 +27,9 @@ pub struct ReportState {
     pub capacity: u64,
     /// The number of failed records in `outcomes`.
     pub failures: usize,
+    /// The number of reports of failed records: it never falls, as `failures` does when a dead letter is
+    /// delivered.
+    pub refusals: usize,
 }
 
 impl ReportState {
@@ -129,6 +132,7 @@ impl Reports {
     fn report(&self, seq: u64, outcome: Result<(), DeliveryError>) {
         let mut state = lock(&self.state);
         state.failures += usize::from(outcome.is_err());
+        state.refusals += usize::from(outcome.is_err());
         if let Some(before) = state.outcomes.insert(seq, outcome) {
             state.failures -= usize::from(before.is_err());
             state.repeated.push(seq);

@@ -17,6 +17,7 @@ use rdkafka::producer::{
 };
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{DeliveryError, Disposition, EndpointStats, Record, TopicStats};
+use walrelay_sink_client::host_and_port;
 
 use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;
@@ -51,16 +52,16 @@ const REMEDY_COUNTS_FOR: Duration = Duration::from_secs(60);
 /// A broker that cannot be used: what is wrong, what to do.
 pub(crate) type Unreachable = (String, Option<&'static str>);
 
+/// librdkafka's port of a server without one.
+const PORT: u16 = 9092;
+
 /// Returns the port of a server, as in `bootstrap.servers` (`b`, `SSL://b:9093`, `[::1]:9092`) or in
-/// statistics, with an id (`b:9092/1`). Without a port it is librdkafka's default.
+/// statistics, with an id (`b:9092/1`).
 fn port(server: &str) -> u16 {
     let server = server.trim();
     let (_, server) = server.split_once("://").unwrap_or(("", server));
     let (server, _) = server.split_once('/').unwrap_or((server, ""));
-    let port = server
-        .rsplit_once(':')
-        .and_then(|(_, port)| port.parse().ok());
-    port.unwrap_or(9092)
+    host_and_port(server, PORT).map_or(PORT, |(_, port)| port)
 }
 
 /// A broker that throttles this client: it does not read the connection for that time.
@@ -586,4 +587,25 @@ fn overhead(headers: usize) -> u64 {
         return RECORD_OVERHEAD;
     }
     RECORD_OVERHEAD + HEADERS_OVERHEAD + HEADER_OVERHEAD * headers as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_a_server_is_found_in_each_of_its_forms() {
+        for (server, expected) in [
+            ("b", PORT),
+            (" b:1", 1),
+            ("b:1/7", 1),
+            ("SSL://b:1", 1),
+            ("SSL://b", PORT),
+            ("[::1]:1", 1),
+            ("[::1]", PORT),
+            ("GroupCoordinator", PORT),
+        ] {
+            assert_eq!(port(server), expected, "{server}");
+        }
+    }
 }

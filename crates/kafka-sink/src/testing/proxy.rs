@@ -45,7 +45,7 @@ struct ProxyState {
     /// The clients' ends of all connections, also of closed ones.
     clients: Vec<TcpStream>,
     requests: BTreeMap<ApiKey, Requests>,
-    /// How connections with produce requests ended that a client has closed.
+    /// The ends of connections with produce requests that a client has closed.
     ends: Vec<io::ErrorKind>,
     ended: bool,
 }

@@ -304,27 +304,33 @@ pub(super) fn a_refusal_concerns_its_record_only(run: &mut Run<'_>) {
     let mut refusals = run.destination.refusals();
     refusals.retain(|refusal| refusal.in_place);
     // Events of another topic stand for the dead letters, which a sink may send elsewhere.
-    let dead_letters = format!("dead-{}", run.topic);
-    run.destination.create_topic(&dead_letters);
+    let dead_topic = format!("dead-{}", run.topic);
+    run.destination.create_topic(&dead_topic);
     let mut events = run.events(400, 8);
-    let mut letters = BTreeMap::new();
+    let mut dead_letters = BTreeMap::new();
     for (number, event) in (0..).zip(&mut events) {
         if number % 7 != 3 || refusals.is_empty() {
             continue;
         }
-        let letter = Event {
-            topic: dead_letters.clone(),
+        let dead_letter = Event {
+            topic: dead_topic.clone(),
             value: b"refused".to_vec(),
             ..event.clone()
         };
-        letters.insert(number, letter);
+        dead_letters.insert(number, dead_letter);
         (refusals[run.rng.usize(..refusals.len())].spoil)(event);
     }
     let mut session = run.open();
+    session.dead_letters.clone_from(&dead_letters);
     for (number, event) in (0..).zip(&events) {
-        session.offer_or_settle(event, number, &letters);
+        if session.offer(event, number).is_err() {
+            session.offer_dead_letter(number);
+        }
     }
-    session.settle_refused(&letters);
+    let count = events.len() as u64;
+    session.wait("the end of a record, or of its dead letter,", |state| {
+        (0..count).all(|seq| state.is_delivered(seq))
+    });
     session.close(run.limits.patience);
 
     let order: Vec<usize> = run.stored(&events);
@@ -333,16 +339,16 @@ pub(super) fn a_refusal_concerns_its_record_only(run: &mut Run<'_>) {
         counts[*number] += 1;
     }
     for (number, count) in counts.into_iter().enumerate() {
-        let expected = usize::from(!letters.contains_key(&(number as u64)));
+        let expected = usize::from(!dead_letters.contains_key(&(number as u64)));
         assert_eq!(count, expected, "event {number} is on the server so often");
     }
     for key in events.iter().map(|event| &event.key) {
         let of_key = order.iter().filter(|number| events[**number].key == *key);
         assert!(of_key.is_sorted(), "events of a key are in another order");
     }
-    let stored = run.destination.stored(&dead_letters);
+    let stored = run.destination.stored(&dead_topic);
     let mut stored: Vec<String> = stored.into_iter().map(|stored| stored.id).collect();
-    let mut expected: Vec<String> = letters.into_values().map(|letter| letter.id).collect();
+    let mut expected: Vec<String> = dead_letters.into_values().map(|it| it.id).collect();
     stored.sort();
     expected.sort();
     assert_eq!(stored, expected, "dead letters");

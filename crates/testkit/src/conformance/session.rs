@@ -24,8 +24,10 @@ pub(super) struct Session {
     sink: Box<dyn Sink>,
     pub(super) reports: Arc<Reports>,
     pub(super) accepted: BTreeSet<u64>,
-    /// The number of failed records that were taken back.
-    withdrawn: usize,
+    /// The number of refusals after which records were taken back.
+    refusals: usize,
+    /// The dead letters that are offered in the place of refused records, until they are.
+    pub(super) dead_letters: BTreeMap<u64, Event>,
     /// The records whose dead letter was accepted in their place, after a report.
     settled: BTreeSet<u64>,
     limits: Limits,
@@ -42,7 +44,8 @@ impl Session {
             sink: create(Arc::clone(&reports) as Arc<dyn Deliveries>),
             reports,
             accepted: BTreeSet::new(),
-            withdrawn: 0,
+            refusals: 0,
+            dead_letters: BTreeMap::new(),
             settled: BTreeSet::new(),
             limits,
         }
@@ -68,8 +71,8 @@ impl Session {
                 Err(SendError::Refused(error)) => return Err(error),
                 Err(SendError::Full) => {}
             }
-            let refused = self.withdraw_refused();
-            let woken = |state: &ReportState| state.capacity > seen || state.failures > refused;
+            let refused = self.settle_refused();
+            let woken = |state: &ReportState| state.capacity > seen || state.refusals > refused;
             assert!(
                 self.reports.wait_within(self.limits.patience, woken),
                 "the sink was full, and did not call `capacity`"
@@ -78,99 +81,35 @@ impl Session {
         }
     }
 
-    /// Offers a record until it is accepted, or else its dead letter in its place, and the dead letters
-    /// of records that were refused meanwhile.
+    /// Offers the dead letter of a record in its place; it must be accepted.
     #[track_caller]
-    pub(super) fn offer_or_settle(
-        &mut self,
-        event: &Event,
-        seq: u64,
-        letters: &BTreeMap<u64, Event>,
-    ) {
-        let deadline = Instant::now() + self.limits.patience;
-        let mut offered = event;
-        loop {
-            let before = self.reports.state();
-            self.send_letters(letters);
-            match self.try_offer(offered, seq) {
-                Ok(()) => return,
-                Err(SendError::Refused(error)) => {
-                    let letter = letters.get(&seq).filter(|_| std::ptr::eq(offered, event));
-                    offered = letter.unwrap_or_else(|| panic!("record {seq} is refused: {error}"));
-                }
-                Err(SendError::Full) => {
-                    let woken = |state: &ReportState| {
-                        state.capacity > before.capacity || state.failures > before.failures
-                    };
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    assert!(
-                        self.reports.wait_within(left, woken),
-                        "the sink was full, and did not call `capacity`"
-                    );
-                    self.sink.poll();
-                }
-            }
-        }
+    pub(super) fn offer_dead_letter(&mut self, seq: u64) {
+        let dead_letter = self.dead_letters.remove(&seq);
+        let dead_letter = dead_letter.unwrap_or_else(|| panic!("record {seq} is refused"));
+        let offered = self.offer(&dead_letter, seq);
+        offered.unwrap_or_else(|error| panic!("the dead letter of {seq} is refused: {error}"));
     }
 
-    /// Sends the dead letters of refused records as they are reported, until every record or its dead
-    /// letter is delivered.
+    /// Takes refused records back, so that the later ones of their keys are sent, and offers the dead letters
+    /// of those that have one. Returns the number of refusals.
     #[track_caller]
-    pub(super) fn settle_refused(&mut self, letters: &BTreeMap<u64, Event>) {
-        let deadline = Instant::now() + self.limits.patience;
-        let accepted = self.accepted.clone();
-        loop {
-            let seen = self.reports.state();
-            self.send_letters(letters);
-            self.sink.poll();
-            if accepted.iter().all(|seq| seen.is_delivered(*seq)) {
-                return;
-            }
-            let reports = seen.outcomes.len() + seen.repeated.len();
-            let moved = |state: &ReportState| {
-                state.capacity > seen.capacity
-                    || state.outcomes.len() + state.repeated.len() > reports
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            assert!(
-                self.reports.wait_within(left, moved),
-                "the end of a record, or of its dead letter, did not come"
-            );
-        }
-    }
-
-    /// Offers the dead letter of each refused record in its place.
-    #[track_caller]
-    fn send_letters(&mut self, letters: &BTreeMap<u64, Event>) {
-        if self.reports.is(|state| state.failures == 0) {
-            return;
-        }
-        for (seq, outcome) in self.reports.state().outcomes {
-            let Err(error) = outcome else { continue };
-            if !self.settled.insert(seq) {
-                continue;
-            }
-            let letter = letters.get(&seq);
-            let letter = letter.unwrap_or_else(|| panic!("record {seq} fails: {error}"));
-            self.sink.withdraw(seq, false);
-            self.offer_or_settle(letter, seq, letters);
-        }
-    }
-
-    /// Takes refused records back, so that the later ones of their keys are sent. Returns the number of
-    /// failed records.
-    fn withdraw_refused(&mut self) -> usize {
-        if self.reports.is(|state| state.failures == self.withdrawn) {
-            return self.withdrawn;
+    fn settle_refused(&mut self) -> usize {
+        if self.reports.is(|state| state.refusals == self.refusals) {
+            return self.refusals;
         }
         let ReportState {
-            outcomes, failures, ..
+            outcomes, refusals, ..
         } = self.reports.state();
-        for (seq, _) in outcomes.iter().filter(|(_, outcome)| outcome.is_err()) {
-            self.sink.withdraw(*seq, false);
+        self.refusals = refusals;
+        let refused = outcomes.into_iter().filter(|(_, outcome)| outcome.is_err());
+        for (seq, _) in refused {
+            self.sink.withdraw(seq, false);
+            if self.dead_letters.contains_key(&seq) {
+                self.settled.insert(seq);
+                self.offer_dead_letter(seq);
+            }
         }
-        self.withdrawn = failures;
-        failures
+        refusals
     }
 
     /// Polls and waits until the condition holds; panics when the limit passes.
@@ -179,10 +118,10 @@ impl Session {
         let deadline = Instant::now() + self.limits.patience;
         loop {
             let seen = self.reports.capacity_calls();
-            let refused = self.withdraw_refused();
+            let refused = self.settle_refused();
             self.sink.poll();
             let moved = |state: &ReportState| {
-                until(state) || state.capacity > seen || state.failures > refused
+                until(state) || state.capacity > seen || state.refusals > refused
             };
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(self.reports.wait_within(left, moved), "{what} did not come");
@@ -275,8 +214,8 @@ impl Closed {
     }
 
     /// Asserts that exactly the accepted records were reported, each once, and once more where a dead
-    /// letter took the place of one. Also holds later: call
-    /// it again when the server has answered other sinks.
+    /// letter took the place of one. Also holds later: call it again when the server has answered other
+    /// sinks.
     #[track_caller]
     pub(super) fn assert_reported_once(&self, when: &str) {
         let state = self.state();

@@ -21,7 +21,7 @@ const TAKES_NOTHING: &str =
     "the sink takes nothing more: waiting for it, the slot keeps what follows";
 const ACKNOWLEDGES_NOTHING: &str =
     "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile";
-/// The same where the sink knows which keys wait, and others go on.
+/// The text instead of that where the sink knows which keys wait, and others go on.
 const KEYS_WAIT: &str =
     "keys wait until the sink takes an event of theirs: nothing behind it is confirmed meanwhile";
 
