@@ -12,8 +12,8 @@ use crate::old_rows::{
     UNMARKED, config, count, insert, marking, partitioned, rig, wait_until_all_are_marked,
 };
 use crate::rig::{
-    NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, output_with, refused,
-    run_command, with_source,
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, assert_lacks, create_slot, done, edit, output_with,
+    refused, run_command, with_source,
 };
 
 mod rollback;
@@ -339,6 +339,51 @@ fn rows_of_a_large_transaction_are_marked() {
     wait_until_all_are_marked(&db);
     relay.ends_well();
     assert_eq!(rig.records(0).len(), 20_000);
+}
+
+/// Makes each mark take these seconds.
+fn slow_marks(db: &Db, seconds: &str) {
+    db.batch(&format!(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END'; \
+         CREATE TRIGGER slow AFTER UPDATE ON outbox FOR EACH STATEMENT EXECUTE FUNCTION slow()"
+    ));
+}
+
+/// Rows arrive faster than the server marks those before: each batch counts as an answer of the server, so
+/// nothing is given up.
+#[test]
+fn marks_go_on_while_rows_arrive_faster() {
+    let rig = rig(18);
+    let db = rig.db();
+    slow_marks(&db, "0.3");
+    let relay = rig.start_with(&config(&rig, ""), &["--set=log.level=debug"]);
+    relay.streaming();
+    let load = rig.workload().rate(300.0).start();
+    for _ in 0..2 {
+        relay.says("marked rows as sent");
+    }
+    load.stop();
+    wait_until_all_are_marked(&db);
+    rig.caught_up();
+    assert_lacks(&relay.ends_well(), &["cannot be marked"]);
+}
+
+/// The server ends a stream without a status after `wal_sender_timeout`, and the last mark takes longer.
+#[test]
+fn a_relay_that_ends_waits_for_a_slow_mark() {
+    let rig = rig(15);
+    let db = rig.db();
+    slow_marks(&db, "5");
+    let config = config(&rig, "");
+    let relay = rig.start_with(&config, &["--set=source.wal_sender_timeout=\"2s\""]);
+    relay.streaming();
+    insert(&db, 1, "last");
+    let marks =
+        "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'WITH batch AS%'";
+    eventually(PATIENCE, || !db.query(marks, &[]).is_empty());
+    relay.ends_well();
+    assert_eq!(count(&db, UNMARKED), 0);
 }
 
 /// The relay's role may not store keys: nothing is held up, and the rows stay.

@@ -29,6 +29,8 @@ const BATCH: usize = 128 << 10;
 const PAGE: usize = 2_000;
 /// Transactions of one round over the stored keys that may fail.
 const FAILURES: u32 = 40;
+/// The time after which a round over the stored keys ends, with the page that it is at.
+const PASS: Duration = Duration::from_secs(3);
 /// The time for which keys are stored without an attempt to mark their rows, after one that failed:
 /// each leaves dead rows.
 const STORING: Duration = Duration::from_secs(10);
@@ -269,6 +271,8 @@ pub struct SentMarker {
     storing_until: Option<Instant>,
     /// Keys are stored, as far as is known.
     has_stored: bool,
+    /// The last stored key that was worked off or left, in a pass that is not at its end; 0 before the first.
+    worked_to: u64,
     /// Rows that were changed since they were sent, so that they are not marked.
     changed: u64,
     /// Rows that stay unmarked although they were sent.
@@ -284,6 +288,7 @@ impl SentMarker {
             in_vain: BTreeSet::new(),
             storing_until: None,
             has_stored: true,
+            worked_to: 0,
             changed: 0,
             dropped: 0,
         }
@@ -299,8 +304,15 @@ impl SentMarker {
         self.has_stored
     }
 
-    /// Marks the rows that wait for it, and stores the keys of those that cannot be marked now. Returns
-    /// the number of marked rows.
+    /// Returns true if at least one batch of keys waits, so that a pause brings nothing.
+    pub fn has_batch(&self) -> bool {
+        self.sent.bytes() >= BATCH
+    }
+
+    /// Marks the rows of one batch of keys, the first that wait, and stores the keys of those that cannot
+    /// be marked now. Returns the number of marked rows.
+    ///
+    /// It is one batch so that a call ends also while rows arrive faster than they are marked.
     ///
     /// # Errors
     /// Also if the keys were stored because of it. Otherwise they stay.
@@ -312,45 +324,36 @@ impl SentMarker {
                  replica identity"
             );
         }
+        let taken = self.sent.take(BATCH);
         let tables = self.marking.conditions(session).await?;
-        let (mut rows, mut obstacle) = (0, None);
-        loop {
-            let taken = self.sent.take(BATCH);
-            let keys = self.by_table(&taken.keys);
-            let left = if self
+        let keys = self.by_table(&taken.keys);
+        let mut obstacle = None;
+        let (rows, left) = loop {
+            if self
                 .storing_until
                 .is_some_and(|until| Instant::now() < until)
             {
-                keys
-            } else {
-                match self.mark(session, &tables, &keys).await {
-                    Ok((marked, left)) => {
-                        rows += marked;
-                        left
-                    }
-                    Err(error) => {
-                        // If the connection is lost, this fails as well.
-                        let _ = session.query("ROLLBACK").await;
-                        if error.may_pass() {
-                            return Err(error);
-                        }
-                        if let MarkError::Confirmed(ConfirmedError::InVain(table)) = &error {
-                            self.in_vain.insert(table.clone());
-                        } else {
-                            self.storing_until = Some(Instant::now() + STORING);
-                        }
-                        obstacle = Some(error);
-                        continue;
-                    }
-                }
-            };
-            self.store(session, &left).await?;
-            let is_last = taken.keys.is_empty();
-            self.sent.settle(&taken);
-            if is_last {
-                break;
+                break (0, keys);
             }
-        }
+            match self.mark(session, &tables, &keys).await {
+                Ok(marked) => break marked,
+                Err(error) => {
+                    // If the connection is lost, this fails as well.
+                    let _ = session.query("ROLLBACK").await;
+                    if error.may_pass() {
+                        return Err(error);
+                    }
+                    if let MarkError::Confirmed(ConfirmedError::InVain(table)) = &error {
+                        self.in_vain.insert(table.clone());
+                    } else {
+                        self.storing_until = Some(Instant::now() + STORING);
+                    }
+                    obstacle = Some(error);
+                }
+            }
+        };
+        self.store(session, &left).await?;
+        self.sent.settle(&taken);
         obstacle.map_or(Ok(rows), Err)
     }
 
@@ -462,7 +465,8 @@ impl SentMarker {
         self.changed += rows;
     }
 
-    /// Marks the rows whose keys are stored, as far as that is possible now. Returns their number.
+    /// Marks the rows whose keys are stored, as far as that is possible now, and within some [`PASS`]: the
+    /// next call goes on from there. Returns their number.
     pub async fn work_off(&mut self, session: &mut Session) -> Result<u64, MarkError> {
         if !unmarked::exists(session).await? {
             self.has_stored = false;
@@ -475,11 +479,14 @@ impl SentMarker {
             set: &set,
             waits: false,
         };
-        let (mut after, mut rows, mut limit, mut failures) = (0, 0, PAGE, 0);
-        let (mut is_any, mut obstacle) = (false, None);
-        loop {
-            let page = unmarked::page(session, &self.marking.slot, after, limit).await?;
+        let until = Instant::now() + PASS;
+        let (mut rows, mut limit, mut failures) = (0, PAGE, 0);
+        let (mut is_any, mut obstacle) = (self.worked_to > 0, None);
+        while Instant::now() < until {
+            let page = unmarked::page(session, &self.marking.slot, self.worked_to, limit).await?;
             let Some(last) = page.last().map(|key| key.id) else {
+                self.has_stored = is_any;
+                self.worked_to = 0;
                 break;
             };
             is_any = true;
@@ -491,7 +498,7 @@ impl SentMarker {
                 Ok(worked) => {
                     rows += worked.rows;
                     self.note_changed(worked.changed);
-                    after = last;
+                    self.worked_to = last;
                     limit = (limit * 4).min(PAGE);
                 }
                 Err(error) => {
@@ -504,7 +511,7 @@ impl SentMarker {
                         self.in_vain.insert(table.clone());
                     } else if page.len() == 1 {
                         // The row that fails alone stays, and the others go on.
-                        after = last;
+                        self.worked_to = last;
                     } else {
                         limit = (page.len() / 8).max(1);
                     }
@@ -512,7 +519,6 @@ impl SentMarker {
                 }
             }
         }
-        self.has_stored = is_any;
         obstacle.map_or(Ok(rows), Err)
     }
 }

@@ -125,7 +125,9 @@ impl MarkWorker {
                     sleep(STORED_INTERVAL).await;
                 }
             }
-            sleep(GAP).await;
+            if !self.marker.has_batch() {
+                sleep(GAP).await;
+            }
         }
     }
 

@@ -85,7 +85,12 @@ impl SentRows {
 
     /// Returns true if no further key should come for a moment.
     pub fn is_full(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= self.limit
+        self.bytes() >= self.limit
+    }
+
+    /// Returns the bytes of the keys.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the highest commit end before which every row is marked, or stored to be marked later;

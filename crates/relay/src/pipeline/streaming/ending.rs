@@ -73,6 +73,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         let limit = Instant::now() + END_LIMIT.min(self.settings.drain_timeout);
         let taken = timeout_at(limit, async {
             while self.source.persist_position(confirmed, confirmed)? < confirmed {
+                // Marks may take longer than the server waits for a status.
+                self.send_feedback(&mut feedback, Instant::now()).await?;
                 sleep(VERIFY_INTERVAL).await;
             }
             self.queue_status(&mut feedback)?;
