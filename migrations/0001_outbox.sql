@@ -29,6 +29,9 @@ GRANT UPDATE ON SEQUENCE walrelay_state."position:walrelay" TO "walrelay";
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."system:walrelay" MINVALUE -9223372036854775808; -- the cluster of that position
 GRANT SELECT ON SEQUENCE walrelay_state."system:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."publication:walrelay" MINVALUE -9223372036854775808; -- the row filters of the publication
+GRANT SELECT ON SEQUENCE walrelay_state."publication:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."publication:walrelay" TO "walrelay";
 
 -- From here on Postgres keeps the log until the relay has confirmed it: last, and not
 -- long before the relay is started.

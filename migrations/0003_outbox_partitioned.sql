@@ -77,3 +77,6 @@ GRANT UPDATE ON SEQUENCE walrelay_state."position:walrelay" TO "walrelay";
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."system:walrelay" MINVALUE -9223372036854775808; -- the cluster of that position
 GRANT SELECT ON SEQUENCE walrelay_state."system:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."publication:walrelay" MINVALUE -9223372036854775808; -- the row filters of the publication
+GRANT SELECT ON SEQUENCE walrelay_state."publication:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."publication:walrelay" TO "walrelay";

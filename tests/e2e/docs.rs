@@ -400,6 +400,14 @@ fn least_role_is_enough() {
     stdout(&output(&arguments(&offline)));
 }
 
+#[test]
+fn the_row_filter_of_the_manual_stops_the_relay() {
+    let rig = Rig::with_outbox(17);
+    let mut relay = rig.relay();
+    rig.db().batch(&block("docs/OPERATIONS.md", "row-filter"));
+    ends(&mut relay, 78, "publication-changed");
+}
+
 /// Up to 17, Postgres ends the stream when the publication is missing. Since 18 it logs a warning,
 /// and skips the rows.
 fn way_out_when_the_publication_is_gone(major: u32) {

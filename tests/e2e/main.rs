@@ -14,6 +14,7 @@
 //!   [`dead_letters`]: or it goes elsewhere, by the policy.
 //! - [`presets`]: tables of other designs than Debezium's, and own routes; `route` shows what `run`
 //!   sends, `check` compares with the table.
+//! - [`publication_changes`]: a publication that leaves rows out stops the relay with the range.
 //! - [`places`]: the log has tables and columns by their names of then.
 //! - [`conformance`]: the sink keeps the promises of every sink.
 //! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis;
@@ -101,6 +102,7 @@ mod poison;
 mod position;
 mod presets;
 mod prune;
+mod publication_changes;
 mod quoting;
 mod rabbitmq;
 mod redis;

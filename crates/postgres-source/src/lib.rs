@@ -19,13 +19,14 @@
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
 //!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until
 //!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
-//!   `noted`: the note of a slot's position.
+//!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
 //!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
 
 mod bookmarks;
+mod carried;
 mod catalog;
 mod confirmed;
 mod dead_letters;
@@ -55,6 +56,7 @@ pub use bookmarks::{
     Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
     read_notes, slot_of as bookmark_slot, write_notes,
 };
+pub use carried::{CarriedNote, check_noted};
 pub use catalog::{
     AccountSettings, ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations,
     PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding,

@@ -2,12 +2,15 @@
 //! slot confirms it. So a slot beyond it was moved, or recreated, by something else than a relay. A second
 //! sequence tells the cluster of the position: a note that was restored elsewhere shows nothing.
 //!
+//! A third one is the note of what the publication carries, see [`carried`](crate::carried).
+//!
 //! A sequence, because `setval` leaves no dead row, is no change of a published table, and is durable
 //! when its transaction is committed.
 
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Ancestor, Error, Session, quote_ident, quote_literal};
 
+use crate::carried::CarriedNote;
 use crate::catalog::row::{is_true, parsed};
 use crate::catalog::slot;
 
@@ -51,6 +54,12 @@ fn system_name(slot: &str) -> Option<String> {
     Some(format!("system:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
 }
 
+/// Returns the name of the sequence that holds what the publication carries, see [`CarriedNote`]. `None` if
+/// the name would be too long: then nothing is noted of that.
+fn carried_name(slot: &str) -> Option<String> {
+    Some(format!("publication:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
+}
+
 /// Returns the quoted name with its schema.
 fn quoted(name: &str) -> String {
     format!("walrelay_state.{}", quote_ident(name))
@@ -64,11 +73,15 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
         let signed = " MINVALUE -9223372036854775808; -- the cluster of that position";
         (name, signed)
     });
+    let carried = carried_name(slot).map(|name| {
+        let signed = " MINVALUE -9223372036854775808; -- the row filters of the publication";
+        (name, signed)
+    });
     let mut lines = vec![
         "CREATE SCHEMA IF NOT EXISTS walrelay_state;".to_owned(),
         "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),
     ];
-    for (name, rest) in [position].into_iter().chain(system) {
+    for (name, rest) in [position].into_iter().chain(system).chain(carried) {
         let sequence = quoted(&name);
         lines.push(format!("CREATE SEQUENCE IF NOT EXISTS {sequence}{rest}"));
         lines.push(format!("GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"));
@@ -96,6 +109,8 @@ pub struct Noted {
     pub position: Option<Lsn>,
     /// The system identifier of the cluster of that position; `None` if it is not known.
     pub system: Option<u64>,
+    /// What the publication carried; `None` if it is not known.
+    pub carried: Option<CarriedNote>,
     /// The right of this role to write it.
     pub access: Access,
 }
@@ -128,6 +143,10 @@ impl Noted {
             Some(name) => read_sequence(session, &name).await?,
             None => None,
         };
+        let carried = match carried_name(slot) {
+            Some(name) => read_sequence(session, &name).await?,
+            None => None,
+        };
         let access = if may(session, slot, "UPDATE").await? {
             Access::Write
         } else if create && may_create(session, slot).await? {
@@ -138,6 +157,7 @@ impl Noted {
         Ok(Self {
             position,
             system: system.map(i64::cast_unsigned),
+            carried: carried.map(CarriedNote::from_value),
             access,
         })
     }
@@ -145,6 +165,11 @@ impl Noted {
     /// Returns the noted position, unless it is in the log of another cluster.
     pub fn position_in(&self, system: &str) -> Option<Lsn> {
         self.position.filter(|_| !self.is_of_other(system))
+    }
+
+    /// Returns what is noted of the publication, unless it is that of another cluster.
+    pub(crate) fn carried_in(&self, system: &str) -> Option<CarriedNote> {
+        self.carried.filter(|_| !self.is_of_other(system))
     }
 
     fn is_of_other(&self, system: &str) -> bool {
@@ -266,6 +291,61 @@ pub(crate) async fn set_system(
     Ok(())
 }
 
+/// Notes the number of the publication's row filters. `create`: missing objects may be created. Returns
+/// whether this role may.
+pub(crate) async fn set_filters(
+    session: &mut Session,
+    slot: &str,
+    create: bool,
+    number: i64,
+) -> Result<bool, Error> {
+    let Some(name) = carried_name(slot) else {
+        return Ok(false);
+    };
+    if !may_use(session, &name, "UPDATE").await? {
+        if !create {
+            return Ok(false);
+        }
+        // An earlier version has created the others.
+        let sql = format!("{LOCK}\n{}", create_sql(slot, None));
+        if let Err(error) = session.query(&sql).await {
+            let is_denied = error
+                .sqlstate()
+                .is_some_and(|state| state.starts_with("42"));
+            return if is_denied { Ok(false) } else { Err(error) };
+        }
+    }
+    let sequence = quoted(&name);
+    let sql = format!(
+        "SELECT pg_catalog.setval({}, {number}) FROM {sequence} WHERE NOT is_called OR last_value <> {number}",
+        quote_literal(&sequence)
+    );
+    session.query(&sql).await?;
+    Ok(true)
+}
+
+/// Notes that the publication left rows out from this position on, or from an earlier one that is noted.
+pub(crate) async fn set_left_out(
+    session: &mut Session,
+    slot: &str,
+    from: Lsn,
+) -> Result<(), Error> {
+    let Some(name) = carried_name(slot) else {
+        return Ok(());
+    };
+    if may_use(session, &name, "UPDATE").await? {
+        let sequence = quoted(&name);
+        let sql = format!(
+            "SELECT pg_catalog.setval({}, greatest(-{}, CASE WHEN is_called AND last_value < 0 THEN last_value END)) \
+             FROM {sequence}",
+            quote_literal(&sequence),
+            from.get().max(1)
+        );
+        session.query(&sql).await?;
+    }
+    Ok(())
+}
+
 /// Notes a position, higher or lower, if `before` is still what is noted. Returns whether it was. To be
 /// called by the process that has the slot.
 pub(crate) async fn replace(
@@ -303,10 +383,12 @@ pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> R
 /// Forgets what is noted of a slot, if this role may write it. A note that stays is before the position
 /// of each later slot of this name, so it hides no move.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    if may(session, slot, "UPDATE").await? {
-        let sequence = quote_literal(&quoted(&name(slot)));
-        let sql = format!("SELECT pg_catalog.setval({sequence}, 1, false)");
-        session.query(&sql).await?;
+    for name in [Some(name(slot)), carried_name(slot)].into_iter().flatten() {
+        if may_use(session, &name, "UPDATE").await? {
+            let sequence = quote_literal(&quoted(&name));
+            let sql = format!("SELECT pg_catalog.setval({sequence}, 1, false)");
+            session.query(&sql).await?;
+        }
     }
     Ok(())
 }
@@ -328,12 +410,15 @@ mod tests {
         assert_eq!(name(&long), long);
         assert_eq!(system_name("carried").as_deref(), Some("system:carried"));
         assert_eq!(system_name(&long), None);
+        assert_eq!(carried_name("a").as_deref(), Some("publication:a"));
+        assert_eq!(carried_name(&long), None);
     }
 
     fn noted(position: Option<u64>, system: Option<u64>, access: Access) -> Noted {
         Noted {
             position: position.map(Lsn::new),
             system,
+            carried: None,
             access,
         }
     }

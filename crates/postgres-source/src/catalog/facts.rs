@@ -7,6 +7,7 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 
+use super::published::HIDDEN_FILTER;
 use super::slots::SlotRow;
 
 /// The state of everything that [`Wanted`](super::Wanted) names.
@@ -100,6 +101,8 @@ pub enum Generated {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct PublicationFacts {
+    /// The column `pg_publication.oid`.
+    pub oid: u32,
     /// The publication publishes INSERTs.
     pub insert: bool,
     /// True if the publication was made `FOR ALL TABLES`.
@@ -114,6 +117,11 @@ pub struct PublicationFacts {
 }
 
 impl PublicationFacts {
+    /// Returns false if a row filter is not known, because another session locks its table.
+    pub(crate) fn shows_filters(&self) -> bool {
+        !self.filtered().any(|(_, filter)| filter == HIDDEN_FILTER)
+    }
+
     /// Returns the tables that have a row filter, each with its filter.
     pub fn filtered(&self) -> impl Iterator<Item = (&TableName, &str)> {
         let tables = self.tables.iter();

@@ -25,6 +25,8 @@ pub use facts::{
 pub use locks::{TableLock, table_locks};
 pub use places::place;
 pub(crate) use published::Filters;
+#[cfg(test)]
+pub(crate) use published::HIDDEN_FILTER;
 use published::published_tables_sql;
 pub use retained::RetainedWal;
 use row::{is_true, json, parsed, text};
@@ -142,7 +144,7 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
         SERVER.to_owned(),
         slot_sql(major, &wanted.slot),
         format!(
-            "SELECT pubinsert, puballtables, {} AS pubschemas, {} AS unfinished \
+            "SELECT oid, pubinsert, puballtables, {} AS pubschemas, {} AS unfinished \
              FROM pg_catalog.pg_publication WHERE pubname = {}",
             publishes_schemas(major),
             script::publication_is_marked(&wanted.slot),
@@ -386,6 +388,7 @@ fn publishes_schemas(major: u32) -> &'static str {
 fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
     let row = publications.first()?;
     Some(PublicationFacts {
+        oid: parsed(&row, "oid").unwrap_or(0),
         insert: is_true(&row, "pubinsert"),
         all_tables: is_true(&row, "puballtables"),
         schemas: is_true(&row, "pubschemas"),

@@ -11,7 +11,7 @@ use walrelay_walsender::quote_literal;
 /// (`FirstNormalObjectId`), and what writes no WAL.
 const PUBLISHABLE: &str = "c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384";
 /// Takes the place of a row filter whose text the server does not print without the table's lock.
-const HIDDEN_FILTER: &str = "a condition that is not shown while the table is locked";
+pub(crate) const HIDDEN_FILTER: &str = "a condition that is not shown while the table is locked";
 
 /// The choice whether row filters are printed of tables that another session locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

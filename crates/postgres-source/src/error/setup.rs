@@ -97,6 +97,21 @@ pub enum SetupError {
         /// may be carried under the names of partitions.
         gap: Option<Gap>,
     },
+    /// The publication was changed while the slot was read, so that rows are or were left out.
+    #[error(
+        "publication {publication} was changed, or dropped and made anew, and carries {now} now: rows that it left out \
+         and that were committed {gap} are not relayed"
+    )]
+    PublicationChanged {
+        /// Name of the publication.
+        publication: String,
+        /// The outbox tables.
+        tables: Vec<TableName>,
+        /// What it carries now.
+        now: String,
+        /// The range in which rows may have been left out.
+        gap: Gap,
+    },
     /// The publication has tables that the configuration does not name.
     #[error(
         "publication {publication} carries {}, which [source] tables does not name",
@@ -309,6 +324,7 @@ impl SetupError {
             Self::PublicationGone { .. } => "publication-gone",
             Self::PublicationWithoutInsert(_) => "publication-without-insert",
             Self::PublicationLacks { .. } => "publication-lacks-table",
+            Self::PublicationChanged { .. } => "publication-changed",
             Self::PublicationForeign { .. } => "publication-foreign-table",
             Self::PublicationColumns { .. } => "publication-lacks-column",
             Self::Standby(_) => "standby",
@@ -422,6 +438,16 @@ impl SetupError {
                 } else {
                     String::new()
                 }
+            ),
+            Self::PublicationChanged {
+                publication,
+                tables,
+                ..
+            } => format!(
+                "if it carries what it should, {GO_ON}. If not, correct it first (all rows: ALTER PUBLICATION {} SET TABLE \
+                 {}), {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The publication was changed\"",
+                quote_ident(publication),
+                script::tables(tables)
             ),
             Self::PublicationForeign {
                 publication,

@@ -3,7 +3,7 @@
 mod apply;
 mod plan;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use apply::{ON_STANDBY, lock_setup, unmark, wait_for_lock};
 pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup};

@@ -23,7 +23,7 @@ fn columns() -> Vec<String> {
         .to_vec()
 }
 
-fn wanted() -> Wanted {
+pub(crate) fn wanted() -> Wanted {
     Wanted {
         slot: "walrelay".into(),
         publication: "pub".into(),
@@ -54,7 +54,7 @@ fn text_column(name: String) -> ColumnFacts {
 }
 
 /// Returns the facts of a complete setup.
-fn facts() -> Facts {
+pub(crate) fn facts() -> Facts {
     Facts {
         server: ServerFacts {
             major: 17,
@@ -78,6 +78,7 @@ fn facts() -> Facts {
         )],
         others: Vec::new(),
         publication: Some(PublicationFacts {
+            oid: 16_400,
             insert: true,
             all_tables: false,
             schemas: false,

@@ -187,7 +187,7 @@ impl PostgresSource {
             lease,
             over: false,
             system: connected.system,
-            server_start: connected.server.start,
+            server_start: connected.facts.server.start,
         });
         snapshot.open(&self.wanted.slot).await
     }

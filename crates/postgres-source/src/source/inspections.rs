@@ -12,6 +12,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::one_task::OneTask;
 use crate::bookmarks::drop_large_kept;
+use crate::carried::LastLook;
 use crate::catalog::{Facts, Wanted, inspect, is_synchronous, place};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
@@ -91,11 +92,13 @@ impl Inspections {
         }
     }
 
-    /// Starts an inspection, unless one is running. `unresolved`: a table whose place is asked for.
+    /// Starts an inspection, unless one is running. `last`: what the publication carried. `unresolved`: a
+    /// table whose place is asked for.
     pub(super) fn start(
         &mut self,
         info: &ConnInfo,
         wanted: &Wanted,
+        last: Option<&LastLook>,
         unresolved: Option<RelationId>,
     ) {
         if !self.running.is_started() {
@@ -107,6 +110,7 @@ impl Inspections {
             let run = run(
                 info.clone(),
                 wanted.clone(),
+                last.cloned(),
                 (unresolved, bookmarks),
                 self.session.take(),
             );
@@ -125,6 +129,7 @@ impl Inspections {
 async fn run(
     info: ConnInfo,
     wanted: Wanted,
+    last: Option<LastLook>,
     (unresolved, bookmarks): (Option<RelationId>, bool),
     kept: Option<Session>,
 ) -> (Option<Session>, Inspection) {
@@ -133,14 +138,14 @@ async fn run(
     let inspection = async {
         if let Some(mut session) = kept {
             // If the idle connection was closed meanwhile, a new one is made below.
-            let queries = queries(&mut session, &wanted, &name, unresolved);
+            let queries = queries(&mut session, &wanted, last.as_ref(), &name, unresolved);
             let found = timeout(KEPT_DEADLINE, queries).await;
             if let Ok(Ok(found)) = found {
                 return Ok((session, found));
             }
         }
         let mut session = Session::connect(&info, SessionKind::Sql, SETTINGS).await?;
-        let found = queries(&mut session, &wanted, &name, unresolved).await?;
+        let found = queries(&mut session, &wanted, last.as_ref(), &name, unresolved).await?;
         Ok::<_, Error>((session, found))
     };
     let mut done = bounded_by(DEADLINE, "a look at the catalogs", inspection).await;
@@ -185,10 +190,14 @@ async fn bound_bookmarks(session: &mut Session, wanted: &Wanted) {
 async fn queries(
     session: &mut Session,
     wanted: &Wanted,
+    last: Option<&LastLook>,
     name: &str,
     unresolved: Option<RelationId>,
 ) -> Result<(Facts, Option<(RelationId, TablePlace)>, Option<bool>), Error> {
     let facts = inspect(session, wanted).await?;
+    if let Some(last) = last {
+        last.note_change(session, wanted, &facts).await?;
+    }
     let place = match unresolved {
         Some(id) => Some((id, place(session, &wanted.tables, id).await?)),
         None => None,

@@ -23,6 +23,7 @@ use walrelay_relay::{Chain, Opened, Resume, SentAccount, SentRows, SlotCheck, Sl
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
+use super::carried::LastLook;
 use super::catalog::{RetainedWal, ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
@@ -90,9 +91,10 @@ pub struct PostgresSource {
     /// The last attempt failed because another process read the slot.
     found_busy: bool,
     readers: Readers,
-    /// The end of the server's WAL at the last look at the catalogs: the publication carried the
-    /// tables then.
-    carried_at: Option<Lsn>,
+    /// What the publication carries was changed, which is accepted.
+    accepted_publication: bool,
+    /// The last look at the catalogs: the publication carried the tables then.
+    last_look: Option<LastLook>,
     /// PID of the stream's walsender; 0 before the first stream.
     walsender: Arc<AtomicI32>,
     watch: RetentionWatch,
@@ -129,7 +131,8 @@ impl PostgresSource {
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
-            carried_at: None,
+            accepted_publication: false,
+            last_look: None,
             walsender: Arc::default(),
             setup: None,
             unfinished: Unfinished::default(),
@@ -274,10 +277,11 @@ impl Source for PostgresSource {
     }
 
     fn check_slot(&mut self, unresolved: Option<RelationId>) {
-        match &self.snapshot {
-            // The thread of its lock proves unasked.
-            Some(_) => {}
-            None => self.inspections.start(&self.info, &self.wanted, unresolved),
+        // The thread of a snapshot's lock proves unasked.
+        if self.snapshot.is_none() {
+            let last = self.last_look.as_ref();
+            self.inspections
+                .start(&self.info, &self.wanted, last, unresolved);
         }
     }
 
@@ -317,9 +321,13 @@ impl Source for PostgresSource {
         let moment = Moment::Relayed {
             upto: self.relayed(),
         };
+        let carried_at = self.last_look.as_ref().map(|last| last.at);
         let carries = plan(&self.wanted, &facts, moment);
-        carries.map_err(|error| error.carried_at(self.carried_at))?;
-        self.carried_at = facts.server.wal_end;
+        carries.map_err(|error| error.carried_at(carried_at))?;
+        if let Some(last) = &mut self.last_look {
+            last.check(&self.wanted, &facts)?;
+            last.at = facts.server.wal_end.unwrap_or(last.at);
+        }
         let active_pid = facts.slot.and_then(|slot| slot.active_pid);
         let owner = match active_pid {
             Some(pid) if self.readers.is_own(pid) => SlotOwner::Ours,

@@ -19,9 +19,9 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
+use crate::carried::{self, Carried, LastLook, check_noted};
 use crate::catalog::{
-    ServerFacts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot,
-    slot_reader,
+    Facts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
@@ -42,7 +42,8 @@ const BUSY_DEADLINE: Duration = Duration::from_secs(30);
 pub(super) struct Connected {
     pub(super) control: Session,
     pub(super) replication: Session,
-    pub(super) server: ServerFacts,
+    /// The facts of before the setup.
+    pub(super) facts: Facts,
     pub(super) system: SystemIdentity,
     ancestors: Vec<Ancestor>,
     moment: Moment,
@@ -113,7 +114,7 @@ impl PostgresSource {
         Ok(Connected {
             control,
             replication,
-            server: facts.server,
+            facts,
             system,
             ancestors,
             moment,
@@ -343,6 +344,60 @@ impl PostgresSource {
         Ok(true)
     }
 
+    /// Checks that the publication carries what it carried when the slot was read last.
+    fn continue_publication(
+        &mut self,
+        facts: &Facts,
+        noted: &Noted,
+        opened: &Opened<Stream>,
+    ) -> Result<(), PostgresError> {
+        let mut same = match &self.last_look {
+            Some(last) => last.check(&self.wanted, facts),
+            None => Ok(()),
+        };
+        // A standby cannot note that the change is accepted.
+        if same.is_ok() && !facts.server.in_recovery {
+            same = check_noted(&self.wanted, facts, noted, &opened.system_id);
+        }
+        match same {
+            Err(error) if !self.accept_gap => return Err(error.into()),
+            Err(error) => {
+                warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
+                self.accepted_publication = true;
+            }
+            Ok(()) => {}
+        }
+        let publication = facts.publication.as_ref();
+        if let Some(carried) = publication.and_then(|of| Carried::new(&self.wanted, of)) {
+            let at = facts.server.wal_end.unwrap_or(opened.confirmed.lsn());
+            self.last_look = Some(LastLook { carried, at });
+        }
+        Ok(())
+    }
+
+    /// Notes what the publication carries, if this role may.
+    async fn note_carried(&self, control: &mut Session, noted: &Noted) {
+        let Some(last) = &self.last_look else {
+            return;
+        };
+        let note = carried::note(control, &self.wanted, noted, &last.carried);
+        let reason = match bounded("noting the publication", note).await {
+            Ok(true) => return,
+            // The warning about the position says it.
+            Ok(false) if noted.access == Access::None => return,
+            Ok(false) => "the role may not, or the slot's name is too long".to_owned(),
+            Err(error) => Chain(&error).to_string(),
+        };
+        if !self.started {
+            warn!(
+                slot = self.wanted.slot,
+                reason,
+                "what the publication carries cannot be noted in walrelay_state: a row filter that is set while no relay \
+                 runs is not noticed. As a user who may: walrelay init --role ROLE of this version"
+            );
+        }
+    }
+
     /// Begins the notes of the stream, if this role may note positions.
     async fn begin_notes(
         &mut self,
@@ -394,10 +449,11 @@ impl PostgresSource {
         let Connected {
             mut control,
             replication,
-            server,
+            mut facts,
             system,
             ..
         } = connected;
+        let server = facts.server.clone();
         let walsender = replication.backend_pid();
         let gap = Gap {
             from: connected.moment.known(),
@@ -443,7 +499,11 @@ impl PostgresSource {
             warn!(remedy = unread.remedy(), "{unread}");
         }
         self.watch_retention(&server, &slot);
-        self.carried_at = server.wal_end;
+        if facts.publication.is_none() {
+            // The setup has created it.
+            let created = inspect(&mut control, &self.wanted);
+            facts.publication = bounded("reading the catalogs", created).await?.publication;
+        }
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
         let mut opened = Opened {
@@ -466,6 +526,7 @@ impl PostgresSource {
         let accepted = self.accepted;
         let continued = async {
             let database = server.database;
+            self.continue_publication(&facts, &noted, &opened)?;
             let (position, in_file) = self.continue_file(&opened, database, &mut control).await?;
             if resume.is_some_and(|resume| resume.continued_by(&opened).is_err()) {
                 // The pipeline stops at the slot's position: note and file stay as they are.
@@ -488,6 +549,7 @@ impl PostgresSource {
                     // Sums are written with the notes.
                     account.begin(None);
                 }
+                self.note_carried(&mut control, &noted).await;
                 let host = control.host().clone();
                 let notes = self.begin_notes(&opened, &noted, &host, is_synchronous, is_proved);
                 notes.await;
@@ -556,7 +618,8 @@ impl PostgresSource {
         self.server_start = Some(opened.server_start.clone());
         let confirmed = opened.confirmed.lsn().get();
         self.relayed.fetch_max(confirmed, Ordering::Relaxed);
-        if std::mem::take(&mut self.accept_gap) && !self.accepted {
+        let accepted = self.accepted || self.accepted_publication;
+        if std::mem::take(&mut self.accept_gap) && !accepted {
             info!("there is no gap in the log: --accept-gap changes nothing");
         }
         self.started = true;

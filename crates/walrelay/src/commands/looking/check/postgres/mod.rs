@@ -21,7 +21,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    Facts, Moment, PostgresError, Sample, SlotReader, Survey, Wanted, describe, inspect,
+    Facts, Moment, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted, check_noted,
+    describe, inspect,
     noted::{Access, Noted, Standing},
     sample, script, slot_reader, survey,
 };
@@ -58,6 +59,8 @@ struct DatabaseState<'a> {
     /// The slot's position compared with its note, and what this role may do with the note. `None`: `run`
     /// notes no position.
     noted: Option<(Standing, Access)>,
+    /// The publication carries what its relay has noted, as far as `run` compares it.
+    carried: Result<(), SetupError>,
 }
 
 /// The results of the checks of the database.
@@ -109,6 +112,12 @@ async fn connect_and_check(
     };
     let position = facts.slot.as_ref().and_then(|slot| slot.confirmed);
     let standing = noted.compare(position.unwrap_or(Lsn::ZERO), system, ancestors);
+    let is_noted = config.sink.confirms() && !facts.server.in_recovery;
+    let carried = if is_noted {
+        check_noted(&wanted, &facts, &noted, system)
+    } else {
+        Ok(())
+    };
     let db = DatabaseState {
         config,
         application_name: info.shown_application_name(),
@@ -124,8 +133,8 @@ async fn connect_and_check(
         } else {
             Moment::Print
         },
-        noted: (config.sink.confirms() && !facts.server.in_recovery)
-            .then_some((standing, noted.access)),
+        noted: is_noted.then_some((standing, noted.access)),
+        carried,
         facts,
     };
     let clock = clock(&mut session).await?;

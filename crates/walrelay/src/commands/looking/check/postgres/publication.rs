@@ -106,6 +106,9 @@ fn partitions(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
 }
 
 fn rows(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
+    if let Err(error) = &db.carried {
+        return failed(error.clone());
+    }
     let filtered: Vec<String> = publication
         .filtered()
         .map(|(table, filter)| format!("only the rows of {table} for which {filter}"))

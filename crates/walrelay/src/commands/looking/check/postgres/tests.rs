@@ -65,6 +65,7 @@ fn healthy() -> DatabaseState<'static> {
             accept_gap: false,
         },
         noted: None,
+        carried: Ok(()),
     }
 }
 

@@ -1,0 +1,244 @@
+//! What the publication lets through of the outbox tables' rows, and the note of it: the log does not
+//! show that a publication was changed, only the catalogs do.
+//!
+//! The note is a sequence beside that of the position (see [`noted`](crate::noted)). It holds a number
+//! of the row filters, or, with a minus sign, the position from which on the publication left rows out,
+//! until somebody accepts that.
+
+use sha2::{Digest, Sha256};
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session};
+
+use crate::catalog::{Facts, PublicationFacts, Wanted};
+use crate::error::{Gap, SetupError};
+use crate::noted::{self, Access, Noted};
+
+/// The rows that a publication carries of the outbox tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Carried {
+    /// `pg_publication.oid`: it tells whether the publication was dropped and made anew.
+    publication: u32,
+    /// The row filters of outbox tables, as SQL shows them.
+    filters: String,
+}
+
+/// What is noted of the rows that the publication carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CarriedNote {
+    /// The number of the row filters that were accepted.
+    Filters(i64),
+    /// The publication left rows out from this position on, which nobody has accepted.
+    LeftOut {
+        /// The last position at which it is known to have carried all of them.
+        from: Lsn,
+    },
+}
+
+impl CarriedNote {
+    /// Reads a value of the sequence.
+    pub(crate) fn from_value(value: i64) -> Self {
+        if value < 0 {
+            let from = Lsn::new(value.unsigned_abs());
+            Self::LeftOut { from }
+        } else {
+            Self::Filters(value)
+        }
+    }
+}
+
+impl Carried {
+    /// Returns what a publication carries; `None` if a filter is not known, because its table is locked.
+    pub(crate) fn new(wanted: &Wanted, publication: &PublicationFacts) -> Option<Self> {
+        let filtered = publication.filtered();
+        let mut filters: Vec<String> = filtered
+            .filter(|(table, _)| wanted.tables.contains(table))
+            .map(|(table, filter)| format!("only the rows of {table} for which {filter}"))
+            .collect();
+        if !publication.shows_filters() {
+            return None;
+        }
+        filters.sort_unstable();
+        Some(Self {
+            publication: publication.oid,
+            filters: filters.join(", "),
+        })
+    }
+
+    /// Returns the number of these filters, at least 1.
+    fn number(&self) -> i64 {
+        let digest = Sha256::digest(self.filters.as_bytes());
+        let (head, _) = digest.split_at(8);
+        let number = head
+            .iter()
+            .fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
+        (number >> 1).max(1).cast_signed()
+    }
+
+    /// Returns true if these facts, of a later moment, show that rows are or were left out.
+    fn has_changed(&self, wanted: &Wanted, facts: &Facts) -> bool {
+        let Some(publication) = &facts.publication else {
+            return true;
+        };
+        let carries = |table: &TableName| publication.tables.iter().any(|of| of.table == *table);
+        !publication.insert
+            || !wanted.tables.iter().all(carries)
+            || Self::new(wanted, publication).is_some_and(|now| now != *self)
+    }
+
+    fn describe(&self) -> &str {
+        if self.filters.is_empty() {
+            "all rows"
+        } else {
+            &self.filters
+        }
+    }
+}
+
+/// The last look at which the publication was as it should be.
+#[derive(Debug, Clone)]
+pub(crate) struct LastLook {
+    /// What it carried.
+    pub(crate) carried: Carried,
+    /// The end of the server's WAL at that time.
+    pub(crate) at: Lsn,
+}
+
+impl LastLook {
+    /// Notes that rows were left out since then, if these facts show it.
+    pub(crate) async fn note_change(
+        &self,
+        session: &mut Session,
+        wanted: &Wanted,
+        facts: &Facts,
+    ) -> Result<(), Error> {
+        if self.carried.has_changed(wanted, facts) {
+            noted::set_left_out(session, &wanted.slot, self.at).await?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the publication is as it was.
+    pub(crate) fn check(&self, wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
+        let Some(publication) = &facts.publication else {
+            return Ok(());
+        };
+        match Carried::new(wanted, publication) {
+            Some(now) if now != self.carried => Err(changed(wanted, facts, &now, self.at)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks that the publication carries what is noted of it, on a cluster with this system identifier.
+///
+/// # Errors
+/// [`SetupError::PublicationChanged`] with the range whose rows may be left out.
+pub fn check_noted(
+    wanted: &Wanted,
+    facts: &Facts,
+    noted: &Noted,
+    system: &str,
+) -> Result<(), SetupError> {
+    // Without the slot there is nothing to continue, and another cluster has its own history.
+    let (Some(publication), Some(slot)) = (&facts.publication, &facts.slot) else {
+        return Ok(());
+    };
+    let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
+    let (Some(now), Some(note)) = (Carried::new(wanted, publication), noted.carried_in(system))
+    else {
+        return Ok(());
+    };
+    match note {
+        CarriedNote::LeftOut { from } => Err(changed(wanted, facts, &now, from.min(confirmed))),
+        CarriedNote::Filters(number) if number != now.number() => {
+            Err(changed(wanted, facts, &now, confirmed))
+        }
+        CarriedNote::Filters(_) => Ok(()),
+    }
+}
+
+fn changed(wanted: &Wanted, facts: &Facts, now: &Carried, from: Lsn) -> SetupError {
+    SetupError::PublicationChanged {
+        publication: wanted.publication.clone(),
+        tables: wanted.tables.clone(),
+        now: now.describe().to_owned(),
+        gap: Gap {
+            from: Some(from),
+            to: facts.server.wal_end,
+        },
+    }
+}
+
+/// Notes what the publication carries. Returns whether this role may.
+pub(crate) async fn note(
+    session: &mut Session,
+    wanted: &Wanted,
+    noted: &Noted,
+    carried: &Carried,
+) -> Result<bool, Error> {
+    if noted.access == Access::None {
+        return Ok(false);
+    }
+    noted::set_filters(session, &wanted.slot, wanted.create, carried.number()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{facts, wanted};
+
+    #[test]
+    fn a_filter_or_another_publication_is_a_change_and_another_table_is_none() {
+        let (wanted, facts) = (wanted(), facts());
+        let publication = facts.publication.clone().unwrap();
+        let carried = Carried::new(&wanted, &publication).unwrap();
+        let changed = |change: &dyn Fn(&mut PublicationFacts)| {
+            let mut facts = facts.clone();
+            change(facts.publication.as_mut().unwrap());
+            carried.has_changed(&wanted, &facts)
+        };
+        assert!(!changed(&|_| {}));
+        assert!(changed(
+            &|of| of.tables[0].row_filter = Some("(a > 1)".into())
+        ));
+        assert!(changed(&|of| of.oid += 1));
+        assert!(changed(&|of| of.insert = false));
+        assert!(changed(&|of| of.tables.clear()));
+        let hidden = crate::catalog::HIDDEN_FILTER.to_owned();
+        assert!(!changed(
+            &|of| of.tables[0].row_filter = Some(hidden.clone())
+        ));
+        assert!(!changed(&|of| {
+            let mut other = of.tables[0].clone();
+            other.table.name = "other".into();
+            other.row_filter = Some("(a > 1)".into());
+            of.tables.push(other);
+        }));
+        let mut gone = facts.clone();
+        gone.publication = None;
+        assert!(carried.has_changed(&wanted, &gone));
+    }
+
+    #[test]
+    fn a_value_of_the_sequence_is_a_number_or_a_position() {
+        let from = Lsn::new(0x7fff_ffff_ffff_ffff);
+        assert_eq!(
+            CarriedNote::from_value(-0x7fff_ffff_ffff_ffff),
+            CarriedNote::LeftOut { from }
+        );
+        let (wanted, facts) = (wanted(), facts());
+        let carried = Carried::new(&wanted, facts.publication.as_ref().unwrap()).unwrap();
+        let number = carried.number();
+        assert!(number > 0);
+        assert_eq!(
+            CarriedNote::from_value(number),
+            CarriedNote::Filters(number)
+        );
+        let other = Carried {
+            filters: "only the rows of a for which b".into(),
+            ..carried
+        };
+        assert_ne!(other.number(), number);
+    }
+}

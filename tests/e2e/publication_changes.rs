@@ -1,0 +1,138 @@
+//! The log does not show that a publication was changed. A relay notes what it carried, and stops with the
+//! range in which rows may be left out until somebody accepts it.
+
+use std::path::Path;
+
+use walrelay_lsn::Lsn;
+use walrelay_testkit::Db;
+
+use crate::rig::{Rig, assert_has, ends, insert, lsn_of, output_with, refused};
+
+const CHANGED: &str = "publication-changed";
+const FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox WHERE (aggregateid = 'mine')";
+const NO_FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox";
+
+/// Returns the range of an error.
+#[track_caller]
+fn range(log: &str) -> (Lsn, Lsn) {
+    let (_, range) = log.split_once("were committed from ").expect("a range");
+    let (from, rest) = range.split_once(" to ").expect("its end");
+    (lsn_of(from), lsn_of(rest))
+}
+
+fn position(db: &Db) -> Lsn {
+    lsn_of(&db.value::<String>("SELECT pg_current_wal_insert_lsn()::text"))
+}
+
+/// Asserts that a start and `check` name a range with this position, until a start accepts it once.
+#[track_caller]
+fn stops_until_accepted(rig: &Rig, config: &Path, at: Lsn) {
+    for _ in 0..2 {
+        let (from, to) = range(&ends(&mut rig.start(config), 78, CHANGED));
+        assert!(from <= at && at <= to, "{from} {at} {to}");
+    }
+    let checked = output_with("check", config, &[]);
+    refused(
+        &checked,
+        78,
+        &["publication-rows", "[publication-changed]", "--accept-gap"],
+    );
+    let relay = rig.start_with(config, &["--accept-gap"]);
+    relay.says("accepted by --accept-gap");
+    relay.streaming();
+    relay.ends_well();
+    let relay = rig.streaming(config);
+    insert(&rig.db(), 99);
+    rig.caught_up();
+    relay.ends_well();
+}
+
+/// Runs a relay while this statement changes the publication. The relay ends with `id`. Then the
+/// publication is repaired.
+#[track_caller]
+fn changed_under_a_relay(major: u32, change: &str, id: &str, repair: &str) {
+    let rig = Rig::with_outbox(major);
+    let config = rig.config();
+    let mut relay = rig.streaming(&config);
+    let db = rig.db();
+    insert(&db, 1);
+    rig.caught_up();
+    db.batch(change);
+    let at = position(&db);
+    insert(&db, 2);
+    let log = ends(&mut relay, 78, id);
+    let (from, to) = match id {
+        CHANGED => range(&log),
+        _ => (at, at),
+    };
+    assert!(from <= at && at <= to, "{from} {at} {to}");
+    db.batch(repair);
+    stops_until_accepted(&rig, &config, at);
+}
+
+#[test]
+fn a_row_filter_that_is_set_under_a_relay_stops_it() {
+    changed_under_a_relay(15, FILTER, CHANGED, NO_FILTER);
+}
+
+#[test]
+fn a_publication_that_is_made_anew_under_a_relay_stops_it() {
+    let anew = "DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')";
+    changed_under_a_relay(18, anew, CHANGED, "");
+}
+
+#[test]
+fn a_table_that_was_taken_out_and_put_back_is_named() {
+    let out = "ALTER PUBLICATION walrelay DROP TABLE outbox";
+    let back = "ALTER PUBLICATION walrelay ADD TABLE outbox";
+    changed_under_a_relay(17, out, "publication-lacks-table", back);
+}
+
+#[test]
+fn inserts_that_were_not_published_for_a_while_are_named() {
+    let out = "ALTER PUBLICATION walrelay SET (publish = 'update')";
+    let back = "ALTER PUBLICATION walrelay SET (publish = 'insert')";
+    changed_under_a_relay(14, out, "publication-without-insert", back);
+}
+
+/// The filter stays: it is what the user wants, and is accepted once.
+#[test]
+fn a_row_filter_that_is_set_while_no_relay_runs_stops_the_start() {
+    let rig = Rig::with_outbox(18);
+    let config = rig.config();
+    let relay = rig.streaming(&config);
+    let db = rig.db();
+    insert(&db, 1);
+    rig.caught_up();
+    relay.kill();
+    db.batch(FILTER);
+    let at = position(&db);
+    insert(&db, 2);
+    let log = ends(&mut rig.start(&config), 78, CHANGED);
+    assert_has(
+        &log,
+        &[
+            "and carries only the rows of public.outbox for which",
+            "ALTER PUBLICATION",
+        ],
+    );
+    stops_until_accepted(&rig, &config, at);
+}
+
+/// Another publication's filter, and a table beside the outbox, are no matter of the relay's.
+#[test]
+fn other_changes_stop_no_relay() {
+    let rig = Rig::with_outbox(16);
+    let config = rig.config();
+    let relay = rig.streaming(&config);
+    let db = rig.db();
+    db.batch(
+        "CREATE PUBLICATION other FOR TABLE outbox WHERE (aggregateid = 'mine'); \
+         ALTER PUBLICATION walrelay SET (publish = 'insert, truncate'); ALTER PUBLICATION walrelay OWNER TO CURRENT_USER",
+    );
+    insert(&db, 1);
+    rig.caught_up();
+    relay.ends_well();
+    let relay = rig.streaming(&config);
+    relay.ends_well();
+}
