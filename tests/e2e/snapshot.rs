@@ -7,6 +7,7 @@ mod gate;
 mod ordered;
 mod resend;
 mod rewritten;
+mod slot_limit;
 mod slow;
 
 use std::path::{Path, PathBuf};

@@ -44,6 +44,8 @@ pub struct ServerFacts {
     pub timeline: Option<u32>,
     /// `pg_postmaster_start_time()`, in seconds since 1970 with six decimals.
     pub start: String,
+    /// Slots that can be created within `max_replication_slots`.
+    pub free_slots: Option<i64>,
     /// The oldest open or prepared transaction that has written something: process, application and
     /// age, as far as the role may see them. Every slot keeps the WAL since its first write.
     pub oldest_transaction: Option<String>,

@@ -305,6 +305,8 @@ const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
      extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
      (SELECT setting FROM pg_catalog.pg_settings \
       WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+     (SELECT s.setting::int8 - (SELECT count(*) FROM pg_catalog.pg_replication_slots) \
+      FROM pg_catalog.pg_settings s WHERE s.name = 'max_replication_slots') AS free_slots, \
      (SELECT what FROM (SELECT backend_xid AS xid, 'server process ' || pid \
        || coalesce(' (' || nullif(application_name, '') || ')', '') || coalesce(', open for ' \
        || extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 || ' s', '') AS what \
@@ -337,6 +339,7 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
         max_slot_wal_keep_size: megabytes.map(|megabytes| megabytes << 20),
         timeline: timeline.and_then(|hex| u32::from_str_radix(hex, 16).ok()),
         start: text(&row, "start"),
+        free_slots: parsed(&row, "free_slots"),
         oldest_transaction: row.get("oldest_transaction").map(str::to_owned),
     }
 }

@@ -149,6 +149,20 @@ pub enum SetupError {
         /// before.
         gap: Option<Gap>,
     },
+    /// `max_replication_slots` has no room for the slot.
+    #[error(
+        "replication slot {slot} cannot be created: {needed} free one(s) of max_replication_slots are needed{}, and \
+         {free} are free",
+        if *needed > 1 { ", one of them for the time of the snapshot" } else { "" }
+    )]
+    SlotLimit {
+        /// Name of the slot.
+        slot: String,
+        /// Slots that are free.
+        free: i64,
+        /// Slots that are needed.
+        needed: i64,
+    },
     /// The slot is beyond the position that its relay has noted at most.
     #[error(
         "replication slot {slot} is at {to}, and a relay noted {from} at most: something else moved the slot, or \
@@ -329,6 +343,7 @@ impl SetupError {
             Self::PublicationColumns { .. } => "publication-lacks-column",
             Self::Standby(_) => "standby",
             Self::SlotMissing { .. } => "slot-missing",
+            Self::SlotLimit { .. } => "server-limit",
             Self::SlotPassedOver { .. } => "slot-passed-over",
             Self::NotSwitched(_) => "cutover-not-switched",
             Self::SlotGone { .. } => "slot-gone",
@@ -472,6 +487,11 @@ impl SetupError {
                  dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
                  moved\""
             ),
+            Self::SlotLimit { .. } => {
+                "drop a slot that nobody reads (walrelay slots list), or raise max_replication_slots and restart the \
+                 server: the relay goes on by itself"
+                    .to_owned()
+            }
             Self::SlotPassedOver { .. } => format!(
                 "find out what moved the slot: pg_replication_slot_advance, another reader such as Debezium, a tool that \
                  recreates slots, or a walrelay that could not note its positions. Then {GO_ON} from where the slot is, \
@@ -555,7 +575,7 @@ impl SetupError {
     /// Returns whether another attempt can succeed, and who must repair the cause.
     pub fn disposition(&self) -> Disposition {
         match self {
-            Self::Standby(_) => Disposition::Retryable,
+            Self::Standby(_) | Self::SlotLimit { .. } => Disposition::Retryable,
             Self::SlotGone { .. } | Self::SlotLost { .. } => Disposition::Fatal,
             _ => Disposition::Configuration,
         }

@@ -107,7 +107,33 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
     // The publication comes first, see `Action`.
     publication(wanted, facts, moment, &mut plan)?;
     slot(wanted, facts, moment, &mut plan)?;
+    slots_free(wanted, facts, &plan)?;
     Ok(plan)
+}
+
+/// Returns the number of slots that must be free for the relay's slot: a snapshot has one of its own,
+/// of which the relay's is a copy.
+pub fn slots_needed(wanted: &Wanted) -> i64 {
+    1 + i64::from(wanted.snapshot.is_some())
+}
+
+/// Checks that the server has room for the slots that a plan creates, before anything is created or sent.
+fn slots_free(wanted: &Wanted, facts: &Facts, plan: &Plan) -> Result<(), SetupError> {
+    let has = |action| plan.actions.contains(&action);
+    let needed = match (has(Action::Snapshot), has(Action::CreateSlot)) {
+        (true, _) => slots_needed(wanted),
+        (false, true) => 1,
+        (false, false) => return Ok(()),
+    };
+    let dropped = i64::from(has(Action::DropSlot));
+    match facts.server.free_slots {
+        Some(free) if free + dropped < needed => Err(SetupError::SlotLimit {
+            slot: wanted.slot.clone(),
+            free,
+            needed,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that the server writes what logical decoding needs.

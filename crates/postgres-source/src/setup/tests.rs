@@ -65,6 +65,7 @@ pub(crate) fn facts() -> Facts {
             max_slot_wal_keep_size: None,
             timeline: Some(1),
             start: String::new(),
+            free_slots: Some(2),
             oldest_transaction: None,
         },
         tables: vec![(

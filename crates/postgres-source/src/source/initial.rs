@@ -21,6 +21,9 @@ use crate::sent_rows::account;
 use crate::setup::{unlock_setup, unmark};
 use crate::snapshot::{Anchor, Plan, Proof, SnapshotLock, record};
 
+/// `configuration_limit_exceeded`: no slot is free (`ReplicationSlotCreate` in `slot.c`).
+const SLOTS_IN_USE: &str = "53400";
+
 /// A snapshot that is being read. The permanent slot is created after all rows are acknowledged
 /// (docs/adr/0028-a-slot-after-the-snapshot.md).
 #[derive(Debug)]
@@ -223,6 +226,12 @@ impl PostgresSource {
         let made = snapshot
             .make_slot(&self.wanted, self.account.as_deref())
             .await;
+        // The rows need not be read again for a slot that another one leaves free.
+        if let Err(PostgresError::Wal(error)) = &made
+            && error.sqlstate() == Some(SLOTS_IN_USE)
+        {
+            return made.map(|()| None);
+        }
         let snapshot = self.snapshot.take();
         self.snapshot_progress.end();
         made?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_postgres_source::{failover_known, names_standby, wal_level};
+use walrelay_postgres_source::{failover_known, names_standby, slots_needed, wal_level};
 use walrelay_walsender::Error;
 
 use super::{DatabaseState, check_result, failed};
@@ -101,10 +101,18 @@ pub(super) fn slot_limit(db: &DatabaseState<'_>) -> Check {
     let Some((free, finding, raise)) = free else {
         return Check::pass("the server does not say its limit");
     };
-    if free == 0 && db.facts.slot.is_none() {
+    let needed = slots_needed(&db.wanted).cast_unsigned();
+    if free < needed && db.facts.slot.is_none() {
         return Check::fail(
             ("server-limit", Exit::Config),
-            format!("{finding}: the relay's slot cannot be created"),
+            format!(
+                "{finding}: the relay's slot cannot be created{}",
+                if needed > 1 {
+                    ", because the snapshot before it takes another one meanwhile"
+                } else {
+                    ""
+                }
+            ),
             format!("drop a slot that nobody reads (walrelay slots list), or {raise}"),
         );
     }
