@@ -15,6 +15,7 @@
 //! - [`presets`]: tables of other designs than Debezium's, and own routes; `route` shows what `run`
 //!   sends, `check` compares with the table.
 //! - [`publication_changes`]: a publication that leaves rows out stops the relay with the range.
+//! - [`unfit_tables`]: tables of which the log lacks rows or content, or has an event twice.
 //! - [`places`]: the log has tables and columns by their names of then.
 //! - [`conformance`]: the sink keeps the promises of every sink.
 //! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis;
@@ -116,5 +117,6 @@ mod slot_commands;
 mod slots;
 mod snapshot;
 mod topics;
+mod unfit_tables;
 mod verify_topic;
 mod waiting;

@@ -21,10 +21,12 @@
 //!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
 //!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
+//! - `assigned`: the columns that `mark_sent` sets.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
 //!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
 
+mod assigned;
 mod bookmarks;
 mod carried;
 mod catalog;

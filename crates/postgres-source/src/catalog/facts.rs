@@ -66,6 +66,13 @@ pub struct TableFacts {
     pub columns: Vec<ColumnFacts>,
     /// Names of the primary key's columns; empty without one.
     pub primary_key: Vec<String>,
+    /// Its partitions, to any depth, whose rows are in no log: unlogged, temporary and foreign tables.
+    #[serde(default)]
+    pub unlogged: Vec<String>,
+    /// Columns by which it and its partitions are partitioned. An UPDATE that changes one may move the row
+    /// to another partition, which is a DELETE and an INSERT.
+    #[serde(default)]
+    pub partition_key: Vec<String>,
 }
 
 /// A row of `pg_attribute`.
@@ -75,6 +82,9 @@ pub struct ColumnFacts {
     pub name: String,
     /// The column `pg_attribute.atttypid`.
     pub type_oid: u32,
+    /// The type that a domain is made of; otherwise the type itself.
+    #[serde(default)]
+    pub base_oid: u32,
     /// The column `pg_attribute.atttypmod`.
     pub modifier: i32,
     /// The column belongs to the replica identity.
@@ -107,6 +117,8 @@ pub struct PublicationFacts {
     pub oid: u32,
     /// The publication publishes INSERTs.
     pub insert: bool,
+    /// The publication publishes UPDATEs.
+    pub update: bool,
     /// True if the publication was made `FOR ALL TABLES`.
     pub all_tables: bool,
     /// True if the publication was made `FOR TABLES IN SCHEMA`, perhaps among others.

@@ -78,7 +78,6 @@ pub struct AccountSettings {
 
 /// The setup of the database that the configuration requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct Wanted {
     /// Name of the slot.
     pub slot: String,
@@ -102,8 +101,8 @@ pub struct Wanted {
     pub failover: bool,
     /// The rows that are relayed before the slot is created.
     pub snapshot: Option<Selection>,
-    /// Rows are marked as sent, so those that cannot be marked at once are stored.
-    pub marks: bool,
+    /// The SQL assignments that mark a row as sent; rows that cannot be marked at once are stored.
+    pub marks: Option<String>,
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
     /// Bytes of WAL that the server keeps for a bookmark that a command has kept, at most.
@@ -144,7 +143,7 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
         SERVER.to_owned(),
         slot_sql(major, &wanted.slot),
         format!(
-            "SELECT oid, pubinsert, puballtables, {} AS pubschemas, {} AS unfinished \
+            "SELECT oid, pubinsert, pubupdate, puballtables, {} AS pubschemas, {} AS unfinished \
              FROM pg_catalog.pg_publication WHERE pubname = {}",
             publishes_schemas(major),
             script::publication_is_marked(&wanted.slot),
@@ -344,6 +343,12 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
     }
 }
 
+/// The table `c` and its partitions, down to the leaves: by the catalogs alone, because the functions for it
+/// lock the tables.
+const PARTITIONS: &str = "parts AS (SELECT c.oid AS oid, c.relkind AS kind UNION ALL \
+     SELECT i.inhrelid, p.relkind FROM parts JOIN pg_catalog.pg_inherits i ON i.inhparent = parts.oid AND parts.kind = 'p' \
+     JOIN pg_catalog.pg_class p ON p.oid = i.inhrelid)";
+
 /// Writes a query of the [`TableFacts`] as JSON, in the column `facts`.
 pub(super) fn table_sql(name: &TableName) -> String {
     let index_columns = |which: &str| {
@@ -362,8 +367,17 @@ pub(super) fn table_sql(name: &TableName) -> String {
          'columns', coalesce((SELECT json_agg(json_build_object('name', a.attname, \
          'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
          'generated', nullif(a.attgenerated, ''), 'integer', a.atttypid IN (20, 21, 23), \
+         'base_oid', (SELECT CASE WHEN t.typbasetype <> 0 THEN t.typbasetype ELSE t.oid END::int8 \
+          FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid), \
          'identity', a.attidentity <> '') ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
+         'unlogged', coalesce((WITH RECURSIVE {PARTITIONS} \
+          SELECT json_agg(format('%s.%s', n.nspname, o.relname) ORDER BY 1) FROM parts JOIN pg_catalog.pg_class o ON o.oid = parts.oid \
+          JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace \
+          WHERE o.oid <> c.oid AND (o.relpersistence <> 'p' OR o.relkind NOT IN ('r', 'p'))), '[]'), \
+         'partition_key', coalesce((WITH RECURSIVE {PARTITIONS} \
+          SELECT json_agg(DISTINCT a.attname) FROM parts JOIN pg_catalog.pg_partitioned_table k ON k.partrelid = parts.oid \
+          JOIN pg_catalog.pg_attribute a ON a.attrelid = parts.oid AND a.attnum > 0 AND a.attnum = ANY (k.partattrs::int2[])), '[]'), \
          'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS facts \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
@@ -393,6 +407,7 @@ fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
     Some(PublicationFacts {
         oid: parsed(&row, "oid").unwrap_or(0),
         insert: is_true(&row, "pubinsert"),
+        update: is_true(&row, "pubupdate"),
         all_tables: is_true(&row, "puballtables"),
         schemas: is_true(&row, "pubschemas"),
         unfinished: is_true(&row, "unfinished"),

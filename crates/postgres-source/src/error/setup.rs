@@ -28,6 +28,35 @@ pub enum SetupError {
     /// A view, a foreign table, or an unlogged table.
     #[error("{0} is not a table whose changes are written to the log")]
     TableKind(TableName),
+    /// Partitions whose rows are in no log.
+    #[error("partition {} of table {table} is unlogged, temporary or foreign: its rows are not in the log, and not relayed", partitions.join(", "))]
+    PartitionKind {
+        /// The table.
+        table: TableName,
+        /// The partitions.
+        partitions: Vec<String>,
+    },
+    /// The router reads a column that refers to a large object.
+    #[error(
+        "column {column} of table {table} refers to a large object, whose content is not in the log"
+    )]
+    LargeObject {
+        /// The table.
+        table: TableName,
+        /// The column.
+        column: String,
+    },
+    /// A mark would move the row to another partition.
+    #[error(
+        "mark_sent sets column {column}, by which table {table} is partitioned: a row that is marked would move to another \
+         partition, and be sent again as an insert"
+    )]
+    MarkMovesRows {
+        /// The table.
+        table: TableName,
+        /// The column.
+        column: String,
+    },
     /// The table lacks columns that the router reads.
     #[error("table {table} has no column {}", missing.join(", "))]
     ColumnsMissing {
@@ -330,7 +359,9 @@ impl SetupError {
         match self {
             Self::WalLevel(_) => "wal-level",
             Self::TableMissing { .. } => "table-missing",
-            Self::TableKind(_) => "table-kind",
+            Self::TableKind(_) | Self::PartitionKind { .. } => "table-kind",
+            Self::LargeObject { .. } => "column-large-object",
+            Self::MarkMovesRows { .. } => "mark-sent-moves-rows",
             Self::ColumnsMissing { .. } => "column-missing",
             Self::AgeUnknown { .. } => "prune-column",
             Self::ColumnGenerated { .. } => "column-generated",
@@ -381,6 +412,23 @@ impl SetupError {
             Self::TableKind(_) => "name an ordinary or partitioned table that is not UNLOGGED in \
                                    [source] tables"
                 .to_owned(),
+            Self::PartitionKind { partitions, .. } => format!(
+                "ALTER TABLE {} SET LOGGED if it is unlogged; otherwise attach an ordinary table in its place. Rows that \
+                 it has are not relayed by that: {PUBLISH}",
+                partitions.first().map_or("", String::as_str)
+            ),
+            Self::LargeObject { table, column } => format!(
+                "store the content in the row: ALTER TABLE {} ALTER COLUMN {} TYPE bytea USING lo_get({}), and have the \
+                 application write bytea or text (Hibernate: without @Lob)",
+                script::table(table),
+                quote_ident(column),
+                quote_ident(column)
+            ),
+            Self::MarkMovesRows { .. } => {
+                "mark by a column that is in no partition key, such as a time of its own; or remove mark_sent and let \
+                 [prune] delete sent rows"
+                    .to_owned()
+            }
             Self::ColumnsMissing {
                 present,
                 by_templates,

@@ -2,12 +2,16 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_settings::nearest;
 
-use crate::catalog::{Facts, Poller, PublicationFacts, TableFacts, Wanted};
+use crate::assigned::assigned_columns;
+use crate::catalog::{ColumnFacts, Facts, Poller, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 
 /// The schema in which walrelay keeps its state. A publication of all tables carries its tables.
 const STATE_SCHEMA: &str = "walrelay_state";
+/// `oid`: the number of a large object (`pg_type.dat`). Large objects are not replicated: "Logical
+/// Replication", "Restrictions" in the documentation of Postgres.
+const LARGE_OBJECT: u32 = 26;
 
 /// The moment of an inspection of the database. It decides what a missing or lost slot means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,18 +179,40 @@ pub fn table(
     if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
         return Err(SetupError::TableKind(name.clone()));
     }
+    if !table.unlogged.is_empty() {
+        return Err(SetupError::PartitionKind {
+            table: name.clone(),
+            partitions: table.unlogged.clone(),
+        });
+    }
     let columns = table.columns.iter();
     let present: Vec<String> = columns.map(|column| column.name.clone()).collect();
     let missing = columns_missing(wanted, &present);
-    if missing.is_empty() {
-        return Ok(());
+    if !missing.is_empty() {
+        return Err(SetupError::ColumnsMissing {
+            table: name.clone(),
+            missing,
+            present,
+            by_templates: wanted.by_templates,
+        });
     }
-    Err(SetupError::ColumnsMissing {
-        table: name.clone(),
-        missing,
-        present,
-        by_templates: wanted.by_templates,
-    })
+    let reads = |column: &&ColumnFacts| wanted.names().any(|name| name == column.name);
+    let mut read = table.columns.iter().filter(reads);
+    if let Some(column) = read.find(|column| column.base_oid == LARGE_OBJECT) {
+        return Err(SetupError::LargeObject {
+            table: name.clone(),
+            column: column.name.clone(),
+        });
+    }
+    let set = wanted.marks.as_deref().map(assigned_columns);
+    let mut set = set.into_iter().flatten();
+    if let Some(column) = set.find(|column| table.partition_key.contains(column)) {
+        return Err(SetupError::MarkMovesRows {
+            table: name.clone(),
+            column,
+        });
+    }
+    Ok(())
 }
 
 /// Checks that a table has a column that tells a row's age, if old rows are to be deleted.
@@ -441,8 +467,13 @@ fn publication(
     }
     for (table, filter) in publication.filtered() {
         plan.notes.push(format!(
-            "publication {} carries only the rows of {table} for which {filter}",
-            wanted.publication
+            "publication {} carries only the rows of {table} for which {filter}{}",
+            wanted.publication,
+            if publication.update {
+                ", and updates: an UPDATE that makes a row fit is sent as an event"
+            } else {
+                ""
+            }
         ));
     }
     Ok(())

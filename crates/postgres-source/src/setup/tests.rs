@@ -37,7 +37,7 @@ pub(crate) fn wanted() -> Wanted {
         failover: false,
         snapshot: None,
         account: None,
-        marks: false,
+        marks: None,
         poller: Poller::Unknown,
         kept_wal: 0,
         age: Vec::new(),
@@ -81,6 +81,7 @@ pub(crate) fn facts() -> Facts {
         publication: Some(PublicationFacts {
             oid: 16_400,
             insert: true,
+            update: false,
             all_tables: false,
             schemas: false,
             unfinished: false,

@@ -184,7 +184,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             dead_letters: (config.poison.writes_dead_letters())
                 .then(|| config.poison.topic.clone()),
         }),
-        marks: config.source.mark_sent.is_some(),
+        marks: config.source.mark_sent.clone(),
         poller: match config.source.mark_sent {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,

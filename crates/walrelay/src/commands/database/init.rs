@@ -159,7 +159,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         let why = "Where the relay records that it has read the snapshot to its end.";
         (why, snapshot_record::create_sql(&wanted.slot, Some(role)))
     });
-    let unmarked = wanted.marks.then(|| {
+    let unmarked = wanted.marks.as_ref().map(|_| {
         let why = "Rows that were sent, and cannot be marked at once, for example because they are locked.";
         (why, unmarked::create_sql(Some(role)))
     });
@@ -233,7 +233,7 @@ async fn create(
         let sql = snapshot_record::create_sql(&wanted.slot, role);
         session.query(&sql).await?;
     }
-    if wanted.marks {
+    if wanted.marks.is_some() {
         session.query(&unmarked::create_sql(role)).await?;
     }
     if noted::grant(session, &wanted.slot, role).await? {

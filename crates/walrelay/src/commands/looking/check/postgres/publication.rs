@@ -1,8 +1,8 @@
 //! Checks whether the publication carries what the relay reads, and nothing else.
 
 use walrelay_postgres_source::{
-    Plan, PublicationFacts, carries_columns, carries_inserts, carries_tables, lacking_to_publish,
-    no_publication, script,
+    ColumnFacts, Plan, PublicationFacts, carries_columns, carries_inserts, carries_tables,
+    lacking_to_publish, no_publication, script,
 };
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
@@ -10,6 +10,9 @@ use walrelay_walsender::{Error, Session, quote_ident};
 use super::{DatabaseState, check_result, failed};
 use crate::cli::{Exit, Failure};
 use crate::commands::looking::check::item::{Check, Checks, Item, Verdict};
+
+/// The types `date`, `timestamp` and `timestamptz` (`pg_type.dat`).
+const TIMES: [u32; 3] = [1082, 1114, 1184];
 
 /// Checks a publication that does not exist: whether `run` creates it.
 pub(super) async fn missing(session: &mut Session, db: &DatabaseState<'_>) -> Result<Check, Error> {
@@ -67,11 +70,13 @@ fn operations(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
     if others.is_empty() {
         return Check::pass("insert");
     }
+    let consequence = if publication.update && publication.filtered().next().is_some() {
+        ": with a row filter, an UPDATE that makes a row fit is an INSERT in the log, and sent as an event"
+    } else {
+        ", which are decoded and sent to the relay for nothing"
+    };
     Check::warn(
-        format!(
-            "it also carries {}, which are decoded and sent to the relay for nothing",
-            others.join(", ")
-        ),
+        format!("it also carries {}{consequence}", others.join(", ")),
         format!(
             "ALTER PUBLICATION {} SET (publish = 'insert');",
             quote_ident(&db.wanted.publication)
@@ -92,7 +97,8 @@ fn partitions(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
     // With `via_root`, a table that is not listed is not in the publication at all, which another
     // check reports.
     let Some(name) = partitioned.find(|name| !listed(name) && !via_root) else {
-        return Check::pass("rows of partitions are sent as those of their table");
+        return moves(db)
+            .unwrap_or_else(|| Check::pass("rows of partitions are sent as those of their table"));
     };
     let publication = &db.wanted.publication;
     Check::fail(
@@ -103,6 +109,36 @@ fn partitions(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
             quote_ident(publication)
         ),
     )
+}
+
+/// Returns a warning about a partition key that an UPDATE may change: neither a time nor a column of the
+/// event.
+fn moves(db: &DatabaseState<'_>) -> Option<Check> {
+    for (name, table) in &db.facts.tables {
+        let Some(table) = table else {
+            continue;
+        };
+        let keys = table.columns.iter();
+        let mut keys = keys.filter(|column| table.partition_key.contains(&column.name));
+        let is_lasting = |column: &ColumnFacts| {
+            TIMES.contains(&column.base_oid)
+                || column.identity
+                || db.wanted.names().any(|name| name == column.name)
+                || db.wanted.age.contains(&column.name)
+        };
+        if let Some(column) = keys.find(|column| !is_lasting(column)) {
+            return Some(Check::warn(
+                format!(
+                    "{name} is partitioned by {}: an UPDATE that changes it moves the row to another partition, which is \
+                     an INSERT in the log, and the event is sent again",
+                    column.name
+                ),
+                "partition the outbox by the time or the id of its events, and keep what changes in other columns; or \
+                 never change it",
+            ));
+        }
+    }
+    None
 }
 
 fn rows(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
