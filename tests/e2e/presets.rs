@@ -381,3 +381,48 @@ fn route_shows_what_a_row_would_become() {
     let (_, error) = run("", "{\"id\": \"7\"}", 78);
     assert_has(&error, &["[column-missing]"]);
 }
+
+/// Domains are written as the types below them, to any depth, in the snapshot and from the log; and JSON in
+/// `bytea` is read.
+#[test]
+fn domains_and_json_in_bytes_are_read_as_their_types() {
+    let rig = Rig::new(18);
+    let db = rig.db();
+    db.batch(
+        "CREATE DOMAIN jb AS jsonb; CREATE DOMAIN by AS bytea; CREATE DOMAIN bo AS boolean; CREATE DOMAIN nu AS int; \
+         CREATE DOMAIN deep AS nu; CREATE DOMAIN ts AS timestamptz; \
+         CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload jb, raw by, ok bo, n deep, \
+         at ts, data bytea)",
+    );
+    let insert = "INSERT INTO outbox (payload, raw, ok, n, at, data) VALUES \
+                  ('{\"n\":1}', '\\x00ff', true, 7, '2026-01-02 03:04:05+00', convert_to('{\"order\":\"o-1\"}', 'UTF8'))";
+    db.batch(insert);
+    let topic = format!("{}t", rig.prefix);
+    let config = rig.path("domains.toml");
+    let text = format!(
+        "[source]\nurl = \"{}\"\ntables = [\"public.outbox\"]\nsnapshot = \"initial\"\n\n[router]\npreset = \"custom\"\n\
+         [router.route]\nid = \"id\"\ntopic = \"{topic}\"\nkey = \"{{data | json('order')}}\"\n[router.route.value]\n\
+         payload = \"{{payload}}\"\nraw = \"{{raw}}\"\nok = \"{{ok}}\"\nn = \"{{n}}\"\nat = \"{{at}}\"\n\n\
+         [log]\nformat = \"json\"\n\n[sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n",
+        rig.postgres.url(),
+        rig.bootstrap
+    );
+    fs::write(&config, text).expect("the configuration is written");
+    stdout(&output_with("check", &config, &[]));
+    let relay = rig.start(&config);
+    relay.streaming();
+    db.batch(insert);
+    rig.caught_up();
+    relay.ends_well();
+    let records = rig.records_in(&topic, 2);
+    let expected = json!({
+        "payload": {"n": 1}, "raw": "AP8=", "ok": true, "n": 7, "at": "2026-01-02T03:04:05Z"
+    });
+    assert_eq!(records.len(), 2);
+    for record in records {
+        assert_eq!(record.key.as_deref(), Some(&b"o-1"[..]));
+        let value: Value =
+            serde_json::from_slice(record.payload.as_ref().expect("a value")).expect("JSON");
+        assert_eq!(value, expected);
+    }
+}

@@ -1,7 +1,8 @@
 //! The columns that a plan needs: found by name and numbered by [`ColumnIndex`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use walrelay_lsn::TypeOid;
 use walrelay_pgoutput::{Column, Relation, Tuple, Value};
 
 use super::error::{self, PlanError, RouteError};
@@ -36,6 +37,8 @@ impl ColumnNames {
 pub(crate) struct Columns<'r> {
     relation: &'r Relation<'r>,
     names: &'r ColumnNames,
+    /// The type below each domain that is known.
+    domains: HashMap<TypeOid, TypeOid>,
     /// `schema.table`, for errors.
     table: String,
     /// Position in the table and name of each column, by index.
@@ -53,10 +56,15 @@ pub(crate) struct PlanColumns {
 }
 
 impl<'r> Columns<'r> {
-    pub(crate) fn new(relation: &'r Relation<'r>, names: &'r ColumnNames) -> Self {
+    pub(crate) fn new(
+        relation: &'r Relation<'r>,
+        names: &'r ColumnNames,
+        domains: HashMap<TypeOid, TypeOid>,
+    ) -> Self {
         Self {
             relation,
             names,
+            domains,
             table: format!("{}.{}", relation.namespace, relation.name),
             needed: Vec::new(),
         }
@@ -97,6 +105,12 @@ impl<'r> Columns<'r> {
         role: impl FnOnce() -> Role,
     ) -> Result<(usize, Column<'r>), PlanError> {
         self.find(name).ok_or_else(|| self.missing(name, role()))
+    }
+
+    /// Returns the type below the domains that a column has; its type, if nothing is known of it.
+    pub(crate) fn base_type(&self, column: &Column<'_>) -> TypeOid {
+        let type_oid = column.type_oid;
+        self.domains.get(&type_oid).copied().unwrap_or(type_oid)
     }
 
     pub(crate) fn missing(&self, name: &str, role: Role) -> PlanError {

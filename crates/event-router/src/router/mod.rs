@@ -192,7 +192,11 @@ impl Router {
         self.unroutable_tables.insert(relation.id, unroutable);
         let mut facts = self.facts.iter();
         let facts = facts.find(|of| of.schema == relation.namespace && of.name == relation.name);
-        let mut columns = Columns::new(relation, names);
+        let mut columns = Columns::new(
+            relation,
+            names,
+            facts.map(TableFacts::domains).unwrap_or_default(),
+        );
         let mut plan = self.route.compile(&mut columns, facts)?;
         if let Some(address) = &self.address {
             address.compile(&mut columns, &mut plan)?;

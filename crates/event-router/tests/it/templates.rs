@@ -315,6 +315,10 @@ fn filters_change_texts() {
     assert_eq!(of(JSONB, twice, "{c | json('a') | json('b')}"), "5");
     let error = value_of("{c | json('a')}", TEXT, text("{")).unwrap_err();
     assert_eq!(error.poison(), Some(Poison::Undecodable));
+    // The bytes of `bytea` are the document: {"a":"é"}, and {"a":"\xff"}.
+    assert_eq!(of(BYTEA, "\\x7b2261223a22c3a9227d", "{c | json('a')}"), "é");
+    let error = value_of("{c | json('a')}", BYTEA, text("\\x7b2261223a22ff227d")).unwrap_err();
+    assert_eq!(error.poison(), Some(Poison::Undecodable));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Facts about a table from the catalogs, which pgoutput's Relation message does not contain.
 
+use std::collections::HashMap;
+
 use walrelay_lsn::TypeOid;
 
 /// Facts about a table from the catalogs: NOT NULL, defaults, and the kinds of user-defined types.
@@ -13,6 +15,17 @@ pub struct TableFacts {
     pub name: String,
     /// Columns of the table, in any order.
     pub columns: Vec<ColumnFacts>,
+}
+
+impl TableFacts {
+    /// Returns the type below each domain of the columns.
+    pub(crate) fn domains(&self) -> HashMap<TypeOid, TypeOid> {
+        let types = self.columns.iter().map(|column| &column.type_facts);
+        let domains = types.filter(|facts| matches!(facts.kind, TypeKind::Domain(..)));
+        domains
+            .map(|facts| (facts.oid, facts.base(0).0.oid))
+            .collect()
+    }
 }
 
 /// A column of a [`TableFacts`].

@@ -130,7 +130,7 @@ impl Compiler<'_, '_> {
     ) -> Result<Column, PlanError> {
         let role = || Role::Template(target.clone());
         let (index, column) = self.columns.needed(name, role)?;
-        let type_oid = column.type_oid.get();
+        let type_oid = self.columns.base_type(&column).get();
         let kind = kind(type_oid);
         let mut ops = Vec::new();
         match kind {
@@ -182,8 +182,11 @@ impl Column {
                 None => return false,
             },
             Op::Json(_) => {
-                if self.kind != ValueKind::Json {
-                    self.convert_to_text();
+                match self.kind {
+                    ValueKind::Json => {}
+                    // The bytes are the document.
+                    ValueKind::Bytes => self.ops.push(Op::Utf8),
+                    _ => self.convert_to_text(),
                 }
                 self.kind = ValueKind::Extracted;
                 self.ops.push(op);

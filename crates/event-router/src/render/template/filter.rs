@@ -32,6 +32,8 @@ pub(super) enum Op {
     Boolean,
     /// Converts Postgres' `\x…` to bytes.
     Unhex,
+    /// Checks that bytes which are read as JSON are UTF-8.
+    Utf8,
     /// Converts bytes to base64.
     Base64,
     /// Converts JSON to text: a string becomes its content.
@@ -116,6 +118,10 @@ impl Op {
                 _ => return Err(ValueError::NotBoolean),
             },
             Self::Unhex => unhex(&part, scratch)?,
+            Self::Utf8 => match str::from_utf8(bytes) {
+                Ok(_) => part,
+                Err(_) => return Err(ValueError::NotJson),
+            },
             Self::Base64 => base64(&part, scratch),
             Self::Unquote => unquote(part, scratch)?,
             Self::Token(tokens) => token(part, *tokens, scratch)?,
