@@ -301,7 +301,7 @@ fn publication_dropped(major: u32) {
     db.batch("DROP PUBLICATION walrelay");
     insert(&db, 1);
     let after = rig.slot().wal_end();
-    let log = ends(&mut relay, 78, "postgres-configuration");
+    let log = ends(&mut relay, 78, "publication-not-yet");
     assert_has(&log, &["walrelay"]);
     let confirmed = rig.slot().confirmed();
     assert!(confirmed < after, "rows were passed over and confirmed");

@@ -418,7 +418,7 @@ fn way_out_when_the_publication_is_gone(major: u32) {
     rig.caught_up();
     db.batch("DROP PUBLICATION walrelay");
     insert(&db, 2);
-    ends(&mut relay, 78, "postgres-configuration");
+    ends(&mut relay, 78, "publication-not-yet");
     let config = rig.config();
     ends(&mut rig.start(&config), 78, "publication-gone");
 

@@ -100,6 +100,19 @@ pub enum SetupError {
     /// The publication is missing and may not be created.
     #[error("publication {0} does not exist")]
     PublicationMissing(String),
+    /// The log that the slot has reached was written before the publication was made, or after it was dropped.
+    #[error(
+        "publication {publication} did not exist at the place of the log that slot {slot} has reached, behind {at}: \
+         Postgres reads each change with the catalogs of its time"
+    )]
+    PublicationNotYet {
+        /// Name of the publication.
+        publication: String,
+        /// Name of the slot.
+        slot: String,
+        /// The position up to which everything is relayed.
+        at: Lsn,
+    },
     /// The slot would skip rows that were committed without the publication.
     #[error("publication {publication} does not exist, though slot {slot} does")]
     PublicationGone {
@@ -366,6 +379,7 @@ impl SetupError {
             Self::AgeUnknown { .. } => "prune-column",
             Self::ColumnGenerated { .. } => "column-generated",
             Self::PublicationMissing(_) => "publication-missing",
+            Self::PublicationNotYet { .. } => "publication-not-yet",
             Self::PublicationGone { .. } => "publication-gone",
             Self::PublicationWithoutInsert(_) => "publication-without-insert",
             Self::PublicationLacks { .. } => "publication-lacks-table",
@@ -476,6 +490,10 @@ impl SetupError {
                 }
             }
             Self::PublicationMissing(_) => "run walrelay init".to_owned(),
+            Self::PublicationNotYet { slot, .. } => format!(
+                "if the publication is there now, pass over what was committed before it by walrelay slots advance {slot} \
+                 --to now, start again, and {PUBLISH}. If it is not: docs/OPERATIONS.md, \"The publication is gone\""
+            ),
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
                  again with walrelay init and start the relay; otherwise drop the slot as well \

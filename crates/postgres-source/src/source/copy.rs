@@ -258,7 +258,7 @@ impl CopySource {
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
-            stream: wrap(Stream::from_slot(stream, &copy, Arc::default())),
+            stream: wrap(Stream::from_slot(stream, &copy, None, Arc::default())),
             system_id: system.system_id,
             timeline: system.timeline,
             slot: None,

@@ -507,7 +507,12 @@ impl PostgresSource {
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
         let mut opened = Opened {
-            stream: Stream::from_slot(stream, &self.wanted.slot, Arc::clone(&self.relayed)),
+            stream: Stream::from_slot(
+                stream,
+                &self.wanted.slot,
+                Some(&self.wanted.publication),
+                Arc::clone(&self.relayed),
+            ),
             system_id: system.system_id,
             timeline: system.timeline,
             slot: Some(self.wanted.slot.clone()),

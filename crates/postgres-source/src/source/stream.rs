@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::WalStream;
 use walrelay_walsender::{Error, ErrorClass, Frame, ReplicationStream, Socket, StatusUpdate};
 
-use crate::error::{Gap, PostgresError};
+use crate::error::{Gap, PostgresError, SetupError};
 use crate::snapshot::RowStream;
 
 /// The stream that a relay reads: WAL from a slot, or the rows of a snapshot.
@@ -29,27 +29,44 @@ pub enum Stream {
 
 impl Stream {
     /// Creates the stream of a slot. `relayed`: the LSN up to which everything is acknowledged,
-    /// which errors name.
+    /// which errors name, as they do the publication of a relay's own slot.
     pub(super) fn from_slot(
         stream: ReplicationStream,
         slot: &str,
+        publication: Option<&str>,
         relayed: Arc<AtomicU64>,
     ) -> Self {
-        let slot = slot.to_owned();
-        let context = ErrorContext { slot, relayed };
+        let context = ErrorContext {
+            slot: slot.to_owned(),
+            publication: publication.map(str::to_owned),
+            relayed,
+        };
         Self::Wal { stream, context }
     }
 }
 
-/// The slot and the acknowledged position, for errors of the stream.
+/// Slot, publication and acknowledged position, for errors of the stream.
 #[derive(Debug)]
 pub struct ErrorContext {
     slot: String,
+    /// `None`: the slot is a copy, whose errors have other remedies.
+    publication: Option<String>,
     relayed: Arc<AtomicU64>,
 }
 
 impl ErrorContext {
     fn error(&self, source: Error) -> PostgresError {
+        if let Some(publication) = self
+            .publication
+            .as_ref()
+            .filter(|_| source.lacks_publication())
+        {
+            return PostgresError::Setup(SetupError::PublicationNotYet {
+                publication: publication.clone(),
+                slot: self.slot.clone(),
+                at: Lsn::new(self.relayed.load(Ordering::Relaxed)),
+            });
+        }
         if source.class() != ErrorClass::WalGone {
             return source.into();
         }

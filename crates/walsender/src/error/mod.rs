@@ -118,6 +118,14 @@ impl Error {
         }
     }
 
+    /// Returns true if pgoutput does not find the publication in the catalogs of the change that it decodes: an
+    /// error (`get_publication_oid` in `pg_publication.c`), since Postgres 18 a warning (`LoadPublications` in
+    /// `pgoutput.c`).
+    pub fn lacks_publication(&self) -> bool {
+        let routine = self.server().and_then(|error| error.routine.as_deref());
+        matches!(routine, Some("get_publication_oid" | "LoadPublications"))
+    }
+
     /// Returns the class of the error, which decides what to do about it.
     pub fn class(&self) -> ErrorClass {
         match self {

@@ -6,11 +6,11 @@ use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Router, TableFacts as ColumnFacts};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
-use walrelay_postgres_source::{WAL_LIMIT, place, waiting};
+use walrelay_postgres_source::{SetupError, WAL_LIMIT, place, waiting};
 use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, RecordSpace, TableName};
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
-use super::DatabaseState;
+use super::{DatabaseState, failed};
 use crate::commands::assembly::settings;
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
@@ -37,20 +37,14 @@ pub(super) async fn check(
         place_all(session, db, router, described, relations).await
     };
     Some(match found.await {
-        Ok(Found {
-            failed,
-            passed_over,
-        }) if failed.is_empty() && passed_over.is_empty() => {
+        Ok(found) if found.failed.is_empty() && found.passed_over.is_empty() => {
             vec![Check::pass(format!(
                 "{} has nothing that run would stop at",
                 looked_at(db, confirmed)
             ))]
         }
-        Ok(Found {
-            mut failed,
-            passed_over,
-        }) => {
-            let warnings = passed_over.iter().map(|table| {
+        Ok(found) => {
+            let warnings = found.passed_over.iter().map(|table| {
                 Check::warn(
                     format!(
                         "rows of table {table} wait in the slot: no outbox, run passes them over"
@@ -58,8 +52,14 @@ pub(super) async fn check(
                     "if they are events, add the table to [source] tables before the next start",
                 )
             });
-            failed.extend(warnings);
-            failed
+            found.failed.into_iter().chain(warnings).collect()
+        }
+        Err(error) if error.lacks_publication() => {
+            vec![failed(SetupError::PublicationNotYet {
+                publication: db.wanted.publication.clone(),
+                slot: db.wanted.slot.clone(),
+                at: confirmed,
+            })]
         }
         Err(error) => vec![Check::warn(
             format!("what waits in the slot is not seen: {error}"),
