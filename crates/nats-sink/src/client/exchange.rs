@@ -152,6 +152,8 @@ impl Exchange {
         };
         let mut progress = Instant::now();
         let mut unflushed = !unsent.is_empty();
+        // One answer is enough for all questions of a server that reads nothing.
+        let mut owes_pong = false;
         loop {
             while let Some(operation) = input.next().map_err(|it| protocol(address, it))? {
                 match operation {
@@ -176,10 +178,7 @@ impl Exchange {
                             note_sign();
                         }
                     }
-                    Operation::Ping => {
-                        unsent.extend_from_slice(b"PONG\r\n");
-                        unflushed = true;
-                    }
+                    Operation::Ping => owes_pong = true,
                     Operation::Info(json) => {
                         *info = ServerInfo::parse(json).map_err(|it| protocol(address, it))?;
                     }
@@ -197,6 +196,10 @@ impl Exchange {
             }
             if missing == 0 && limit.is_some() {
                 return Ok(answers.into_iter().flatten().collect());
+            }
+            if unsent.is_empty() && std::mem::take(&mut owes_pong) {
+                unsent.extend_from_slice(b"PONG\r\n");
+                unflushed = true;
             }
             let io = |source| io_error(address, source);
             select! {

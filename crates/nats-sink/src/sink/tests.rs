@@ -232,6 +232,22 @@ fn an_answer_of_somebody_else_is_no_acknowledgement() {
     finish(2, running);
 }
 
+/// A server that asks without an end, and reads nothing meanwhile, is answered, and not each time.
+#[test]
+fn many_questions_for_a_sign_get_few_answers() {
+    const QUESTIONS: usize = 200_000;
+    let running = run(PATIENCE, 1, |listener| {
+        let mut peer = Peer::accept(listener);
+        let first = peer.message();
+        peer.write(&"PING\r\n".repeat(QUESTIONS));
+        peer.acknowledge(&first);
+        let lines = std::iter::repeat_with(|| peer.line()).take_while(|line| !line.is_empty());
+        let answers = lines.filter(|line| line == "PONG").count();
+        assert!((1..QUESTIONS / 10).contains(&answers), "{answers} answers");
+    });
+    finish(1, running);
+}
+
 /// Acknowledges a message as a repeat of the message with the number 7. Returns the sink's question
 /// about that message.
 fn acknowledge_repeat(peer: &mut Peer, sent: &Sent) -> Sent {

@@ -44,7 +44,7 @@ impl Session<'_> {
                     let answered = token.and_then(|token| self.answer(token, status, payload));
                     newest = answered.or(newest);
                 }
-                Some(Operation::Ping) => self.out.extend_from_slice(b"PONG\r\n"),
+                Some(Operation::Ping) => self.owes_pong = true,
                 Some(Operation::Info(json)) => {
                     let info = ServerInfo::parse(json);
                     self.info = info.map_err(|error| protocol(&self.address, error))?;

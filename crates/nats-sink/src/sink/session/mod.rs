@@ -48,6 +48,9 @@ pub(super) struct Session<'s> {
     is_overdue: bool,
     /// A stream has stored a message.
     pub(super) has_stored: bool,
+    /// The server has asked for a sign. One answer is enough for all its questions, so a server that asks
+    /// without an end and reads nothing fills no memory.
+    pub(super) owes_pong: bool,
     out: Vec<u8>,
     written: usize,
 }
@@ -70,6 +73,7 @@ impl<'s> Session<'s> {
             may_not_look: false,
             is_overdue: false,
             has_stored: false,
+            owes_pong: false,
             out: Vec::new(),
             written: 0,
         }
@@ -117,6 +121,9 @@ impl<'s> Session<'s> {
                 return Ok(Failure::closed());
             }
             let now = Instant::now();
+            if self.out.len() < OUTPUT_BYTES && std::mem::take(&mut self.owes_pong) {
+                self.out.extend_from_slice(b"PONG\r\n");
+            }
             self.send_overdue(now);
             self.publish(now);
             self.note_open();
