@@ -11,6 +11,7 @@ use crate::client::error::NatsError;
 use crate::client::jetstream::{STREAM_NAMES, StreamNames, names_request, stream_names};
 use crate::client::message::check_subject;
 use crate::client::{Connection, Login, connect};
+use crate::losses::{Content, Loss, of_dead_letters};
 
 const LOGIN: &str = "nats-login";
 const SERVER: &str = "nats-server";
@@ -213,14 +214,14 @@ impl Server<'_> {
                     "give the subject of dead letters to another stream",
                 ));
             }
-            match self.config(&name).await?.as_ref().map(losses) {
+            match self.config(&name).await?.as_ref().map(of_dead_letters) {
                 Some(None) => {}
-                Some(Some((what, remedy))) => {
+                Some(Some(loss)) => {
                     let what = format!(
-                        "dead letters go to {name}, which {what}: one that is gone is a \
-                                        lost event"
+                        "dead letters go to {name}, which {}: one that is gone is a lost event",
+                        loss.does
                     );
-                    return Ok(SinkCheck::warn(what, remedy));
+                    return Ok(SinkCheck::warn(what, loss.remedy));
                 }
                 None => return Ok(not_seen(&format!("whether {name} keeps dead letters"))),
             }
@@ -249,38 +250,6 @@ impl Server<'_> {
             }
             Found::NotSeen => not_seen(&format!("whether a stream has the subject {subject:?}")),
         })
-    }
-}
-
-/// Returns what may happen to dead letters in a stream; `None` if it keeps them all.
-fn losses(config: &Value) -> Option<(&'static str, &'static str)> {
-    let is_limited = |name: &str| config[name].as_i64() > Some(0);
-    let limits = ["max_msgs", "max_bytes"];
-    let is_full_by_subject = is_limited("max_msgs_per_subject");
-    let refuses_by_subject = config["discard_new_per_subject"] == true;
-    if !config["subject_transform"].is_null() {
-        Some((
-            "gives them other subjects, so they cannot be read back",
-            "remove subject_transform from it",
-        ))
-    } else if config["retention"] != "limits" {
-        Some(("deletes what was consumed", "set retention to limits"))
-    } else if is_limited("max_age") {
-        Some(("deletes them in time (max_age)", "set max_age to 0"))
-    } else if config["discard"] != "new" && limits.into_iter().any(is_limited)
-        || is_full_by_subject && !refuses_by_subject
-    {
-        Some((
-            "deletes the oldest ones at a limit",
-            "remove its limits, or set discard to new, and discard_new_per_subject for that by subject",
-        ))
-    } else if config["storage"] == "memory" {
-        Some((
-            "loses them with its server",
-            "make it anew with storage file",
-        ))
-    } else {
-        None
     }
 }
 
@@ -398,21 +367,19 @@ fn durability(streams: &Streams) -> SinkCheck {
 }
 
 fn discard(streams: &Streams) -> SinkCheck {
-    let is_limited = |config: &Value| {
-        let limits = ["max_msgs", "max_bytes", "max_msgs_per_subject"];
-        limits.iter().any(|name| config[*name].as_i64() > Some(0))
-    };
-    let old = those(streams, |config| {
-        config["discard"] == "old" && is_limited(config)
+    let mut found = Loss::of(Content::Events).filter_map(|loss| {
+        let names = those(streams, loss.is_set);
+        (!names.is_empty()).then(|| (format!("{} {}", listed(names), loss.does), loss.remedy))
     });
-    if !old.is_empty() {
-        return SinkCheck::warn(
-            format!(
-                "streams that delete their oldest messages at a limit, consumed or not: {}",
-                listed(old)
-            ),
-            "set discard to new, so that the relay waits, or see that the limits are never reached",
-        );
+    if let Some((mut finding, mut remedy)) = found
+        .next()
+        .map(|(finding, remedy)| (finding, remedy.to_owned()))
+    {
+        for (another, of_it) in found {
+            finding = format!("{finding}; {another}");
+            remedy = format!("{remedy}; {of_it}");
+        }
+        return SinkCheck::warn(finding, remedy);
     }
     unseen(streams, "the limits")
         .unwrap_or_else(|| SinkCheck::pass("no stream deletes its oldest messages to make room"))
@@ -477,31 +444,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_deletes_dead_letters_is_warned_of() {
-        let good = json!({
-            "storage": "file", "retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1,
-            "max_age": 0, "max_msgs_per_subject": -1,
-        });
-        assert_eq!(losses(&good), None);
-        for (name, value, words) in [
-            ("retention", json!("workqueue"), "consumed"),
-            ("max_age", json!(1), "max_age"),
-            ("max_msgs_per_subject", json!(1), "oldest"),
-            ("storage", json!("memory"), "server"),
-            ("subject_transform", json!({"src": "a"}), "subjects"),
-        ] {
-            let mut config = good.clone();
-            config[name] = value;
-            let (what, _) = losses(&config).expect(name);
-            assert!(what.contains(words), "{what}");
-        }
-        let mut full = good;
-        (full["discard"], full["max_bytes"]) = (json!("new"), json!(1));
-        assert_eq!(losses(&full), None, "it refuses new ones");
-        full["max_msgs_per_subject"] = json!(1);
-        losses(&full).expect("the oldest one of the subject goes");
-        full["discard_new_per_subject"] = json!(true);
-        assert_eq!(losses(&full), None, "it refuses new ones");
+    fn a_limit_by_subject_deletes_unless_it_refuses() {
+        let mut config = json!({"discard": "new", "max_msgs_per_subject": 2});
+        let check = discard(&streams(Some(config.clone())));
+        assert_eq!(check.verdict, SinkVerdict::Warn, "{check:?}");
+        config["discard_new_per_subject"] = json!(true);
+        let check = discard(&streams(Some(config)));
+        assert_eq!(check.verdict, SinkVerdict::Pass, "{check:?}");
     }
 
     #[test]
@@ -519,6 +468,10 @@ mod tests {
             (0, "storage", json!("memory"), "in memory"),
             (0, "num_replicas", json!(1), "sync_interval"),
             (1, "max_bytes", json!(1_000), "oldest"),
+            (1, "max_msgs_per_subject", json!(2), "oldest"),
+            (1, "retention", json!("interest"), "no consumer"),
+            (1, "no_ack", json!(true), "nothing"),
+            (1, "max_age", json!(60_000_000_000_u64), "within a day"),
             (
                 2,
                 "duplicate_window",

@@ -7,7 +7,7 @@
 //! - `client`: the text protocol, a login, credentials, the TLS settings, messages with headers, the
 //!   answers of JetStream. `sink`: what is in flight, and the thread that publishes; in `sink::chain` to
 //!   a stream that nobody else writes to. `reader`: reads the messages of
-//!   streams; for `dlq`, dead letters that are read back, and `topics`, which `tail` and `verify-topic` read.
+//!   streams; `losses`: settings by which a stream loses what it acknowledged, for `check`; for `dlq`, dead letters that are read back, and `topics`, which `tail` and `verify-topic` read.
 //!
 //! # Invariants
 //! - At most one event of a key is in flight, or each names the one that it follows: none is stored
@@ -26,6 +26,7 @@ mod client;
 mod dlq;
 mod failures;
 mod kind;
+mod losses;
 mod reader;
 mod section;
 mod sink;
