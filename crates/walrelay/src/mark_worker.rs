@@ -86,10 +86,11 @@ impl MarkWorker {
             let round = timeout(ROUND, self.round(&mut session, is_due)).await;
             let round = round.unwrap_or(Err(RoundError::NoAnswer));
             let error = round.as_ref().err().map(|error| Chain(error).to_string());
+            let goes_on = matches!(round, Ok(Some(_))) && self.marker.has_batch();
             match round {
-                Ok(0) | Err(RoundError::Mark(_)) => {}
+                Ok(None | Some(0)) | Err(RoundError::Mark(_)) => {}
                 // At debug level: this happens several times a second while there are rows.
-                Ok(rows) => debug!(rows, "marked rows as sent"),
+                Ok(Some(rows)) => debug!(rows, "marked rows as sent"),
                 Err(_) => session = None,
             }
             // Rows that are stored because of an error are marked by a round that works them off.
@@ -125,7 +126,7 @@ impl MarkWorker {
                     sleep(STORED_INTERVAL).await;
                 }
             }
-            if !self.marker.has_batch() {
+            if !goes_on {
                 sleep(GAP).await;
             }
         }
@@ -136,12 +137,13 @@ impl MarkWorker {
         self.walsender.load(Ordering::Relaxed) != 0
     }
 
-    /// Marks the rows that wait for it. `works_off`: also those that could not be marked before.
+    /// Marks one batch of the rows that wait for it, and returns their number; `None` if this process does not
+    /// read the slot. `works_off`: also those that could not be marked before.
     async fn round(
         &mut self,
         session: &mut Option<Session>,
         works_off: bool,
-    ) -> Result<u64, RoundError> {
+    ) -> Result<Option<u64>, RoundError> {
         let connected = match session.take() {
             Some(connected) => connected,
             None => SentMarker::connect(&self.info).await?,
@@ -158,14 +160,14 @@ impl MarkWorker {
                 return if self.sent.holds_up() {
                     Err(RoundError::NotOurs)
                 } else {
-                    Ok(0)
+                    Ok(None)
                 };
             }
         }
         let rows = self.marker.mark_queued(session).await?;
         if works_off && walsender != 0 {
-            return Ok(rows + self.marker.work_off(session).await?);
+            return Ok(Some(rows + self.marker.work_off(session).await?));
         }
-        Ok(rows)
+        Ok(Some(rows))
     }
 }

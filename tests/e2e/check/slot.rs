@@ -139,6 +139,19 @@ fn of_what_waits_in_the_slot() {
         .warns(item, &["is not seen", "max_replication_slots"]);
 }
 
+/// `check` itself has the only session that the role may have: the remedy is about sessions.
+#[test]
+fn of_what_waits_with_one_connection() {
+    let case = Case::new(Rig::without_broker(15));
+    let item = "postgres/waiting-rows";
+    case.db.batch(
+        "CREATE ROLE few LOGIN REPLICATION PASSWORD 'x' CONNECTION LIMIT 1; GRANT SELECT ON outbox TO few",
+    );
+    let url = case.rig.url_as("few", "x", "postgres");
+    let checked = case.check_with(&format!("source.url='{url}'"));
+    checked.warns(item, &["is not seen", "CONNECTION LIMIT"]);
+}
+
 /// A rolling bookmark that no relay moves retains more than configured.
 #[test]
 fn of_the_rolling_bookmark() {

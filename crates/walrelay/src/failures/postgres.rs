@@ -208,6 +208,32 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "end sessions that are not needed (pg_stat_activity), or raise the limit that the cause names: \
              max_connections, max_wal_senders, or CONNECTION LIMIT of role or database",
         ),
+        (_, "53400") => (
+            "server-limit",
+            Exit::Config,
+            "a limit of Postgres is used up",
+            "the cause names it. For slots: drop one that nobody reads (walrelay slots list), or raise \
+             max_replication_slots and restart the server",
+        ),
+        (_, "53100" | "53200") => (
+            "postgres-resources",
+            Exit::Unavailable,
+            "Postgres lacks space on its disk, or memory",
+            "free some on the machine of Postgres. A slot that nobody reads keeps WAL on its disk: walrelay slots list",
+        ),
+        (_, "55P03" | "57014") => (
+            "postgres-busy",
+            Exit::Unavailable,
+            "Postgres has not done it in the time for it",
+            "another session may hold a lock: walrelay check names it (table-lock), and pg_stat_activity has its query. \
+             Otherwise try again when the server is less busy",
+        ),
+        (_, "40001" | "40P01") => (
+            "postgres-busy",
+            Exit::Unavailable,
+            "another session was in the way, and Postgres has undone this one's change",
+            "try again: nothing is changed",
+        ),
         (ErrorClass::SlotInUse, _) => (
             "slot-busy",
             Exit::Unavailable,

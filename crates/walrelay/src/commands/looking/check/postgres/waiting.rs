@@ -11,6 +11,7 @@ use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, RecordSpace, T
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
 use super::{DatabaseState, failed};
+use crate::commands::assembly::server::failure;
 use crate::commands::assembly::settings;
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
@@ -61,11 +62,17 @@ pub(super) async fn check(
                 at: confirmed,
             })]
         }
-        Err(error) => vec![Check::warn(
-            format!("what waits in the slot is not seen: {error}"),
-            "check again when the server is less busy; a copy of the slot needs a free one of \
-             max_replication_slots",
-        )],
+        Err(error) => {
+            let finding = format!("what waits in the slot is not seen: {error}");
+            let remedy = failure(error).remedy;
+            let remedy = remedy.unwrap_or_default();
+            vec![Check::warn(
+                finding,
+                format!(
+                    "check looks at a copy of the slot, over a connection of its own: {remedy}"
+                ),
+            )]
+        }
     })
 }
 
