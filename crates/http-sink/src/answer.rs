@@ -74,6 +74,9 @@ pub(crate) fn to_outcome(
     let stop = |advice: &str| Outcome::Stop(format!("the server answers {code}; {advice}"));
     match code {
         200..=299 => Outcome::Delivered,
+        304 => stop(
+            "that answers a request for a document, so the URL is no endpoint that takes events: correct url in [sink.http]",
+        ),
         300..=399 => {
             stop("it redirects, and no redirect is followed: set url in [sink.http] to the new URL")
         }
@@ -125,8 +128,9 @@ pub(crate) fn clock_offset_by(headers: &HeaderMap, before: i64, after: i64) -> O
 /// Parses `Retry-After` (RFC 9110, 10.2.3): seconds, or a date.
 fn parse_retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More than a u64 can hold is for ever, too.
+        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX)));
     }
     let at = httpdate::parse_http_date(value).ok()?;
     Some(at.duration_since(now).unwrap_or_default())
@@ -207,7 +211,9 @@ mod tests {
             (" 0 ", Some(0)),
             ("Sun, 06 Nov 1994 08:49:47 GMT", Some(10)),
             ("Sun, 06 Nov 1994 08:49:27 GMT", Some(0)),
+            ("99999999999999999999", Some(u64::MAX)),
             ("-1", None),
+            ("", None),
             ("soon", None),
         ] {
             let parsed = parse_retry_after(value, now);

@@ -10,6 +10,14 @@ use crate::client::stream::StreamError;
 impl ToFailure for RabbitmqError {
     fn to_failure(&self) -> SinkFailure {
         let (id, class, what, remedy) = match self {
+            // The text of `rabbit_reader` for the limits of virtual hosts, users and nodes.
+            Self::Denied { text, .. } if text.contains("limit (") => (
+                "rabbitmq-limit",
+                FailureClass::Denied,
+                "RabbitMQ lets in no more connections",
+                "close connections that are not needed, or raise the limit that the cause names: rabbitmqctl \
+                 set_vhost_limits, set_user_limits, or connection_max of the node",
+            ),
             Self::Denied { .. } => (
                 "rabbitmq-access",
                 FailureClass::Denied,
@@ -136,4 +144,30 @@ pub(crate) fn bindings_failure(stream: &str, sent_to: &SentTo, why: &str) -> Sin
         .remedy(
             "set management_url in [sink.rabbitmq], and give the user the tag management; or leave --against-table out",
         )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_connections_is_no_wrong_login() {
+        for (text, id) in [
+            (
+                "NOT_ALLOWED - access to vhost 'v' refused for user 'u': connection limit (0) is reached",
+                "rabbitmq-limit",
+            ),
+            ("NOT_ALLOWED - vhost limit not found", "rabbitmq-access"),
+            (
+                "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.",
+                "rabbitmq-access",
+            ),
+        ] {
+            let error = RabbitmqError::Denied {
+                address: "h:5672".to_owned(),
+                text: text.to_owned(),
+            };
+            assert_eq!(error.to_failure().id, id, "{text}");
+        }
+    }
 }
