@@ -11,7 +11,7 @@ use crate::client::error::NatsError;
 use crate::client::jetstream::{STREAM_NAMES, StreamNames, names_request, stream_names};
 use crate::client::message::check_subject;
 use crate::client::{Connection, Login, connect};
-use crate::losses::{Content, Loss, of_dead_letters};
+use crate::losses::{Content, Loss, loss_of_dead_letters};
 
 const LOGIN: &str = "nats-login";
 const SERVER: &str = "nats-server";
@@ -214,7 +214,7 @@ impl Server<'_> {
                     "give the subject of dead letters to another stream",
                 ));
             }
-            match self.config(&name).await?.as_ref().map(of_dead_letters) {
+            match self.config(&name).await?.as_ref().map(loss_of_dead_letters) {
                 Some(None) => {}
                 Some(Some(loss)) => {
                     let what = format!(
@@ -367,7 +367,7 @@ fn durability(streams: &Streams) -> SinkCheck {
 }
 
 fn discard(streams: &Streams) -> SinkCheck {
-    let mut found = Loss::of(Content::Events).filter_map(|loss| {
+    let mut found = Loss::about(Content::Events).filter_map(|loss| {
         let names = those(streams, loss.is_set);
         (!names.is_empty()).then(|| (format!("{} {}", listed(names), loss.does), loss.remedy))
     });

@@ -15,7 +15,7 @@ pub(crate) struct Loss {
     pub(crate) remedy: &'static str,
 }
 
-/// What is written to a stream.
+/// The content of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Events,
@@ -83,15 +83,15 @@ const LOSSES: &[Loss] = &[
 
 impl Loss {
     /// Returns the settings that matter to this content.
-    pub(crate) fn of(content: Content) -> impl Iterator<Item = &'static Self> {
+    pub(crate) fn about(content: Content) -> impl Iterator<Item = &'static Self> {
         let losses = LOSSES.iter();
         losses.filter(move |loss| loss.only.is_none_or(|only| only == content))
     }
 }
 
 /// Returns what may happen to dead letters in a stream; `None` if it keeps them all.
-pub(crate) fn of_dead_letters(config: &Value) -> Option<&'static Loss> {
-    Loss::of(Content::DeadLetters).find(|loss| (loss.is_set)(config))
+pub(crate) fn loss_of_dead_letters(config: &Value) -> Option<&'static Loss> {
+    Loss::about(Content::DeadLetters).find(|loss| (loss.is_set)(config))
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
             "storage": "file", "retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1,
             "max_age": 0, "max_msgs_per_subject": -1,
         });
-        assert!(of_dead_letters(&good).is_none());
+        assert!(loss_of_dead_letters(&good).is_none());
         for (name, value, words) in [
             ("retention", json!("workqueue"), "consumed"),
             ("max_age", json!(1), "max_age"),
@@ -116,15 +116,15 @@ mod tests {
         ] {
             let mut config = good.clone();
             config[name] = value;
-            let what = of_dead_letters(&config).expect(name).does;
+            let what = loss_of_dead_letters(&config).expect(name).does;
             assert!(what.contains(words), "{what}");
         }
         let mut full = good;
         (full["discard"], full["max_bytes"]) = (json!("new"), json!(1));
-        assert!(of_dead_letters(&full).is_none(), "it refuses new ones");
+        assert!(loss_of_dead_letters(&full).is_none(), "it refuses new ones");
         full["max_msgs_per_subject"] = json!(1);
-        of_dead_letters(&full).expect("the oldest one of the subject goes");
+        loss_of_dead_letters(&full).expect("the oldest one of the subject goes");
         full["discard_new_per_subject"] = json!(true);
-        assert!(of_dead_letters(&full).is_none(), "it refuses new ones");
+        assert!(loss_of_dead_letters(&full).is_none(), "it refuses new ones");
     }
 }

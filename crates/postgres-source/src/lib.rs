@@ -58,7 +58,7 @@ pub use bookmarks::{
     Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
     read_notes, slot_of as bookmark_slot, write_notes,
 };
-pub use carried::{CarriedNote, check_noted};
+pub use carried::check_noted;
 pub use catalog::{
     AccountSettings, ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations,
     PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding,

@@ -10,7 +10,6 @@
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Ancestor, Error, Session, quote_ident, quote_literal};
 
-use crate::carried::CarriedNote;
 use crate::catalog::row::{is_true, parsed};
 use crate::catalog::slot;
 
@@ -100,6 +99,30 @@ pub enum Access {
     Create,
     /// Neither, or the server is a standby.
     None,
+}
+
+/// The note of the rows that the publication carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CarriedNote {
+    /// The number of the row filters that were accepted.
+    Filters(i64),
+    /// The publication left rows out from this position on, which nobody has accepted.
+    LeftOut {
+        /// The last position at which it is known to have carried all of them.
+        from: Lsn,
+    },
+}
+
+impl CarriedNote {
+    /// Reads a value of the sequence.
+    pub(crate) fn from_value(value: i64) -> Self {
+        if value < 0 {
+            let from = Lsn::new(value.unsigned_abs());
+            Self::LeftOut { from }
+        } else {
+            Self::Filters(value)
+        }
+    }
 }
 
 /// The note of a slot.
@@ -412,6 +435,17 @@ mod tests {
         assert_eq!(system_name(&long), None);
         assert_eq!(carried_name("a").as_deref(), Some("publication:a"));
         assert_eq!(carried_name(&long), None);
+    }
+
+    #[test]
+    fn a_value_of_the_publications_sequence_is_a_number_or_a_position() {
+        let from = Lsn::new(0x7fff_ffff_ffff_ffff);
+        let value = -0x7fff_ffff_ffff_ffff;
+        assert_eq!(
+            CarriedNote::from_value(value),
+            CarriedNote::LeftOut { from }
+        );
+        assert_eq!(CarriedNote::from_value(1), CarriedNote::Filters(1));
     }
 
     fn noted(position: Option<u64>, system: Option<u64>, access: Access) -> Noted {
