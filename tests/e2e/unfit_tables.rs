@@ -81,6 +81,29 @@ fn marks_by_the_partition_key_are_refused() {
     is_refused(&rig, &config, "mark-sent-moves-rows", &words);
 }
 
+/// The same by an expression, which is no column of the key itself.
+#[test]
+fn marks_by_an_expression_of_the_partition_key_are_refused() {
+    let table = partitioned(
+        "sent_at timestamptz",
+        "LIST ((sent_at IS NULL))",
+        "CREATE TABLE todo PARTITION OF outbox FOR VALUES IN (true); \
+         CREATE TABLE done PARTITION OF outbox FOR VALUES IN (false)",
+    );
+    for major in [14, 18] {
+        let rig = rig(major, &table);
+        let lines = "snapshot = \"unsent\"\nsnapshot_where = \"sent_at IS NULL\"\nsnapshot_order = [\"id\"]\n\
+                     mark_sent = \"sent_at = now()\"";
+        let config = with_source(rig.config(), lines);
+        is_refused(
+            &rig,
+            &config,
+            "mark-sent-moves-rows",
+            &["mark_sent sets column sent_at"],
+        );
+    }
+}
+
 /// The application archives rows by an UPDATE of the partition key.
 #[test]
 fn check_warns_of_a_partition_key_that_changes() {
@@ -112,10 +135,12 @@ fn check_warns_of_a_partition_key_that_changes() {
 fn a_large_object_is_refused() {
     let id = "id uuid PRIMARY KEY DEFAULT gen_random_uuid()";
     let columns = "aggregatetype text, aggregateid text, type text, payload";
-    for of in ["oid", "lo"] {
+    for of in ["oid", "deep"] {
         let rig = rig(
             18,
-            &format!("CREATE DOMAIN lo AS oid; CREATE TABLE outbox ({id}, {columns} {of})"),
+            &format!(
+                "CREATE DOMAIN lo AS oid; CREATE DOMAIN deep AS lo; CREATE TABLE outbox ({id}, {columns} {of})"
+            ),
         );
         let words = ["column payload", "large object", "lo_get("];
         let config = rig.config();

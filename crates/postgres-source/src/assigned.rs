@@ -27,6 +27,11 @@ pub(crate) fn assigned_columns(set: &str) -> Vec<String> {
                 lists = false;
                 begins = false;
             }
+            Token::Char('[') => {
+                depth += 1;
+                begins = false;
+            }
+            Token::Char(']') => depth = depth.saturating_sub(1),
             Token::Char(',') => begins = depth == 0 || lists,
             // `ROW (…)` and the like stand behind the equals sign only.
             Token::Name(_) | Token::Char(_) => begins = false,
@@ -130,6 +135,7 @@ mod tests {
                 &["a", "b"],
             ),
             ("a[1] = b, c.d = e", &["a", "c"]),
+            ("a = ARRAY[b, c], d = 1", &["a", "d"]),
             ("", &[]),
             ("'", &[]),
             ("\"a", &["a"]),

@@ -5,14 +5,26 @@
 //! of the row filters, or, with a minus sign, the position from which on the publication left rows out,
 //! until somebody accepts that.
 
+use std::time::Duration;
+
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
+use tracing::warn;
 use walrelay_lsn::Lsn;
-use walrelay_relay::TableName;
+use walrelay_relay::{Chain, TableName};
 use walrelay_walsender::{Error, Session};
 
 use crate::catalog::{Facts, PublicationFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::noted::{self, Access, CarriedNote, Noted};
+
+/// The time that a note may take: the server ends a stream of which it hears nothing.
+pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(1);
+/// Settings of a session that may write the note. A commit waits for no standby, which may be this relay.
+pub(crate) const SETTINGS: [(&str, &str); 2] = [
+    ("default_transaction_read_only", "off"),
+    ("synchronous_commit", "local"),
+];
 
 /// The rows that a publication carries of the outbox tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,9 +68,17 @@ impl Carried {
         let Some(publication) = &facts.publication else {
             return true;
         };
-        let carries = |table: &TableName| publication.tables.iter().any(|of| of.table == *table);
+        // A table that is gone may have another name now. Rows of a partitioned one may be carried under the names
+        // of its partitions.
+        let is_ordinary = |table: &TableName| {
+            let mut tables = facts.tables.iter();
+            let found = tables.find(|(name, _)| name == table);
+            found.is_some_and(|(_, found)| found.as_ref().is_some_and(|found| found.kind == "r"))
+        };
+        let is_carried = |table: &TableName| publication.tables.iter().any(|of| of.table == *table);
+        let is_left_out = |table: &&TableName| is_ordinary(table) && !is_carried(table);
         !publication.insert
-            || !wanted.tables.iter().all(carries)
+            || wanted.tables.iter().any(|table| is_left_out(&table))
             || Self::new(wanted, publication).is_some_and(|now| now != *self)
     }
 
@@ -81,17 +101,24 @@ pub(crate) struct LastLook {
 }
 
 impl LastLook {
-    /// Notes that rows were left out since then, if these facts show it.
-    pub(crate) async fn note_change(
-        &self,
-        session: &mut Session,
-        wanted: &Wanted,
-        facts: &Facts,
-    ) -> Result<(), Error> {
-        if self.carried.has_changed(wanted, facts) {
-            noted::set_left_out(session, &wanted.slot, self.at).await?;
+    /// Notes that rows were left out since then, if these facts show it. A note that cannot be written delays
+    /// nothing: the relay stops by the facts.
+    pub(crate) async fn note_change(&self, session: &mut Session, wanted: &Wanted, facts: &Facts) {
+        if !self.carried.has_changed(wanted, facts) {
+            return;
         }
-        Ok(())
+        let noted = noted::set_left_out(session, &wanted.slot, self.at);
+        let reason = match timeout(NOTE_LIMIT, noted).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => Chain(&error).to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        warn!(
+            slot = wanted.slot,
+            from = %self.at,
+            reason,
+            "it cannot be noted that the publication was changed: the next start may not name the range"
+        );
     }
 
     /// Checks that the publication is as it was.
@@ -100,7 +127,7 @@ impl LastLook {
             return Ok(());
         };
         match Carried::new(wanted, publication) {
-            Some(now) if now != self.carried => Err(changed(wanted, facts, &now, self.at)),
+            Some(now) if now != self.carried => Err(changed(wanted, facts, Some(&now), self.at)),
             _ => Ok(()),
         }
     }
@@ -121,24 +148,29 @@ pub fn check_noted(
         return Ok(());
     };
     let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
-    let (Some(now), Some(note)) = (Carried::new(wanted, publication), noted.carried_in(system))
-    else {
-        return Ok(());
-    };
-    match note {
-        CarriedNote::LeftOut { from } => Err(changed(wanted, facts, &now, from.min(confirmed))),
-        CarriedNote::Filters(number) if number != now.number() => {
-            Err(changed(wanted, facts, &now, confirmed))
+    let now = Carried::new(wanted, publication);
+    match (noted.carried_in(system), now) {
+        (Some(CarriedNote::LeftOut { from }), now) => {
+            Err(changed(wanted, facts, now.as_ref(), from.min(confirmed)))
         }
-        CarriedNote::Filters(_) => Ok(()),
+        (Some(CarriedNote::Filters(number)), Some(now)) if number != now.number() => {
+            Err(changed(wanted, facts, Some(&now), confirmed))
+        }
+        _ => Ok(()),
     }
 }
 
-fn changed(wanted: &Wanted, facts: &Facts, now: &Carried, from: Lsn) -> SetupError {
+/// `now`: `None` if it is not known.
+fn changed(wanted: &Wanted, facts: &Facts, now: Option<&Carried>, from: Lsn) -> SetupError {
     SetupError::PublicationChanged {
         publication: wanted.publication.clone(),
         tables: wanted.tables.clone(),
-        now: now.describe().to_owned(),
+        now: now
+            .map_or(
+                "rows by a filter that is not shown while the table is locked",
+                Carried::describe,
+            )
+            .to_owned(),
         gap: Gap {
             from: Some(from),
             to: facts.server.wal_end,

@@ -273,6 +273,8 @@ pub struct SentMarker {
     has_stored: bool,
     /// The last stored key that was worked off or left, in a pass that is not at its end; 0 before the first.
     worked_to: u64,
+    /// The number of stored keys that the next transaction takes: fewer after a failure.
+    page: usize,
     /// Rows that were changed since they were sent, so that they are not marked.
     changed: u64,
     /// Rows that stay unmarked although they were sent.
@@ -289,6 +291,7 @@ impl SentMarker {
             storing_until: None,
             has_stored: true,
             worked_to: 0,
+            page: PAGE,
             changed: 0,
             dropped: 0,
         }
@@ -479,11 +482,14 @@ impl SentMarker {
             set: &set,
             waits: false,
         };
-        let until = Instant::now() + PASS;
-        let (mut rows, mut limit, mut failures) = (0, PAGE, 0);
+        // Rows that were sent just now come first.
+        let pass = if self.has_batch() { PASS / 10 } else { PASS };
+        let until = Instant::now() + pass;
+        let (mut rows, mut failures) = (0, 0);
         let (mut is_any, mut obstacle) = (self.worked_to > 0, None);
         while Instant::now() < until {
-            let page = unmarked::page(session, &self.marking.slot, self.worked_to, limit).await?;
+            let page =
+                unmarked::page(session, &self.marking.slot, self.worked_to, self.page).await?;
             let Some(last) = page.last().map(|key| key.id) else {
                 self.has_stored = is_any;
                 self.worked_to = 0;
@@ -499,7 +505,7 @@ impl SentMarker {
                     rows += worked.rows;
                     self.note_changed(worked.changed);
                     self.worked_to = last;
-                    limit = (limit * 4).min(PAGE);
+                    self.page = (self.page * 4).min(PAGE);
                 }
                 Err(error) => {
                     let _ = session.query("ROLLBACK").await;
@@ -513,7 +519,7 @@ impl SentMarker {
                         // The row that fails alone stays, and the others go on.
                         self.worked_to = last;
                     } else {
-                        limit = (page.len() / 8).max(1);
+                        self.page = (page.len() / 8).max(1);
                     }
                     obstacle = Some(error);
                 }

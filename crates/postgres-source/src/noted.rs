@@ -166,13 +166,16 @@ impl Noted {
             Some(name) => read_sequence(session, &name).await?,
             None => None,
         };
+        // Who may not write it cannot note that a change is accepted either.
         let carried = match carried_name(slot) {
-            Some(name) => read_sequence(session, &name).await?,
-            None => None,
+            Some(name) if may_use(session, &name, "UPDATE").await? => {
+                read_sequence(session, &name).await?
+            }
+            _ => None,
         };
         let access = if may(session, slot, "UPDATE").await? {
             Access::Write
-        } else if create && may_create(session, slot).await? {
+        } else if create && may_create(session, &name(slot)).await? {
             Access::Create
         } else {
             Access::None
@@ -239,8 +242,8 @@ pub(crate) async fn may(session: &mut Session, slot: &str, privilege: &str) -> R
     may_use(session, &name(slot), privilege).await
 }
 
-/// Checks whether the sequence is missing, and this role may create it.
-async fn may_create(session: &mut Session, slot: &str) -> Result<bool, Error> {
+/// Checks whether a sequence is missing, and this role may create it.
+async fn may_create(session: &mut Session, name: &str) -> Result<bool, Error> {
     // CREATE SCHEMA IF NOT EXISTS needs the privilege for the database also if the schema exists.
     let sql = format!(
         "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE') \
@@ -249,7 +252,7 @@ async fn may_create(session: &mut Session, slot: &str) -> Result<bool, Error> {
           WHERE nspname = 'walrelay_state'), true) \
          AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
           WHERE n.nspname = 'walrelay_state' AND c.relname = {}) AS may",
-        quote_literal(&name(slot))
+        quote_literal(name)
     );
     let rows = session.query(&sql).await?;
     Ok(rows.first().is_some_and(|row| is_true(&row, "may")))
@@ -326,17 +329,12 @@ pub(crate) async fn set_filters(
         return Ok(false);
     };
     if !may_use(session, &name, "UPDATE").await? {
-        if !create {
+        if !create || !may_create(session, &name).await? {
             return Ok(false);
         }
         // An earlier version has created the others.
         let sql = format!("{LOCK}\n{}", create_sql(slot, None));
-        if let Err(error) = session.query(&sql).await {
-            let is_denied = error
-                .sqlstate()
-                .is_some_and(|state| state.starts_with("42"));
-            return if is_denied { Ok(false) } else { Err(error) };
-        }
+        session.query(&sql).await?;
     }
     let sequence = quoted(&name);
     let sql = format!(
@@ -406,7 +404,16 @@ pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> R
 /// Forgets what is noted of a slot, if this role may write it. A note that stays is before the position
 /// of each later slot of this name, so it hides no move.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    for name in [Some(name(slot)), carried_name(slot)].into_iter().flatten() {
+    forget_all(session, [Some(name(slot)), carried_name(slot)]).await
+}
+
+/// Forgets the position of a slot, which the user has moved, if this role may write it.
+pub async fn forget_position(session: &mut Session, slot: &str) -> Result<(), Error> {
+    forget_all(session, [Some(name(slot)), None]).await
+}
+
+async fn forget_all(session: &mut Session, names: [Option<String>; 2]) -> Result<(), Error> {
+    for name in names.into_iter().flatten() {
         if may_use(session, &name, "UPDATE").await? {
             let sequence = quote_literal(&quoted(&name));
             let sql = format!("SELECT pg_catalog.setval({sequence}, 1, false)");

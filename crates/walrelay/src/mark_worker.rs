@@ -83,7 +83,12 @@ impl MarkWorker {
                     continue;
                 }
             }
+            let began = Instant::now();
             let round = timeout(ROUND, self.round(&mut session, is_due)).await;
+            if is_due {
+                // Stored rows get half of the time at most.
+                stored_at = Instant::now() + began.elapsed().max(STORED_INTERVAL);
+            }
             let round = round.unwrap_or(Err(RoundError::NoAnswer));
             let error = round.as_ref().err().map(|error| Chain(error).to_string());
             let goes_on = matches!(round, Ok(Some(_))) && self.marker.has_batch();

@@ -1,5 +1,5 @@
 use super::Case;
-use crate::rig::Rig;
+use crate::rig::{Rig, create_slot};
 
 /// Each way in which a publication lacks events of the outbox.
 #[test]
@@ -64,6 +64,9 @@ fn of_partitions() {
          INSERT INTO parted VALUES (gen_random_uuid(), 'order', 'k', 'T', '{}'); \
          CREATE PUBLICATION parted FOR TABLE parted WITH (publish = 'insert')",
     );
+    // The slot must not be older than its publication.
+    case.db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    create_slot(&case.db, "walrelay");
     let set = "source.tables=['public.parted'] source.publication=parted";
     let tables = "postgres/publication-tables";
     let checked = case.check_with(set);

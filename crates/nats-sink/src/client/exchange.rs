@@ -194,12 +194,12 @@ impl Exchange {
                     Operation::Pong | Operation::Ok => {}
                 }
             }
-            if missing == 0 && limit.is_some() {
-                return Ok(answers.into_iter().flatten().collect());
-            }
             if unsent.is_empty() && std::mem::take(&mut owes_pong) {
                 unsent.extend_from_slice(b"PONG\r\n");
                 unflushed = true;
+            }
+            if missing == 0 && limit.is_some() {
+                return Ok(answers.into_iter().flatten().collect());
             }
             let io = |source| io_error(address, source);
             select! {

@@ -66,9 +66,12 @@ pub struct TableFacts {
     pub columns: Vec<ColumnFacts>,
     /// Names of the primary key's columns; empty without one.
     pub primary_key: Vec<String>,
-    /// Its partitions, to any depth, whose rows are in no log: unlogged, temporary and foreign tables.
+    /// Its unlogged and temporary partitions, to any depth, whose rows are in no log; quoted.
     #[serde(default)]
     pub unlogged: Vec<String>,
+    /// Its foreign partitions, to any depth, whose rows are in no log either; quoted. Archives have them.
+    #[serde(default)]
+    pub foreign: Vec<String>,
     /// Columns by which it and its partitions are partitioned. An UPDATE that changes one may move the row
     /// to another partition, which is a DELETE and an INSERT.
     #[serde(default)]

@@ -367,17 +367,25 @@ pub(super) fn table_sql(name: &TableName) -> String {
          'columns', coalesce((SELECT json_agg(json_build_object('name', a.attname, \
          'type_oid', a.atttypid::int8, 'modifier', a.atttypmod, 'is_key', coalesce({identity}, false), \
          'generated', nullif(a.attgenerated, ''), 'integer', a.atttypid IN (20, 21, 23), \
-         'base_oid', (SELECT CASE WHEN t.typbasetype <> 0 THEN t.typbasetype ELSE t.oid END::int8 \
-          FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid), \
+         'base_oid', (WITH RECURSIVE base AS (SELECT a.atttypid AS oid UNION ALL SELECT t.typbasetype \
+           FROM base JOIN pg_catalog.pg_type t ON t.oid = base.oid AND t.typbasetype <> 0) \
+          SELECT t.oid::int8 FROM base JOIN pg_catalog.pg_type t ON t.oid = base.oid AND t.typbasetype = 0), \
          'identity', a.attidentity <> '') ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
          'unlogged', coalesce((WITH RECURSIVE {PARTITIONS} \
-          SELECT json_agg(format('%s.%s', n.nspname, o.relname) ORDER BY 1) FROM parts JOIN pg_catalog.pg_class o ON o.oid = parts.oid \
+          SELECT json_agg(format('%I.%I', n.nspname, o.relname) ORDER BY n.nspname, o.relname) FROM parts JOIN pg_catalog.pg_class o ON o.oid = parts.oid \
           JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace \
-          WHERE o.oid <> c.oid AND (o.relpersistence <> 'p' OR o.relkind NOT IN ('r', 'p'))), '[]'), \
+          WHERE o.oid <> c.oid AND o.relpersistence <> 'p'), '[]'), \
+         'foreign', coalesce((WITH RECURSIVE {PARTITIONS} \
+          SELECT json_agg(format('%I.%I', n.nspname, o.relname) ORDER BY n.nspname, o.relname) FROM parts \
+          JOIN pg_catalog.pg_class o ON o.oid = parts.oid AND o.relkind = 'f' \
+          JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace WHERE o.oid <> c.oid), '[]'), \
          'partition_key', coalesce((WITH RECURSIVE {PARTITIONS} \
           SELECT json_agg(DISTINCT a.attname) FROM parts JOIN pg_catalog.pg_partitioned_table k ON k.partrelid = parts.oid \
-          JOIN pg_catalog.pg_attribute a ON a.attrelid = parts.oid AND a.attnum > 0 AND a.attnum = ANY (k.partattrs::int2[])), '[]'), \
+          JOIN pg_catalog.pg_attribute a ON a.attrelid = parts.oid AND a.attnum > 0 AND (a.attnum = ANY (k.partattrs::int2[]) \
+           OR EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass \
+            AND d.objid = parts.oid AND d.objsubid = a.attnum AND d.refclassid = d.classid AND d.refobjid = parts.oid \
+            AND d.refobjsubid = 0 AND d.deptype = 'i'))), '[]'), \
          'primary_key', coalesce((SELECT json_agg(a.attname ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND {primary}), '[]')) AS facts \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

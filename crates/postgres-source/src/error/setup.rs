@@ -29,7 +29,7 @@ pub enum SetupError {
     #[error("{0} is not a table whose changes are written to the log")]
     TableKind(TableName),
     /// Partitions whose rows are in no log.
-    #[error("partition {} of table {table} is unlogged, temporary or foreign: its rows are not in the log, and not relayed", partitions.join(", "))]
+    #[error("partition {} of table {table} is unlogged: its rows are not in the log, and not relayed", partitions.join(", "))]
     PartitionKind {
         /// The table.
         table: TableName,
@@ -427,8 +427,7 @@ impl SetupError {
                                    [source] tables"
                 .to_owned(),
             Self::PartitionKind { partitions, .. } => format!(
-                "ALTER TABLE {} SET LOGGED if it is unlogged; otherwise attach an ordinary table in its place. Rows that \
-                 it has are not relayed by that: {PUBLISH}",
+                "ALTER TABLE {} SET LOGGED. Rows that it has are not relayed by that: {PUBLISH}",
                 partitions.first().map_or("", String::as_str)
             ),
             Self::LargeObject { table, column } => format!(
@@ -496,7 +495,7 @@ impl SetupError {
             ),
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
-                 again with walrelay init and start the relay; otherwise drop the slot as well \
+                 again (walrelay init --dry-run prints the SQL) and start the relay, once with --accept-gap; otherwise drop the slot as well \
                  (SELECT pg_drop_replication_slot({})), run walrelay init, and publish the \
                  rows of the meantime by inserting them anew",
                 quote_literal(slot)

@@ -12,7 +12,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::one_task::OneTask;
 use crate::bookmarks::drop_large_kept;
-use crate::carried::LastLook;
+use crate::carried::{self, LastLook};
 use crate::catalog::{Facts, Wanted, inspect, is_synchronous, place};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
@@ -26,7 +26,11 @@ const KEPT_DEADLINE: Duration = Duration::from_secs(2);
 const BOOKMARKS_INTERVAL: Duration = Duration::from_secs(60);
 /// `statement_timeout`, because a backend that waits for a lock does not notice that its client is
 /// gone.
-const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s")];
+const SETTINGS: &[(&str, &str)] = &[
+    ("statement_timeout", "10s"),
+    carried::SETTINGS[0],
+    carried::SETTINGS[1],
+];
 
 /// The result of an inspection.
 #[derive(Debug)]
@@ -196,7 +200,7 @@ async fn queries(
 ) -> Result<(Facts, Option<(RelationId, TablePlace)>, Option<bool>), Error> {
     let facts = inspect(session, wanted).await?;
     if let Some(last) = last {
-        last.note_change(session, wanted, &facts).await?;
+        last.note_change(session, wanted, &facts).await;
     }
     let place = match unresolved {
         Some(id) => Some((id, place(session, &wanted.tables, id).await?)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{
@@ -53,7 +53,8 @@ pub(super) struct Connected {
 
 impl PostgresSource {
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
-        let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+        let mut control =
+            Session::connect(&self.info, SessionKind::Sql, &carried::SETTINGS).await?;
         self.undo_last_setup(&mut control).await?;
         self.wait_until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
@@ -79,6 +80,15 @@ impl PostgresSource {
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
         let noted = bounded("reading the noted position", noted).await?;
         let moment = self.moment(resume, &ancestors, noted.position_in(&system.system_id));
+        let reader = facts.slot.as_ref().and_then(|slot| slot.active_pid);
+        let is_free = reader.is_none_or(|pid| self.readers.is_own(pid));
+        if let Some(last) = self
+            .last_look
+            .as_ref()
+            .filter(|_| is_free && !self.found_busy)
+        {
+            last.note_change(&mut control, &self.wanted, &facts).await;
+        }
         let will_read = plan(&self.wanted, &facts, moment)
             .is_ok_and(|plan| plan.actions.contains(&Action::Snapshot));
         if will_read {
@@ -101,7 +111,7 @@ impl PostgresSource {
         let (mut control, Prepared { gap, snapshot }) = (setup.control, prepared?);
         if self.lock_thread.is_some() && !snapshot {
             // Another relay has made the slot meanwhile.
-            control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
+            control = Session::connect(&self.info, SessionKind::Sql, &carried::SETTINGS).await?;
             self.lock_thread = None;
         }
         if gap.is_some() {
@@ -351,8 +361,14 @@ impl PostgresSource {
         noted: &Noted,
         opened: &Opened<Stream>,
     ) -> Result<(), PostgresError> {
-        let mut same = match &self.last_look {
-            Some(last) => last.check(&self.wanted, facts),
+        // What another relay has read meanwhile, it has compared and noted.
+        let is_own = opened.predecessor.is_none() && !self.found_busy;
+        let mut same = match self.last_look.take().filter(|_| is_own) {
+            Some(last) => {
+                let same = last.check(&self.wanted, facts);
+                self.last_look = Some(last);
+                same
+            }
             None => Ok(()),
         };
         // A standby cannot note that the change is accepted.
@@ -381,12 +397,13 @@ impl PostgresSource {
             return;
         };
         let note = carried::note(control, &self.wanted, noted, &last.carried);
-        let reason = match bounded("noting the publication", note).await {
-            Ok(true) => return,
+        let reason = match timeout(carried::NOTE_LIMIT, note).await {
+            Ok(Ok(true)) => return,
             // The warning about the position says it.
-            Ok(false) if noted.access == Access::None => return,
-            Ok(false) => "the role may not, or the slot's name is too long".to_owned(),
-            Err(error) => Chain(&error).to_string(),
+            Ok(Ok(false)) if noted.access == Access::None => return,
+            Ok(Ok(false)) => "the role may not, or the slot's name is too long".to_owned(),
+            Ok(Err(error)) => Chain(&error).to_string(),
+            Err(_) => "no answer".to_owned(),
         };
         if !self.started {
             warn!(
@@ -499,11 +516,8 @@ impl PostgresSource {
             warn!(remedy = unread.remedy(), "{unread}");
         }
         self.watch_retention(&server, &slot);
-        if facts.publication.is_none() {
-            // The setup has created it.
-            let created = inspect(&mut control, &self.wanted);
-            facts.publication = bounded("reading the catalogs", created).await?.publication;
-        }
+        // The setup, or another relay, may have made the publication since.
+        facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
         let mut opened = Opened {

@@ -36,6 +36,14 @@ impl ServerError {
         self.severity != "ERROR"
     }
 
+    /// Returns true for a warning that the server skips a missing publication, and its rows: since version 18,
+    /// of this function of pgoutput.c ("skipped loading publication"). Before 18 it was an error; here it is one
+    /// in any version. Other warnings have the same SQLSTATE: a walsender that waits for a slot of
+    /// synchronized_standby_slots.
+    pub(crate) fn skips_publication(&self) -> bool {
+        self.severity == "WARNING" && self.routine.as_deref() == Some("LoadPublications")
+    }
+
     /// Logs a NoticeResponse.
     pub(crate) fn log(&self, host: &str) {
         let Self {

@@ -165,6 +165,8 @@ pub(crate) struct Wire {
     pub(crate) write_buffer: BytesMut,
     /// True if the transport may hold bytes that it has not written to the socket yet.
     unflushed: bool,
+    /// The last warning of a publication whose rows the server has left out.
+    pub(crate) skipped_publication: Option<ServerError>,
 }
 
 impl Wire {
@@ -175,6 +177,7 @@ impl Wire {
             read_buffer: ReadBuffer::new(SESSION_CHUNK),
             write_buffer: BytesMut::new(),
             unflushed: false,
+            skipped_publication: None,
         }
     }
 
@@ -305,7 +308,11 @@ impl Wire {
         self.read_buffer.advance(total);
         match Message::parse(&mut bytes) {
             Ok(Some(Message::NoticeResponse(notice))) => {
-                ServerError::parse(notice.fields()).log(&self.host);
+                let notice = ServerError::parse(notice.fields());
+                notice.log(&self.host);
+                if notice.skips_publication() {
+                    self.skipped_publication = Some(notice);
+                }
                 Ok(None)
             }
             Ok(Some(Message::NotificationResponse(_))) => Ok(None),

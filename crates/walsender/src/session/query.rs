@@ -1,6 +1,7 @@
 //! Sessions, and SQL by the simple query protocol.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fallible_iterator::FallibleIterator;
@@ -165,6 +166,7 @@ impl Session {
         mut allowance: Allowance,
     ) -> Result<Vec<Rows>, Error> {
         self.settle().await?;
+        self.wire.skipped_publication = None;
         for sql in statements {
             self.wire
                 .queue("the statement", |out| frontend::query(sql.as_ref(), out))?;
@@ -182,7 +184,10 @@ impl Session {
                 }
             }
         }
-        Ok(answers)
+        match self.wire.skipped_publication.take() {
+            Some(warning) => Err(Error::Server(Arc::new(warning))),
+            None => Ok(answers),
+        }
     }
 
     /// Waits for the end of a command whose future was dropped.

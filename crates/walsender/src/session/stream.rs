@@ -100,12 +100,7 @@ impl ReplicationStream {
             && let Ok(Some(Message::NoticeResponse(notice))) = Message::parse(&mut message.into())
         {
             let notice = ServerError::parse(notice.fields());
-            // Since version 18 the server skips a missing publication and its rows with a warning
-            // of this function of pgoutput.c ("skipped loading publication"). Before 18 it was an
-            // error; here it is one in any version. Other warnings have the same SQLSTATE: a
-            // walsender that waits for a slot of synchronized_standby_slots.
-            if notice.severity == "WARNING" && notice.routine.as_deref() == Some("LoadPublications")
-            {
+            if notice.skips_publication() {
                 return Err(self.fail(Error::Server(Arc::new(notice))));
             }
             notice.log(&self.wire.host);

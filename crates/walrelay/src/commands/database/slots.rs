@@ -202,7 +202,8 @@ pub(crate) async fn advance_slot(
     }
     let kept = keep_copy(&mut session, &slot, keep.filter(|_| to > from)).await?;
     let rows = session.query(&sql).await.map_err(failure)?;
-    noted::forget(&mut session, name).await.map_err(failure)?;
+    let forgotten = noted::forget_position(&mut session, name).await;
+    forgotten.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));
     session.close().await;
     print_line(&format!(
