@@ -160,7 +160,7 @@ pub fn check_noted(
     }
 }
 
-/// `now`: `None` if it is not known.
+/// Makes the error. `now`: `None` if it is not known.
 fn changed(wanted: &Wanted, facts: &Facts, now: Option<&Carried>, from: Lsn) -> SetupError {
     SetupError::PublicationChanged {
         publication: wanted.publication.clone(),

@@ -468,7 +468,7 @@ impl SentMarker {
         self.changed += rows;
     }
 
-    /// Marks the rows whose keys are stored, as far as that is possible now, and within some [`PASS`]: the
+    /// Marks the rows whose keys are stored, as far as that is possible now, and within some seconds: the
     /// next call goes on from there. Returns their number.
     pub async fn work_off(&mut self, session: &mut Session) -> Result<u64, MarkError> {
         if !unmarked::exists(session).await? {

@@ -2,7 +2,7 @@
 //! slot confirms it. So a slot beyond it was moved, or recreated, by something else than a relay. A second
 //! sequence tells the cluster of the position: a note that was restored elsewhere shows nothing.
 //!
-//! A third one is the note of what the publication carries, see [`carried`](crate::carried).
+//! A third one is the note of what the publication carries, see [`check_noted`](crate::check_noted).
 //!
 //! A sequence, because `setval` leaves no dead row, is no change of a published table, and is durable
 //! when its transaction is committed.
