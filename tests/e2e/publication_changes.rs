@@ -150,6 +150,21 @@ fn a_change_that_cannot_be_noted_stops_the_relay() {
     ends(&mut relay, 78, CHANGED);
 }
 
+/// Sessions are read-only by default: the note is written all the same.
+#[test]
+fn a_change_is_noted_in_read_only_sessions() {
+    let rig = Rig::with_outbox(15);
+    let config = rig.config();
+    rig.streaming(&config).ends_well();
+    let db = rig.db();
+    db.batch("ALTER DATABASE postgres SET default_transaction_read_only = on");
+    let mut relay = rig.streaming(&config);
+    db.batch(FILTER);
+    ends(&mut relay, 78, CHANGED);
+    db.batch(NO_FILTER);
+    ends(&mut rig.start(&config), 78, CHANGED);
+}
+
 #[test]
 fn an_outbox_that_is_renamed_under_a_relay_is_no_change_of_the_publication() {
     let rig = Rig::with_outbox(17);

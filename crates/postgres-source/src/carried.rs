@@ -14,34 +14,31 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::{Chain, TableName};
 use walrelay_walsender::{Error, Session};
 
-use crate::catalog::{Facts, PublicationFacts, Wanted};
+use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::noted::{self, Access, CarriedNote, Noted};
 
 /// The time that a note may take: the server ends a stream of which it hears nothing.
 pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(1);
 /// Settings of a session that may write the note. A commit waits for no standby, which may be this relay.
-pub(crate) const SETTINGS: [(&str, &str); 2] = [
-    ("default_transaction_read_only", "off"),
-    ("synchronous_commit", "local"),
-];
+pub(crate) const SETTINGS: [(&str, &str); 1] = [("synchronous_commit", "local")];
 
 /// The rows that a publication carries of the outbox tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Carried {
     /// `pg_publication.oid`: it tells whether the publication was dropped and made anew.
     publication: u32,
-    /// The row filters of outbox tables, as SQL shows them.
-    filters: String,
+    /// The outbox tables with a row filter, as SQL shows it.
+    filters: Vec<(String, String)>,
 }
 
 impl Carried {
     /// Returns what a publication carries; `None` if a filter is not known, because its table is locked.
     pub(crate) fn new(wanted: &Wanted, publication: &PublicationFacts) -> Option<Self> {
         let filtered = publication.filtered();
-        let mut filters: Vec<String> = filtered
+        let mut filters: Vec<_> = filtered
             .filter(|(table, _)| wanted.tables.contains(table))
-            .map(|(table, filter)| format!("only the rows of {table} for which {filter}"))
+            .map(|(table, filter)| (table.to_string(), filter.to_owned()))
             .collect();
         if !publication.shows_filters() {
             return None;
@@ -49,13 +46,19 @@ impl Carried {
         filters.sort_unstable();
         Some(Self {
             publication: publication.oid,
-            filters: filters.join(", "),
+            filters,
         })
     }
 
-    /// Returns the number of these filters, at least 1.
+    /// Returns the number of these filters, at least 1. A table that is renamed keeps it.
     fn number(&self) -> i64 {
-        let digest = Sha256::digest(self.filters.as_bytes());
+        let mut filters: Vec<&str> = self
+            .filters
+            .iter()
+            .map(|(_, filter)| filter.as_str())
+            .collect();
+        filters.sort_unstable();
+        let digest = Sha256::digest(filters.join("\n").as_bytes());
         let (head, _) = digest.split_at(8);
         let number = head
             .iter()
@@ -70,23 +73,34 @@ impl Carried {
         };
         // A table that is gone may have another name now. Rows of a partitioned one may be carried under the names
         // of its partitions.
-        let is_ordinary = |table: &TableName| {
-            let mut tables = facts.tables.iter();
-            let found = tables.find(|(name, _)| name == table);
-            found.is_some_and(|(_, found)| found.as_ref().is_some_and(|found| found.kind == "r"))
-        };
+        // Both need another table that is published.
+        let has_others = publication
+            .tables
+            .iter()
+            .any(|of| !wanted.tables.contains(&of.table));
         let is_carried = |table: &TableName| publication.tables.iter().any(|of| of.table == *table);
-        let is_left_out = |table: &&TableName| is_ordinary(table) && !is_carried(table);
+        let is_ordinary = |facts: &TableFacts| facts.kind == "r";
+        let is_left_out = facts.tables.iter().any(|(table, facts)| {
+            !is_carried(table) && (facts.as_ref().is_some_and(is_ordinary) || !has_others)
+        });
+        let is_there = facts.tables.iter().all(|(_, facts)| facts.is_some());
+        let now = Self::new(wanted, publication);
         !publication.insert
-            || wanted.tables.iter().any(|table| is_left_out(&table))
-            || Self::new(wanted, publication).is_some_and(|now| now != *self)
+            || is_left_out
+            || now.is_some_and(|now| {
+                now.publication != self.publication || is_there && now.filters != self.filters
+            })
     }
 
-    fn describe(&self) -> &str {
-        if self.filters.is_empty() {
-            "all rows"
+    fn describe(&self) -> String {
+        let filters = self.filters.iter();
+        let filters: Vec<String> = filters
+            .map(|(table, filter)| format!("only the rows of {table} for which {filter}"))
+            .collect();
+        if filters.is_empty() {
+            "all rows".to_owned()
         } else {
-            &self.filters
+            filters.join(", ")
         }
     }
 }
@@ -98,13 +112,18 @@ pub(crate) struct LastLook {
     pub(crate) carried: Carried,
     /// The end of the server's WAL at that time.
     pub(crate) at: Lsn,
+    /// The walsender of this process then.
+    pub(crate) reader: i64,
 }
 
 impl LastLook {
     /// Notes that rows were left out since then, if these facts show it. A note that cannot be written delays
     /// nothing: the relay stops by the facts.
     pub(crate) async fn note_change(&self, session: &mut Session, wanted: &Wanted, facts: &Facts) {
-        if !self.carried.has_changed(wanted, facts) {
+        // Another process that reads the slot has compared for itself, and noted what is accepted.
+        let reader = facts.slot.as_ref().and_then(|slot| slot.active_pid);
+        let is_ours = reader.is_none_or(|pid| pid == self.reader);
+        if !is_ours || !self.carried.has_changed(wanted, facts) {
             return;
         }
         let noted = noted::set_left_out(session, &wanted.slot, self.at);
@@ -165,12 +184,10 @@ fn changed(wanted: &Wanted, facts: &Facts, now: Option<&Carried>, from: Lsn) -> 
     SetupError::PublicationChanged {
         publication: wanted.publication.clone(),
         tables: wanted.tables.clone(),
-        now: now
-            .map_or(
-                "rows by a filter that is not shown while the table is locked",
-                Carried::describe,
-            )
-            .to_owned(),
+        now: now.map_or_else(
+            || "rows by a filter that is not shown while the table is locked".to_owned(),
+            Carried::describe,
+        ),
         gap: Gap {
             from: Some(from),
             to: facts.server.wal_end,
@@ -226,6 +243,19 @@ mod tests {
         let mut gone = facts.clone();
         gone.publication = None;
         assert!(carried.has_changed(&wanted, &gone));
+        // Renamed: another table is published, and the wanted one is not there.
+        let mut renamed = facts.clone();
+        renamed.tables[0].1 = None;
+        renamed.publication.as_mut().unwrap().tables[0].table.name = "events".into();
+        assert!(!carried.has_changed(&wanted, &renamed));
+        // Partitioned: carried under the names of its partitions, or taken out.
+        let mut partitioned = facts.clone();
+        partitioned.tables[0].1.as_mut().unwrap().kind = "p".into();
+        let mut parts = partitioned.clone();
+        parts.publication.as_mut().unwrap().tables[0].table.name = "part".into();
+        assert!(!carried.has_changed(&wanted, &parts));
+        partitioned.publication.as_mut().unwrap().tables.clear();
+        assert!(carried.has_changed(&wanted, &partitioned));
     }
 
     #[test]
@@ -238,9 +268,14 @@ mod tests {
             CarriedNote::Filters(number)
         );
         let other = Carried {
-            filters: "only the rows of a for which b".into(),
+            filters: vec![("a".into(), "b".into())],
             ..carried
         };
         assert_ne!(other.number(), number);
+        let renamed = Carried {
+            filters: vec![("c".into(), "b".into())],
+            ..other.clone()
+        };
+        assert_eq!(renamed.number(), other.number());
     }
 }

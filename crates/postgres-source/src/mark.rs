@@ -500,12 +500,14 @@ impl SentMarker {
                 .iter()
                 .filter(|key| !self.in_vain.contains(&key.table.table));
             let usable: Vec<&StoredKey> = usable.collect();
+            // Also an attempt that is given up makes the next page smaller.
+            let taken = std::mem::replace(&mut self.page, (page.len() / 8).max(1));
             match work_off_page(session, &by_key, &usable).await {
                 Ok(worked) => {
                     rows += worked.rows;
                     self.note_changed(worked.changed);
                     self.worked_to = last;
-                    self.page = (self.page * 4).min(PAGE);
+                    self.page = (taken * 4).min(PAGE);
                 }
                 Err(error) => {
                     let _ = session.query("ROLLBACK").await;
@@ -518,8 +520,6 @@ impl SentMarker {
                     } else if page.len() == 1 {
                         // The row that fails alone stays, and the others go on.
                         self.worked_to = last;
-                    } else {
-                        self.page = (page.len() / 8).max(1);
                     }
                     obstacle = Some(error);
                 }

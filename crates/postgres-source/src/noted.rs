@@ -317,6 +317,10 @@ pub(crate) async fn set_system(
     Ok(())
 }
 
+/// Begins a transaction that writes the publication's note, whatever the role's default is, and waits for no
+/// lock.
+const WRITE: &str = "SET transaction_read_only = off; SET LOCAL lock_timeout = '500ms'; ";
+
 /// Notes the number of the publication's row filters. `create`: missing objects may be created. Returns
 /// whether this role may.
 pub(crate) async fn set_filters(
@@ -338,7 +342,7 @@ pub(crate) async fn set_filters(
     }
     let sequence = quoted(&name);
     let sql = format!(
-        "SELECT pg_catalog.setval({}, {number}) FROM {sequence} WHERE NOT is_called OR last_value <> {number}",
+        "{WRITE}SELECT pg_catalog.setval({}, {number}) FROM {sequence} WHERE NOT is_called OR last_value <> {number}",
         quote_literal(&sequence)
     );
     session.query(&sql).await?;
@@ -357,7 +361,7 @@ pub(crate) async fn set_left_out(
     if may_use(session, &name, "UPDATE").await? {
         let sequence = quoted(&name);
         let sql = format!(
-            "SELECT pg_catalog.setval({}, greatest(-{}, CASE WHEN is_called AND last_value < 0 THEN last_value END)) \
+            "{WRITE}SELECT pg_catalog.setval({}, greatest(-{}, CASE WHEN is_called AND last_value < 0 THEN last_value END)) \
              FROM {sequence}",
             quote_literal(&sequence),
             from.get().max(1)
@@ -410,6 +414,11 @@ pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
 /// Forgets the position of a slot, which the user has moved, if this role may write it.
 pub async fn forget_position(session: &mut Session, slot: &str) -> Result<(), Error> {
     forget_all(session, [Some(name(slot)), None]).await
+}
+
+/// Forgets what is noted of the publication, if this role may write it.
+pub(crate) async fn forget_carried(session: &mut Session, slot: &str) -> Result<(), Error> {
+    forget_all(session, [None, carried_name(slot)]).await
 }
 
 async fn forget_all(session: &mut Session, names: [Option<String>; 2]) -> Result<(), Error> {

@@ -89,6 +89,8 @@ pub struct Wanted {
     pub pass_over: Vec<TableName>,
     /// Columns that the router reads of each table.
     pub columns: Vec<String>,
+    /// Those of them whose content is the event's: none may refer to a large object.
+    pub content: Vec<String>,
     /// Other names of these columns.
     pub column_names: ColumnNames,
     /// The columns are named by templates, not by Debezium's options.

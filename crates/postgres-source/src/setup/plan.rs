@@ -108,6 +108,15 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
         }
     }
     let mut plan = Plan::default();
+    for (name, table) in &facts.tables {
+        if let Some(table) = table.as_ref().filter(|table| !table.foreign.is_empty()) {
+            plan.notes.push(format!(
+                "partition {} of {name} is a foreign table: rows that are inserted into it are not in the log, and not \
+                 relayed",
+                table.foreign.join(", ")
+            ));
+        }
+    }
     // The publication comes first, see `Action`.
     publication(wanted, facts, moment, &mut plan)?;
     slot(wanted, facts, moment, &mut plan)?;
@@ -196,9 +205,13 @@ pub fn table(
             by_templates: wanted.by_templates,
         });
     }
-    let reads = |column: &&ColumnFacts| wanted.names().any(|name| name == column.name);
-    let mut read = table.columns.iter().filter(reads);
-    if let Some(column) = read.find(|column| column.base_oid == LARGE_OBJECT) {
+    let is_content = |column: &&ColumnFacts| {
+        let content = wanted.content.iter();
+        let mut names = content.flat_map(|content| wanted.column_names.names_of(content));
+        names.any(|name| name == column.name)
+    };
+    let mut content = table.columns.iter().filter(is_content);
+    if let Some(column) = content.find(|column| column.base_oid == LARGE_OBJECT) {
         return Err(SetupError::LargeObject {
             table: name.clone(),
             column: column.name.clone(),

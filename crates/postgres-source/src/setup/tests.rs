@@ -30,6 +30,7 @@ pub(crate) fn wanted() -> Wanted {
         tables: vec![outbox()],
         pass_over: Vec::new(),
         columns: columns(),
+        content: vec!["payload".into()],
         column_names: ColumnNames::default(),
         by_templates: false,
         messages: None,

@@ -26,11 +26,7 @@ const KEPT_DEADLINE: Duration = Duration::from_secs(2);
 const BOOKMARKS_INTERVAL: Duration = Duration::from_secs(60);
 /// `statement_timeout`, because a backend that waits for a lock does not notice that its client is
 /// gone.
-const SETTINGS: &[(&str, &str)] = &[
-    ("statement_timeout", "10s"),
-    carried::SETTINGS[0],
-    carried::SETTINGS[1],
-];
+const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), carried::SETTINGS[0]];
 
 /// The result of an inspection.
 #[derive(Debug)]
@@ -199,13 +195,13 @@ async fn queries(
     unresolved: Option<RelationId>,
 ) -> Result<(Facts, Option<(RelationId, TablePlace)>, Option<bool>), Error> {
     let facts = inspect(session, wanted).await?;
-    if let Some(last) = last {
-        last.note_change(session, wanted, &facts).await;
-    }
     let place = match unresolved {
         Some(id) => Some((id, place(session, &wanted.tables, id).await?)),
         None => None,
     };
     let is_synchronous = is_synchronous(session, name).await?;
+    if let Some(last) = last {
+        last.note_change(session, wanted, &facts).await;
+    }
     Ok((facts, place, Some(is_synchronous)))
 }

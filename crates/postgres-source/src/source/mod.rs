@@ -331,7 +331,12 @@ impl Source for PostgresSource {
         {
             // At the opening another session locked a table with a row filter.
             let carried = Carried::new(&self.wanted, publication);
-            self.last_look = carried.map(|carried| LastLook { carried, at });
+            let reader = self.walsender.load(Ordering::Relaxed).into();
+            self.last_look = carried.map(|carried| LastLook {
+                carried,
+                at,
+                reader,
+            });
         }
         let active_pid = facts.slot.and_then(|slot| slot.active_pid);
         let owner = match active_pid {

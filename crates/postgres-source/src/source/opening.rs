@@ -80,13 +80,8 @@ impl PostgresSource {
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
         let noted = bounded("reading the noted position", noted).await?;
         let moment = self.moment(resume, &ancestors, noted.position_in(&system.system_id));
-        let reader = facts.slot.as_ref().and_then(|slot| slot.active_pid);
-        let is_free = reader.is_none_or(|pid| self.readers.is_own(pid));
-        if let Some(last) = self
-            .last_look
-            .as_ref()
-            .filter(|_| is_free && !self.found_busy)
-        {
+        let same_cluster = resume.is_some_and(|resume| resume.system_id == system.system_id);
+        if let Some(last) = self.last_look.as_ref().filter(|_| same_cluster) {
             last.note_change(&mut control, &self.wanted, &facts).await;
         }
         let will_read = plan(&self.wanted, &facts, moment)
@@ -199,6 +194,7 @@ impl PostgresSource {
                 return Ok(());
             };
             let new = self.readers.record(&reader);
+            self.forget_look_of(&reader);
             if !self.found_busy || Instant::now() >= until {
                 return Ok(());
             }
@@ -206,6 +202,14 @@ impl PostgresSource {
                 return Err(self.slot_busy(Some(reader), None));
             }
             sleep(BUSY_INTERVAL).await;
+        }
+    }
+
+    /// Forgets the last look at the publication if another process reads the slot: that one has compared
+    /// since, and noted what is accepted.
+    fn forget_look_of(&mut self, reader: &SlotReader) {
+        if !self.readers.is_own(reader.pid) {
+            self.last_look = None;
         }
     }
 
@@ -360,15 +364,12 @@ impl PostgresSource {
         facts: &Facts,
         noted: &Noted,
         opened: &Opened<Stream>,
+        walsender: i32,
     ) -> Result<(), PostgresError> {
         // What another relay has read meanwhile, it has compared and noted.
-        let is_own = opened.predecessor.is_none() && !self.found_busy;
-        let mut same = match self.last_look.take().filter(|_| is_own) {
-            Some(last) => {
-                let same = last.check(&self.wanted, facts);
-                self.last_look = Some(last);
-                same
-            }
+        let last = self.last_look.as_ref();
+        let mut same = match last.filter(|_| opened.predecessor.is_none()) {
+            Some(last) => last.check(&self.wanted, facts),
             None => Ok(()),
         };
         // A standby cannot note that the change is accepted.
@@ -386,17 +387,28 @@ impl PostgresSource {
         let publication = facts.publication.as_ref();
         if let Some(carried) = publication.and_then(|of| Carried::new(&self.wanted, of)) {
             let at = facts.server.wal_end.unwrap_or(opened.confirmed.lsn());
-            self.last_look = Some(LastLook { carried, at });
+            self.last_look = Some(LastLook {
+                carried,
+                at,
+                reader: walsender.into(),
+            });
         }
         Ok(())
     }
 
     /// Notes what the publication carries, if this role may.
     async fn note_carried(&self, control: &mut Session, noted: &Noted) {
-        let Some(last) = &self.last_look else {
-            return;
+        let note = async {
+            match &self.last_look {
+                Some(last) => carried::note(control, &self.wanted, noted, &last.carried).await,
+                // A filter is not shown, and what is noted was accepted.
+                None if self.accepted_publication => {
+                    noted::forget_carried(control, &self.wanted.slot).await?;
+                    Ok(true)
+                }
+                None => Ok(true),
+            }
         };
-        let note = carried::note(control, &self.wanted, noted, &last.carried);
         let reason = match timeout(carried::NOTE_LIMIT, note).await {
             Ok(Ok(true)) => return,
             // The warning about the position says it.
@@ -545,7 +557,7 @@ impl PostgresSource {
         let accepted = self.accepted;
         let continued = async {
             let database = server.database;
-            self.continue_publication(&facts, &noted, &opened)?;
+            self.continue_publication(&facts, &noted, &opened, walsender)?;
             let (position, in_file) = self.continue_file(&opened, database, &mut control).await?;
             if resume.is_some_and(|resume| resume.continued_by(&opened).is_err()) {
                 // The pipeline stops at the slot's position: note and file stay as they are.
@@ -669,6 +681,7 @@ impl PostgresSource {
                 let reader = bounded("reading the slot", found).await.ok().flatten();
                 if let Some(reader) = &reader {
                     self.readers.record(reader);
+                    self.forget_look_of(reader);
                 }
                 Err(self.slot_busy(reader, Some(error)))
             }

@@ -170,6 +170,13 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
         tables: config.source.tables.clone(),
         pass_over: config.source.pass_over.clone(),
         columns,
+        content: match &config.router {
+            // Debezium sends the number of any other column of type `oid`, too.
+            config::RouterConfig::Debezium(debezium) => vec![debezium.options.payload.clone()],
+            config::RouterConfig::Templates(templates) => {
+                templates.columns().into_iter().map(str::to_owned).collect()
+            }
+        },
         column_names: config.column_names.clone(),
         by_templates: matches!(config.router, config::RouterConfig::Templates(_)),
         messages: config.source.messages.clone(),

@@ -118,16 +118,6 @@ fn moves(db: &DatabaseState<'_>) -> Option<Check> {
         let Some(table) = table else {
             continue;
         };
-        if !table.foreign.is_empty() {
-            return Some(Check::warn(
-                format!(
-                    "partition {} of {name} is a foreign table: rows that are inserted into it are not in the log, and not \
-                     relayed",
-                    table.foreign.join(", ")
-                ),
-                "insert events into ordinary partitions only: let the foreign ones have old rows",
-            ));
-        }
         let keys = table.columns.iter();
         let mut keys = keys.filter(|column| table.partition_key.contains(&column.name));
         let is_lasting = |column: &ColumnFacts| {
@@ -145,6 +135,16 @@ fn moves(db: &DatabaseState<'_>) -> Option<Check> {
                 ),
                 "partition the outbox by the time or the id of its events, and keep what changes in other columns; or \
                  never change it",
+            ));
+        }
+        if !table.foreign.is_empty() {
+            return Some(Check::warn(
+                format!(
+                    "partition {} of {name} is a foreign table: rows that are inserted into it are not in the log, and not \
+                     relayed",
+                    table.foreign.join(", ")
+                ),
+                "insert events into ordinary partitions only: let the foreign ones have old rows",
             ));
         }
     }
