@@ -367,19 +367,13 @@ fn durability(streams: &Streams) -> SinkCheck {
 }
 
 fn discard(streams: &Streams) -> SinkCheck {
-    let mut found = Loss::about(Content::Events).filter_map(|loss| {
+    let found = Loss::about(Content::Events).filter_map(|loss| {
         let names = those(streams, loss.is_set);
         (!names.is_empty()).then(|| (format!("{} {}", listed(names), loss.does), loss.remedy))
     });
-    if let Some((mut finding, mut remedy)) = found
-        .next()
-        .map(|(finding, remedy)| (finding, remedy.to_owned()))
-    {
-        for (another, of_it) in found {
-            finding = format!("{finding}; {another}");
-            remedy = format!("{remedy}; {of_it}");
-        }
-        return SinkCheck::warn(finding, remedy);
+    let (findings, remedies): (Vec<String>, Vec<&str>) = found.unzip();
+    if !findings.is_empty() {
+        return SinkCheck::warn(findings.join("; "), remedies.join("; "));
     }
     unseen(streams, "the limits")
         .unwrap_or_else(|| SinkCheck::pass("no stream deletes its oldest messages to make room"))

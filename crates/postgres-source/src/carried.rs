@@ -117,6 +117,18 @@ pub(crate) struct LastLook {
 }
 
 impl LastLook {
+    /// Makes the look of these facts, while this walsender reads the slot; `None` if a filter is not known.
+    pub(crate) fn new(wanted: &Wanted, facts: &Facts, reader: i64) -> Option<Self> {
+        let carried = Carried::new(wanted, facts.publication.as_ref()?)?;
+        let confirmed = || facts.slot.as_ref()?.confirmed;
+        let at = facts.server.wal_end.or_else(confirmed)?;
+        Some(Self {
+            carried,
+            at,
+            reader,
+        })
+    }
+
     /// Notes that rows were left out since then, if these facts show it. A note that cannot be written delays
     /// nothing: the relay stops by the facts.
     pub(crate) async fn note_change(&self, session: &mut Session, wanted: &Wanted, facts: &Facts) {

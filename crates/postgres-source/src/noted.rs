@@ -50,13 +50,17 @@ fn name(slot: &str) -> String {
 /// Returns the name of the sequence that holds the system identifier of the cluster whose log has the
 /// noted position. `None` if the name would be too long: then every note counts as this cluster's.
 fn system_name(slot: &str) -> Option<String> {
-    Some(format!("system:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
+    short_name("system", slot)
 }
 
 /// Returns the name of the sequence that holds what the publication carries, see [`CarriedNote`]. `None` if
 /// the name would be too long: then nothing is noted of that.
 fn carried_name(slot: &str) -> Option<String> {
-    Some(format!("publication:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
+    short_name("publication", slot)
+}
+
+fn short_name(prefix: &str, slot: &str) -> Option<String> {
+    Some(format!("{prefix}:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
 }
 
 /// Returns the quoted name with its schema.
@@ -67,15 +71,15 @@ fn quoted(name: &str) -> String {
 /// Returns SQL that creates the sequences, which every role may read, and their schema. `role`: the
 /// relay's role, if another one creates them.
 pub fn create_sql(slot: &str, role: Option<&str>) -> String {
-    let position = (name(slot), "; -- what the slot has confirmed at most");
-    let system = system_name(slot).map(|name| {
-        let signed = " MINVALUE -9223372036854775808; -- the cluster of that position";
-        (name, signed)
-    });
-    let carried = carried_name(slot).map(|name| {
-        let signed = " MINVALUE -9223372036854775808; -- the row filters of the publication";
-        (name, signed)
-    });
+    let position = (
+        name(slot),
+        "; -- what the slot has confirmed at most".to_owned(),
+    );
+    let signed = " MINVALUE -9223372036854775808; --";
+    let system =
+        system_name(slot).map(|name| (name, format!("{signed} the cluster of that position")));
+    let carried = carried_name(slot)
+        .map(|name| (name, format!("{signed} the row filters of the publication")));
     let mut lines = vec![
         "CREATE SCHEMA IF NOT EXISTS walrelay_state;".to_owned(),
         "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),

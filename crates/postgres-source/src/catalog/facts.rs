@@ -78,6 +78,19 @@ pub struct TableFacts {
     pub partition_key: Vec<String>,
 }
 
+impl TableFacts {
+    /// Returns a warning about the foreign partitions of this table.
+    pub fn foreign_warning(&self, name: &TableName) -> Option<String> {
+        (!self.foreign.is_empty()).then(|| {
+            format!(
+                "partition {} of {name} is a foreign table: rows that are inserted into it are not in the log, and not \
+                 relayed",
+                self.foreign.join(", ")
+            )
+        })
+    }
+}
+
 /// A row of `pg_attribute`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ColumnFacts {

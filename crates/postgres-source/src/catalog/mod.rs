@@ -363,6 +363,18 @@ pub(super) fn table_sql(name: &TableName) -> String {
         "CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END",
     );
     let primary = index_columns("i.indisprimary");
+    let partitions = |which: &str| {
+        format!(
+            "coalesce((WITH RECURSIVE {PARTITIONS} \
+             SELECT json_agg(format('%I.%I', n.nspname, o.relname) ORDER BY n.nspname, o.relname) FROM parts \
+             JOIN pg_catalog.pg_class o ON o.oid = parts.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace \
+             WHERE o.oid <> c.oid AND {which}), '[]')"
+        )
+    };
+    let (unlogged, foreign) = (
+        partitions("o.relpersistence <> 'p'"),
+        partitions("o.relkind = 'f'"),
+    );
     format!(
         "SELECT json_build_object('oid', c.oid::int8, 'kind', c.relkind, \
          'permanent', c.relpersistence = 'p', 'identity', c.relreplident, \
@@ -374,14 +386,7 @@ pub(super) fn table_sql(name: &TableName) -> String {
           SELECT t.oid::int8 FROM base JOIN pg_catalog.pg_type t ON t.oid = base.oid AND t.typbasetype = 0), \
          'identity', a.attidentity <> '') ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]'), \
-         'unlogged', coalesce((WITH RECURSIVE {PARTITIONS} \
-          SELECT json_agg(format('%I.%I', n.nspname, o.relname) ORDER BY n.nspname, o.relname) FROM parts JOIN pg_catalog.pg_class o ON o.oid = parts.oid \
-          JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace \
-          WHERE o.oid <> c.oid AND o.relpersistence <> 'p'), '[]'), \
-         'foreign', coalesce((WITH RECURSIVE {PARTITIONS} \
-          SELECT json_agg(format('%I.%I', n.nspname, o.relname) ORDER BY n.nspname, o.relname) FROM parts \
-          JOIN pg_catalog.pg_class o ON o.oid = parts.oid AND o.relkind = 'f' \
-          JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace WHERE o.oid <> c.oid), '[]'), \
+         'unlogged', {unlogged}, 'foreign', {foreign}, \
          'partition_key', coalesce((WITH RECURSIVE {PARTITIONS} \
           SELECT json_agg(DISTINCT a.attname) FROM parts JOIN pg_catalog.pg_partitioned_table k ON k.partrelid = parts.oid \
           JOIN pg_catalog.pg_attribute a ON a.attrelid = parts.oid AND a.attnum > 0 AND (a.attnum = ANY (k.partattrs::int2[]) \

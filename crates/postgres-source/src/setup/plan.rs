@@ -108,15 +108,9 @@ pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, Setu
         }
     }
     let mut plan = Plan::default();
-    for (name, table) in &facts.tables {
-        if let Some(table) = table.as_ref().filter(|table| !table.foreign.is_empty()) {
-            plan.notes.push(format!(
-                "partition {} of {name} is a foreign table: rows that are inserted into it are not in the log, and not \
-                 relayed",
-                table.foreign.join(", ")
-            ));
-        }
-    }
+    let tables = facts.tables.iter();
+    plan.notes
+        .extend(tables.filter_map(|(name, table)| table.as_ref()?.foreign_warning(name)));
     // The publication comes first, see `Action`.
     publication(wanted, facts, moment, &mut plan)?;
     slot(wanted, facts, moment, &mut plan)?;

@@ -23,7 +23,7 @@ use walrelay_relay::{Chain, Opened, Resume, SentAccount, SentRows, SlotCheck, Sl
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
-use super::carried::{Carried, LastLook};
+use super::carried::LastLook;
 use super::catalog::{RetainedWal, ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
@@ -327,16 +327,10 @@ impl Source for PostgresSource {
         if let Some(last) = &mut self.last_look {
             last.check(&self.wanted, &facts)?;
             last.at = facts.server.wal_end.unwrap_or(last.at);
-        } else if let Some((publication, at)) = facts.publication.as_ref().zip(facts.server.wal_end)
-        {
+        } else {
             // At the opening another session locked a table with a row filter.
-            let carried = Carried::new(&self.wanted, publication);
             let reader = self.walsender.load(Ordering::Relaxed).into();
-            self.last_look = carried.map(|carried| LastLook {
-                carried,
-                at,
-                reader,
-            });
+            self.last_look = LastLook::new(&self.wanted, &facts, reader);
         }
         let active_pid = facts.slot.and_then(|slot| slot.active_pid);
         let owner = match active_pid {

@@ -19,7 +19,7 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
-use crate::carried::{self, Carried, LastLook, check_noted};
+use crate::carried::{self, LastLook, check_noted};
 use crate::catalog::{
     Facts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
 };
@@ -384,14 +384,8 @@ impl PostgresSource {
             }
             Ok(()) => {}
         }
-        let publication = facts.publication.as_ref();
-        if let Some(carried) = publication.and_then(|of| Carried::new(&self.wanted, of)) {
-            let at = facts.server.wal_end.unwrap_or(opened.confirmed.lsn());
-            self.last_look = Some(LastLook {
-                carried,
-                at,
-                reader: walsender.into(),
-            });
+        if let Some(look) = LastLook::new(&self.wanted, facts, walsender.into()) {
+            self.last_look = Some(look);
         }
         Ok(())
     }

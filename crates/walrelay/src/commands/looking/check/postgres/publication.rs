@@ -137,13 +137,9 @@ fn moves(db: &DatabaseState<'_>) -> Option<Check> {
                  never change it",
             ));
         }
-        if !table.foreign.is_empty() {
+        if let Some(warning) = table.foreign_warning(name) {
             return Some(Check::warn(
-                format!(
-                    "partition {} of {name} is a foreign table: rows that are inserted into it are not in the log, and not \
-                     relayed",
-                    table.foreign.join(", ")
-                ),
+                warning,
                 "insert events into ordinary partitions only: let the foreign ones have old rows",
             ));
         }
