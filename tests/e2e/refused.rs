@@ -85,6 +85,7 @@ fn ten_events_of_a_key_take_one_retry_for_and_repeat_nothing() {
             "1 keys wait, up to 1 of 1000",
             "the event \"",
             "order\" has been refused for",
+            "the server answers 422",
         ],
     );
     rig.caught_up();

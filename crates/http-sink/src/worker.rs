@@ -286,7 +286,7 @@ impl Worker {
         if stops_lane || server_asks.is_some() {
             state.records.fail_lane(seq, at);
         }
-        state.records.retry_at(seq, at);
+        state.records.retry_at(seq, &obstacle.what, at);
         state.refusal = Some(obstacle);
     }
 }

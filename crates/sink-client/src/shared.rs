@@ -323,6 +323,9 @@ impl<Q, S> fmt::Debug for Shared<Q, S> {
     }
 }
 
+/// Why what was in flight is sent again.
+const LOST: &str = "the connection was lost";
+
 impl<S> Shared<KeyQueues, S> {
     /// Returns true if a record is to be sent again at `now`.
     pub fn is_due(&self, now: Instant) -> bool {
@@ -336,7 +339,7 @@ impl<S> Shared<KeyQueues, S> {
         let now = Instant::now();
         let mut state = self.state();
         for seq in in_flight {
-            state.records.retry_at(seq, now);
+            state.records.retry_at(seq, LOST, now);
         }
     }
 

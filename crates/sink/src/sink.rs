@@ -56,6 +56,8 @@ pub struct Retrying {
     pub event_id: Option<String>,
     /// The topic of that record.
     pub topic: String,
+    /// Why it is sent again: what the server answers, without any key or value of the record.
+    pub why: String,
     /// When that record is sent again; `None` while it is sent, or waits for another one of its
     /// destination.
     pub next: Option<Instant>,

@@ -61,6 +61,8 @@ pub struct QueuedRecord {
     pub refused_since: Option<Instant>,
     /// Since when the record is sent again, for whatever reason.
     held_since: Option<Instant>,
+    /// Why it is sent again.
+    held_for: Box<str>,
     /// The record.
     pub record: HeldRecord,
     lane: LaneNumber,
@@ -75,6 +77,7 @@ impl QueuedRecord {
             refusals: 0,
             refused_since: None,
             held_since: None,
+            held_for: Box::default(),
             record: HeldRecord::new(record),
             lane: LaneNumber::default(),
         }
@@ -203,6 +206,7 @@ impl KeyQueues {
             since,
             event_id,
             topic,
+            why: oldest.held_for.to_string(),
             next,
         })
         .filter(|retrying| retrying.keys > 0)
@@ -213,14 +217,15 @@ impl KeyQueues {
         first(&self.queues, *self.in_flight.get(&seq)?)
     }
 
-    /// Makes a record in flight be sent again at `at`. It holds back its key until it is done.
-    pub fn retry_at(&mut self, seq: u64, at: Instant) {
-        self.retry_with(seq, |_| at);
+    /// Makes a record in flight be sent again at `at`. It holds back its key until it is done. `why`: the
+    /// reason for views, without any key or value of the record.
+    pub fn retry_at(&mut self, seq: u64, why: &str, at: Instant) {
+        self.retry_with(seq, why, |_| at);
     }
 
     /// Makes a record in flight be sent again at the time that `at` returns for the number of its
-    /// earlier refusals.
-    pub fn retry_with(&mut self, seq: u64, at: impl FnOnce(u32) -> Instant) {
+    /// earlier refusals, as [`retry_at`](Self::retry_at) does.
+    pub fn retry_with(&mut self, seq: u64, why: &str, at: impl FnOnce(u32) -> Instant) {
         let Some(number) = self.in_flight.remove(&seq) else {
             return;
         };
@@ -229,6 +234,9 @@ impl KeyQueues {
             self.lanes.held_back(first.lane, first.refusals == 0);
             let at = at(first.refusals);
             first.held_since.get_or_insert(at);
+            if *first.held_for != *why {
+                first.held_for = Box::from(why);
+            }
             first.refusals = first.refusals.saturating_add(1);
             self.due.insert((at, number));
         }

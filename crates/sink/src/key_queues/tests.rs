@@ -30,10 +30,10 @@ fn a_refused_record_holds_back_its_key_alone_until_too_many_are_held_back() {
     assert_eq!(next(&mut queues, now), Some(0));
     assert_eq!(queues.in_flight(0).map(|queued| queued.weight), Some(100));
     assert!(queues.in_flight(1).is_none(), "it waits for the first");
-    queues.retry_at(0, later);
+    queues.retry_at(0, "503", later);
     assert_eq!((queues.blocked(), queues.next_due()), (1, Some(later)));
     assert_eq!(next(&mut queues, now), Some(2), "another topic's key");
-    queues.retry_at(2, later + Duration::from_secs(1));
+    queues.retry_at(2, "503", later + Duration::from_secs(1));
     assert_eq!(next(&mut queues, now), None, "two keys are held back");
     assert_eq!(next(&mut queues, later), Some(0), "sent again, alone");
     assert_eq!(next(&mut queues, later), None);
@@ -45,7 +45,7 @@ fn a_refused_record_holds_back_its_key_alone_until_too_many_are_held_back() {
     let left: Vec<u64> = queues.take_all().iter().map(|queued| queued.seq).collect();
     assert_eq!(left, [1, 2, 3]);
     assert!(queues.done(1).is_none(), "a late answer");
-    queues.retry_at(3, later);
+    queues.retry_at(3, "503", later);
     assert_eq!((queues.blocked(), queues.next_due()), (0, None));
 }
 
@@ -58,7 +58,7 @@ fn nothing_of_a_key_is_sent_until_its_refused_record_is_taken_back() {
             push(&mut queues, "t", key, seq);
         }
         assert_eq!(next(&mut queues, now), Some(0));
-        queues.retry_at(0, now);
+        queues.retry_at(0, "503", now);
         assert_eq!(next(&mut queues, now), Some(0));
         assert_eq!(queues.refuse(0).map(|queued| queued.weight), Some(100));
         assert_eq!(queues.blocked(), 0, "it is not tried again");
@@ -114,8 +114,8 @@ fn no_lane_waits_for_another_one() {
         .take(3)
         .collect();
     assert_eq!(sent, [0, 3, 1], "lanes take turns");
-    queues.retry_at(0, later);
-    queues.retry_at(1, later);
+    queues.retry_at(0, "503", later);
+    queues.retry_at(1, "503", later);
     assert_eq!(next(&mut queues, now), Some(4));
     assert_eq!(next(&mut queues, now), None, "too many are held back");
     for seq in [3, 4] {
@@ -144,14 +144,14 @@ fn a_lane_that_fails_sends_one_record_at_a_time_until_one_is_done() {
     assert_eq!(sent, [0, 9, 1]);
     queues.fail_lane(0, later);
     queues.fail_lane(0, soon);
-    queues.retry_at(0, now);
+    queues.retry_at(0, "503", now);
     assert_eq!(next(&mut queues, now), None);
     assert_eq!(queues.next_due(), Some(later), "the longest pause counts");
     assert!(queues.done(9).is_some());
     push_to(&mut queues, "good", 9, 10);
     assert_eq!(next(&mut queues, now), Some(10), "another lane goes on");
     assert_eq!(next(&mut queues, later), None, "one is still in flight");
-    queues.retry_at(1, later);
+    queues.retry_at(1, "503", later);
     assert_eq!(next(&mut queues, later), Some(0));
     assert_eq!(next(&mut queues, later), None, "one at a time");
     assert!(queues.done(0).is_some());
@@ -174,7 +174,7 @@ fn an_outage_is_no_refusal() {
     let now = Instant::now();
     push(&mut queues, "t", Some(1), 0);
     assert_eq!(next(&mut queues, now), Some(0));
-    queues.retry_at(0, now);
+    queues.retry_at(0, "503", now);
     let later = now + Duration::from_secs(3_600);
     assert_eq!(
         queues.retrying().map(|it| (it.keys, it.since, it.next)),
@@ -182,7 +182,7 @@ fn an_outage_is_no_refusal() {
     );
     assert_eq!(next(&mut queues, later), Some(0));
     let sent = queues.retrying().expect("it is not done");
-    assert_eq!((&*sent.topic, sent.next), ("t", None));
+    assert_eq!((&*sent.topic, &*sent.why, sent.next), ("t", "503", None));
     assert_eq!(queues.refused_since(0, later), Some(later));
     let last = later + Duration::from_secs(1);
     assert_eq!(queues.refused_since(0, last), Some(later));
@@ -199,7 +199,7 @@ fn lanes_that_fail_leave_room_for_others() {
     assert_eq!(sent, [Some(0), Some(1), Some(2)]);
     for seq in 0..3 {
         queues.fail_lane(seq, now);
-        queues.retry_at(seq, now);
+        queues.retry_at(seq, "503", now);
     }
     push_to(&mut queues, "good", 1, 3);
     let sent: BTreeSet<u64> = std::iter::from_fn(|| next(&mut queues, now))
@@ -207,7 +207,7 @@ fn lanes_that_fail_leave_room_for_others() {
         .collect();
     assert!(sent.contains(&3) && sent.len() == 3, "{sent:?}");
     let failing: Vec<u64> = sent.into_iter().filter(|seq| *seq < 3).collect();
-    queues.retry_at(failing[0], now + Duration::from_secs(1));
+    queues.retry_at(failing[0], "503", now + Duration::from_secs(1));
     let third = (0..3).find(|seq| !failing.contains(seq));
     assert_eq!(next(&mut queues, now), third);
     assert!(queues.done(failing[1]).is_some());
@@ -275,7 +275,11 @@ fn nobody_is_passed_or_forgotten() {
                     let at = random(&mut state, in_flight.len() as u64) as usize;
                     let seq = in_flight.swap_remove(at);
                     if faults && random(&mut state, 3) == 0 {
-                        queues.retry_at(seq, now + Duration::from_millis(random(&mut state, 30)));
+                        queues.retry_at(
+                            seq,
+                            "503",
+                            now + Duration::from_millis(random(&mut state, 30)),
+                        );
                         refused.insert(seq);
                     } else {
                         let record = queues.done(seq).expect("in flight");

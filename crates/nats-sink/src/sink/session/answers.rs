@@ -284,9 +284,9 @@ impl Session<'_> {
         let mut state = self.shared.state();
         let now = Instant::now();
         let pauses = self.shared.settings.pauses;
-        state
-            .records
-            .retry_with(seq, |refusals| now + pause(pauses, refusals));
+        state.records.retry_with(seq, &obstacle.what, |refusals| {
+            now + pause(pauses, refusals)
+        });
         if state.refusal.as_ref() != Some(&obstacle) {
             warn!(reason = obstacle.what, "NATS takes an event not yet");
             state.refusal = Some(obstacle);

@@ -249,9 +249,9 @@ impl Publisher<'_> {
         let mut state = self.shared.state();
         let now = Instant::now();
         let pauses = self.shared.settings.pauses;
-        state
-            .records
-            .retry_with(seq, |refusals| now + pause(pauses, refusals));
+        state.records.retry_with(seq, &obstacle.what, |refusals| {
+            now + pause(pauses, refusals)
+        });
         state.refusal = Some(obstacle);
     }
 }

@@ -218,7 +218,7 @@ impl Publisher<'_> {
                 over.push(seq);
             } else {
                 state.records.fail_lane(seq, again);
-                state.records.retry_at(seq, again);
+                state.records.retry_at(seq, why, again);
             }
         }
         state.refusal = Some(Obstacle {
