@@ -66,6 +66,8 @@ struct Bindings {
     are_dead_letters_unbound: bool,
     /// The exchanges whose routing is not known.
     open: BTreeSet<String>,
+    /// The exchanges that may keep messages for a while.
+    delayed: BTreeSet<String>,
     queues: BTreeMap<String, Found>,
 }
 
@@ -126,9 +128,17 @@ impl Bindings {
         exchange: &str,
         routing_key: &str,
     ) -> Result<Option<bool>, ManagementError> {
-        let Some(Reached { queues, is_open }) = routes.reached(exchange, routing_key)? else {
+        let Some(reached) = routes.reached(exchange, routing_key)? else {
             return Ok(None);
         };
+        let Reached {
+            queues,
+            is_open,
+            is_delayed,
+        } = reached;
+        if is_delayed {
+            self.delayed.insert(shown(exchange));
+        }
         if exchange.is_empty() && interface.queue(routing_key)?.is_none() {
             return Ok(Some(false));
         }
@@ -166,6 +176,17 @@ impl Bindings {
                 format!("no queue is bound to {missing}"),
                 "bind a queue for them, or correct exchange and routing_key in [sink.rabbitmq]; \
                  events that no queue takes are poison, unroutable",
+            );
+        }
+        if !self.delayed.is_empty() {
+            let delayed = shortened(self.delayed.into_iter().collect(), LISTED).join(", ");
+            return SinkCheck::warn(
+                format!(
+                    "{delayed}: exchanges of the type x-delayed-message are not supported. They return \
+                     events that have a header x-delay, which the relay takes for unroutable, and \
+                     deliver them later"
+                ),
+                "use another type of exchange, or give no event a header x-delay",
             );
         }
         let mut found = match self.routed {

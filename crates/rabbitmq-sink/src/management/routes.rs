@@ -7,6 +7,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::Deserialize;
 
+/// The type of exchange that keeps messages with a header `x-delay` for a while. Until then it returns
+/// those that are `mandatory`, and they are on the disk of one node.
+///
+/// Source: "Limitations" in the README of `rabbitmq_delayed_message_exchange`.
+const DELAYED: &str = "x-delayed-message";
+
 /// An exchange as the management interface describes it.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Exchange {
@@ -44,6 +50,8 @@ pub(crate) struct Reached {
     /// An exchange on the way routes by something else than the routing key, or a policy may give it
     /// an alternate exchange: there may be more queues.
     pub(crate) is_open: bool,
+    /// An exchange on the way is one of the plugin `rabbitmq_delayed_message_exchange`.
+    pub(crate) is_delayed: bool,
 }
 
 /// The exchanges of a server. Each is asked for once.
@@ -91,6 +99,7 @@ impl<'s, S: Server> Routes<'s, S> {
                 continue;
             };
             let mut is_routed = false;
+            reached.is_delayed |= exchange.kind == DELAYED;
             for binding in bindings {
                 match matches(&exchange.kind, &binding.routing_key, routing_key) {
                     Some(false) => continue,
@@ -245,6 +254,8 @@ mod tests {
                 ("rest", "direct", None),
                 ("hashed", "x-consistent-hash", None),
                 ("circle", "fanout", None),
+                ("later", "x-delayed-message", None),
+                ("before", "fanout", None),
             ],
             bindings: &[
                 ("orders", "order.paid", "paid"),
@@ -253,6 +264,7 @@ mod tests {
                 ("rest", "odd", "odd"),
                 ("hashed", "1", "one"),
                 ("circle", "", "circle"),
+                ("before", "", "later"),
             ],
         };
         let mut routes = Routes::new(&server);
@@ -276,5 +288,11 @@ mod tests {
             let wanted = (queues.to_owned(), is_open);
             assert_eq!(reached(exchange, key), wanted, "{exchange} {key}");
         }
+        let mut is_delayed = |exchange: &str| {
+            let Ok(reached) = routes.reached(exchange, "a");
+            reached.expect("an exchange").is_delayed
+        };
+        assert!(is_delayed("later") && is_delayed("before"));
+        assert!(!is_delayed("hashed"));
     }
 }
