@@ -263,6 +263,49 @@ fn ddl_that_locks_the_outbox_is_named_with_its_session() {
 }
 
 /// The log names what keeps the WAL: process, application and age.
+/// Postgres makes a slot when the transactions have ended that were open before, also those of other
+/// databases: the one that is waited for is named, for a slot and for the one of a snapshot.
+#[test]
+fn a_slot_that_waits_for_a_transaction_names_it() {
+    for more in ["", "snapshot = \"initial\"\nsnapshot_unordered = true"] {
+        let rig = Rig::with_outbox(15);
+        rig.db().batch("CREATE DATABASE elsewhere");
+        let password = rig.postgres.superuser_password();
+        let other = rig
+            .postgres
+            .url_for("postgres", Some(password), "elsewhere");
+        let open = Db::connect(&format!("{other}&application_name=forgotten"));
+        open.batch("BEGIN; SELECT pg_catalog.txid_current()");
+        let pid: i32 = open.value("SELECT pg_backend_pid()");
+        let configured = config(&rig, &rig.postgres.url(), "");
+        let relay = rig.start(&with_source(configured, more));
+        let at = address(&relay);
+        let shown = eventually_some(PATIENCE, || {
+            Some(status(at)).filter(|shown| shown["pipeline"]["cause"] == "open-transactions")
+        });
+        let holder = format!("server process {pid} (forgotten) in database elsewhere");
+        let reason = shown["pipeline"]["reason"].as_str().expect("a reason");
+        assert!(reason.contains(&holder), "{shown:#}");
+        let problem = &shown["problems"][0];
+        assert_eq!(
+            problem["title"],
+            "The slot is not made yet: Postgres waits for open transactions"
+        );
+        let remedy = problem["remedy"].as_str().expect("a remedy");
+        assert!(remedy.contains("pg_terminate_backend"), "{remedy}");
+        assert_has(&relay.log(), &["open transactions have ended", &holder]);
+        open.batch("COMMIT");
+        relay.streaming();
+        let shown = in_state(&relay, "streaming");
+        assert_eq!(
+            shown["problems"].as_array().map(Vec::len),
+            Some(0),
+            "{shown:#}"
+        );
+        relay.kill();
+    }
+}
+
 #[test]
 fn a_warning_about_retained_wal_names_the_oldest_transaction() {
     let rig = Rig::with_outbox(17);

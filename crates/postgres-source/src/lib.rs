@@ -79,7 +79,7 @@ pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;
 pub use sent_rows::unaccounted::Unaccounted;
 pub use setup::{
-    Action, Moment, ON_STANDBY, Plan, carries_columns, carries_inserts, carries_tables,
+    Action, Moment, ON_STANDBY, Plan, SlotWait, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, slots_needed,
     table_fits, tells_age, unmark, wait_for_lock, wal_level,
 };

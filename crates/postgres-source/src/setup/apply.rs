@@ -1,13 +1,16 @@
 //! Carries out a [`Plan`]: creates or replaces publication and slot.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::Lsn;
-use walrelay_walsender::{Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal};
+use walrelay_walsender::{
+    ConnInfo, Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal,
+};
 
-use super::{Action, Moment, Plan, plan};
+use super::{Action, Moment, Plan, SlotWait, plan};
 use crate::catalog::row::is_true;
 use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
@@ -89,6 +92,8 @@ pub(crate) struct Setup {
     /// Holds the setup lock.
     pub control: Session,
     pub unfinished: Unfinished,
+    /// The server, and where it is told what the making of the slot waits for.
+    waits: (ConnInfo, Arc<SlotWait>),
 }
 
 impl Unfinished {
@@ -140,10 +145,11 @@ impl Unfinished {
 }
 
 impl Setup {
-    pub(crate) fn new(control: Session) -> Self {
+    pub(crate) fn new(control: Session, info: ConnInfo, waits: Arc<SlotWait>) -> Self {
         Self {
             control,
             unfinished: Unfinished::default(),
+            waits: (info, waits),
         }
     }
 
@@ -288,7 +294,9 @@ impl Setup {
         replication: &mut Session,
     ) -> Result<Lsn, Error> {
         self.unfinished.walsender = Some(replication.backend_pid());
-        let start = create_slot(wanted, in_recovery, replication).await?;
+        let (info, waits) = &self.waits;
+        let made = create_slot(wanted, in_recovery, replication);
+        let start = waits.name_while(info, in_recovery, made).await?;
         self.unfinished = Unfinished::default();
         Ok(start)
     }

@@ -4,6 +4,7 @@ mod apply;
 mod plan;
 #[cfg(test)]
 pub(crate) mod tests;
+mod waited;
 
 pub use apply::{ON_STANDBY, lock_setup, unmark, wait_for_lock};
 pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup};
@@ -12,3 +13,4 @@ pub use plan::{
     no_publication, plan, sends_columns, slot as slot_fits, slots_needed, table as table_fits,
     tells_age, wal_level,
 };
+pub use waited::SlotWait;

@@ -182,7 +182,10 @@ impl PostgresSource {
             selection: self.wanted.snapshot.clone().unwrap_or_default(),
             progress: Arc::clone(&self.snapshot_progress),
         };
-        let anchor = Anchor::with_slot(plan, connected.replication, &temporary).await?;
+        let in_recovery = connected.facts.server.in_recovery;
+        let anchor = Anchor::with_slot(plan, connected.replication, &temporary);
+        let named = self.slot_wait.name_while(&self.info, in_recovery, anchor);
+        let anchor = named.await?;
         let lease = self.wal_sender_timeout;
         let snapshot = self.snapshot.insert(InitialSnapshot {
             anchor,

@@ -28,7 +28,7 @@ use super::catalog::{RetainedWal, ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
 use super::retention::RetentionWatch;
-use super::setup::{Moment, Setup, Unfinished, plan};
+use super::setup::{Moment, Setup, SlotWait, Unfinished, plan};
 use super::snapshot::{LockThread, SnapshotProgress};
 use super::state_file::{Position, StateWriter};
 pub use copy::{CopySource, Original};
@@ -107,6 +107,7 @@ pub struct PostgresSource {
     /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
     snapshot_progress: Arc<SnapshotProgress>,
+    slot_wait: Arc<SlotWait>,
 }
 
 impl PostgresSource {
@@ -139,6 +140,7 @@ impl PostgresSource {
             lock_thread: None,
             snapshot: None,
             snapshot_progress: Arc::default(),
+            slot_wait: Arc::default(),
         }
     }
 
@@ -149,6 +151,12 @@ impl PostgresSource {
             snapshot_progress,
             ..self
         }
+    }
+
+    /// Says there what the making of the slot waits for.
+    #[must_use]
+    pub fn with_slot_wait(self, slot_wait: Arc<SlotWait>) -> Self {
+        Self { slot_wait, ..self }
     }
 
     /// Writes these sums before it confirms the position up to which they count.

@@ -90,7 +90,11 @@ impl PostgresSource {
             control = self.connect_by_thread().await?;
         }
         // A stop drops this future, and undoes the setup.
-        let setup = self.setup.insert(Setup::new(control));
+        let setup = self.setup.insert(Setup::new(
+            control,
+            self.info.clone(),
+            Arc::clone(&self.slot_wait),
+        ));
         let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
         let prepared = prepared.await;
         if prepared.is_err() {

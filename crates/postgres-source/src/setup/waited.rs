@@ -1,0 +1,133 @@
+//! What the making of a slot waits for: Postgres makes a slot when all transactions have ended that were
+//! open at its beginning, in any database of the server.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::warn;
+use walrelay_sink::Chain;
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
+
+use super::apply::ON_STANDBY;
+use crate::deadline::bounded;
+
+/// Time between two looks. Usually a slot is made before the first.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The remedy for a transaction that is open for long.
+const REMEDY: &str =
+    "end the transaction: SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED in its database";
+
+/// What the making of a slot waits for, shared by the source and its views.
+#[derive(Debug, Default)]
+pub struct SlotWait(Mutex<Option<String>>);
+
+impl SlotWait {
+    /// Returns what is waited for, and the remedy; `None` while nothing is.
+    pub fn read(&self) -> Option<(String, &'static str)> {
+        let what = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let remedy = match what.as_deref()? {
+            ON_STANDBY => "see that the primary writes, and that the standby follows it",
+            _ => REMEDY,
+        };
+        what.clone().map(|what| (what, remedy))
+    }
+
+    fn set(&self, what: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    /// Waits for a slot that a session makes, and names meanwhile what the server waits for. It looks by a
+    /// session of its own: that of the setup must be idle when a stop drops this future.
+    pub(crate) async fn name_while<T>(
+        &self,
+        info: &ConnInfo,
+        in_recovery: bool,
+        made: impl Future<Output = T>,
+    ) -> T {
+        let mut made = pin!(made);
+        // Cleared also if this future is dropped.
+        let waiting = Waiting(self);
+        let mut logged = String::new();
+        let mut session = None;
+        loop {
+            tokio::select! {
+                biased;
+                made = &mut made => return made,
+                () = sleep(INTERVAL) => {}
+            }
+            if in_recovery {
+                waiting.0.set(Some(ON_STANDBY.to_owned()));
+                continue;
+            }
+            let found = bounded("reading open transactions", oldest(&mut session, info)).await;
+            let (holder, text) = match found {
+                Ok(None) => continue,
+                Ok(Some(Oldest { holder, seconds })) => {
+                    let since = format!("{holder}, open for {seconds} s");
+                    (holder, since)
+                }
+                Err(error) => {
+                    session = None;
+                    let holder = format!("none is seen: {}", Chain(&error));
+                    (holder.clone(), holder)
+                }
+            };
+            if holder != logged {
+                let remedy = REMEDY;
+                warn!(
+                    transaction = holder,
+                    remedy, "the slot is made when open transactions have ended"
+                );
+                logged = holder;
+            }
+            let text = format!(
+                "Postgres makes the slot when open transactions have ended; the oldest: {text}"
+            );
+            waiting.0.set(Some(text));
+        }
+    }
+}
+
+/// Ends the wait when it is dropped.
+struct Waiting<'a>(&'a SlotWait);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// The oldest transaction that has written or is prepared.
+struct Oldest {
+    holder: String,
+    seconds: String,
+}
+
+async fn oldest(session: &mut Option<Session>, info: &ConnInfo) -> Result<Option<Oldest>, Error> {
+    let session = match session {
+        Some(session) => session,
+        None => session.insert(Session::connect(info, SessionKind::Sql, &[]).await?),
+    };
+    let rows = session
+        .query(
+            "SELECT holder, coalesce(seconds::text, '?') AS seconds FROM (\
+              SELECT backend_xid AS xid, 'server process ' || pid \
+              || coalesce(' (' || nullif(application_name, '') || ')', '') \
+              || coalesce(' in database ' || datname, '') AS holder, \
+              extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 AS seconds \
+              FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
+             UNION ALL SELECT transaction, 'prepared transaction ' || gid || ' in database ' || database, \
+              extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 \
+              FROM pg_catalog.pg_prepared_xacts) AS writers \
+             ORDER BY pg_catalog.age(xid) DESC LIMIT 1",
+        )
+        .await?;
+    Ok(rows.first().map(|row| Oldest {
+        holder: row.get("holder").unwrap_or_default().to_owned(),
+        seconds: row.get("seconds").unwrap_or_default().to_owned(),
+    }))
+}
