@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use walrelay_testkit::{Redis, RedisClient, RedisReply, StreamEntry, eventually};
 
+use crate::endpoint::{LISTEN, address, status};
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, stdout,
 };
@@ -289,4 +290,47 @@ fn the_example_of_the_page_writes_with_the_rights_of_the_page() {
     assert_eq!(client.entries("events:cart").len(), 1);
     let deleted = client.run(&format!("ACL DELUSER {user}"));
     assert_eq!(deleted, RedisReply::Integer(1));
+}
+
+/// A running relay looks at the server's settings as `walrelay check` does, and says which of them
+/// lose events.
+#[test]
+fn a_server_that_evicts_is_named_by_the_relay() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::start();
+    let mut client = server.client();
+    client.done("CONFIG SET maxmemory-policy allkeys-lru");
+    let rig = Rig::without_broker(18).outbox();
+    let config = config(&rig, &server, LISTEN);
+    let relay = rig.streaming(&config);
+    let at = address(&relay);
+    let title = "Redis Streams may lose events that it has acknowledged";
+    let problem = || {
+        let problems = status(at)["problems"].as_array().cloned();
+        let mut problems = problems.unwrap_or_default().into_iter();
+        problems.find(|one| one["title"] == title)
+    };
+    eventually(PATIENCE, || problem().is_some());
+    let problem = problem().expect("it stays");
+    assert!(
+        problem["reason"]
+            .as_str()
+            .expect("a reason")
+            .contains("allkeys-lru")
+    );
+    assert!(
+        problem["remedy"]
+            .as_str()
+            .expect("a remedy")
+            .contains("noeviction")
+    );
+    let words = [
+        "the destination may lose events",
+        "allkeys-lru",
+        "noeviction",
+    ];
+    assert_has(&relay.log(), &words);
+    relay.kill();
 }

@@ -64,6 +64,29 @@ pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<Strin
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
 }
 
+/// Returns the settings by which the streams of these subjects lose what they have acknowledged, as far as
+/// the user may see them; `None` if the server does not answer.
+pub(crate) fn losses(login: &Login, subjects: &[String]) -> Option<Vec<SinkCheck>> {
+    let check = async || {
+        let connection = connect(login, 0).await?;
+        let mut server = Server { connection, login };
+        let mut streams = Streams::new();
+        for subject in subjects {
+            let Found::Streams(names) = server.streams(subject).await? else {
+                break;
+            };
+            for name in names {
+                if !streams.contains_key(&name) {
+                    let config = server.config(&name).await?;
+                    streams.insert(name, config);
+                }
+            }
+        }
+        Ok::<_, NatsError>(found_losses(&streams))
+    };
+    run_apart(check).ok()?.ok()
+}
+
 fn failed(error: &NatsError) -> SinkCheck {
     SinkCheck::failed(error.to_failure())
 }
@@ -82,7 +105,7 @@ async fn run(
     let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
     checks.push((SERVER, server(&connection, max_message)));
     let mut server = Server { connection, login };
-    match server.others(exclusive, input).await {
+    match server.others(max_message, exclusive, input).await {
         Ok(others) => checks.extend(others),
         Err(error) => checks.push((STREAMS, failed(&error))),
     }
@@ -122,6 +145,7 @@ enum Found {
 impl Server<'_> {
     async fn others(
         &mut self,
+        max_message: u64,
         exclusive: Option<&str>,
         input: &CheckInput<'_>,
     ) -> Result<SinkChecks, NatsError> {
@@ -158,6 +182,11 @@ impl Server<'_> {
             && checks[0].1.verdict == SinkVerdict::Pass
         {
             checks[0].1 = exclusively(exclusive, &streams);
+        }
+        if checks[0].1.verdict == SinkVerdict::Pass
+            && let Some(small) = sizes(&streams, max_message)
+        {
+            checks[0].1 = small;
         }
         if !streams.is_empty() {
             checks.push((DURABILITY, durability(&streams)));
@@ -366,17 +395,44 @@ fn durability(streams: &Streams) -> SinkCheck {
         .unwrap_or_else(|| SinkCheck::pass("all streams are in files with several replicas"))
 }
 
-fn discard(streams: &Streams) -> SinkCheck {
+/// Returns a warning of each setting by which some of the streams lose events.
+fn found_losses(streams: &Streams) -> Vec<SinkCheck> {
     let found = Loss::about(Content::Events).filter_map(|loss| {
         let names = those(streams, loss.is_set);
-        (!names.is_empty()).then(|| (format!("{} {}", listed(names), loss.does), loss.remedy))
+        let finding = || format!("{} {}", listed(names.clone()), loss.does);
+        (!names.is_empty()).then(|| SinkCheck::warn(finding(), loss.remedy))
     });
-    let (findings, remedies): (Vec<String>, Vec<&str>) = found.unzip();
+    found.collect()
+}
+
+fn discard(streams: &Streams) -> SinkCheck {
+    let found = found_losses(streams).into_iter();
+    let (findings, remedies): (Vec<String>, Vec<Option<String>>) =
+        found.map(|check| (check.finding, check.remedy)).unzip();
     if !findings.is_empty() {
+        let remedies: Vec<String> = remedies.into_iter().flatten().collect();
         return SinkCheck::warn(findings.join("; "), remedies.join("; "));
     }
     unseen(streams, "the limits")
         .unwrap_or_else(|| SinkCheck::pass("no stream deletes its oldest messages to make room"))
+}
+
+/// Compares the limit of the configuration with those of the streams.
+fn sizes(streams: &Streams, max_message: u64) -> Option<SinkCheck> {
+    let limit = |config: &Value| config["max_msg_size"].as_u64();
+    let small = those(streams, |config| {
+        limit(config) < Some(max_message) && limit(config).is_some()
+    });
+    let least = streams.values().flatten().filter_map(limit).min()?;
+    (!small.is_empty()).then(|| {
+        SinkCheck::warn(
+            format!(
+                "max_message_size is {max_message}, and max_msg_size of {} is {least} or more",
+                listed(small)
+            ),
+            "lower max_message_size in [sink.nats], or raise max_msg_size of the streams",
+        )
+    })
 }
 
 fn window(streams: &Streams) -> SinkCheck {
@@ -435,6 +491,14 @@ mod tests {
             matches!(check.verdict, SinkVerdict::Fail { .. }),
             "{check:?}"
         );
+    }
+
+    #[test]
+    fn a_stream_that_takes_less_than_the_configuration_allows_is_warned_of() {
+        let small = |limit: i64| sizes(&streams(Some(json!({"max_msg_size": limit}))), 1_000);
+        assert!(small(-1).is_none() && small(1_000).is_none());
+        let finding = small(999).expect("it is smaller").finding;
+        assert!(finding.contains("max_msg_size of S is 999"), "{finding}");
     }
 
     #[test]

@@ -132,6 +132,10 @@ impl SinkKind for NatsKind {
         check::check(&self.login, self.settings.max_message, exclusive, &input)
     }
 
+    fn losses(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
+        check::losses(&self.login, topics)
+    }
+
     fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {
         Ok(&self.topics)
     }

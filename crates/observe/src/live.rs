@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Class, Counts, HolderKind, PipelineState, Progress, SlotHolder};
+use walrelay_sink::check::SinkCheck;
 use walrelay_sink::{Poison, Retrying};
 
 use super::problems::RECONNECTS;
@@ -61,6 +62,8 @@ pub(super) struct Live {
     pub(super) skipped: BTreeMap<String, u64>,
     /// Why no dead letter can be written.
     pub(super) dead_letter_obstacle: Option<String>,
+    /// The settings by which the servers of the sink may lose what they have acknowledged.
+    pub(super) sink_losses: Vec<SinkCheck>,
     pub(super) passed_over: BTreeMap<String, u64>,
     pub(super) slot: Option<SlotReport>,
     pub(super) slot_error: Option<String>,
@@ -100,6 +103,7 @@ impl Live {
             dead_letters: classes(),
             skipped: classes(),
             dead_letter_obstacle: None,
+            sink_losses: Vec::new(),
             passed_over: BTreeMap::new(),
             slot: None,
             slot_error: None,

@@ -13,6 +13,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
 use walrelay_relay::{Class, PipelineState, Progress, TableName};
 use walrelay_schema_registry::RegistryStats;
+use walrelay_sink::check::SinkCheck;
 use walrelay_sink::{Retrying, SinkStats, in_current_span, lock};
 
 use super::batches::Batches;
@@ -147,6 +148,11 @@ impl Telemetry {
     /// Sets why no dead letter can be written; `None` if one can.
     pub fn dead_letter_obstacle(&self, obstacle: Option<String>) {
         lock(&self.live).dead_letter_obstacle = obstacle;
+    }
+
+    /// Sets the settings by which the servers of the sink may lose what they have acknowledged.
+    pub fn sink_losses(&self, losses: Vec<SinkCheck>) {
+        lock(&self.live).sink_losses = losses;
     }
 
     /// Takes the slot and the end of the WAL as the server reports them, or the reason why it does

@@ -8,6 +8,7 @@ use walrelay_postgres_source::Danger;
 use walrelay_sink::EndpointStats;
 
 use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
+use super::status::OPEN_TRANSACTIONS;
 
 /// The alerts that users install; their times are shown.
 const ALERTS: &str = include_str!("../../../deploy/prometheus/alerts.yml");
@@ -29,6 +30,7 @@ const SCHEMA_REGISTRY: &str = "the-schema-registry";
 const HALTED: &str = "when-something-is-wrong";
 const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
+const SINK_LOSES: &str = "the-destination-may-lose-events";
 const RETRYING: &str = "walrelaykeysretrying";
 
 /// Returns the anchors of all headings that a problem may lead to.
@@ -42,6 +44,7 @@ pub(crate) fn headings() -> Vec<String> {
         HALTED,
         WATCHING,
         DEAD_LETTERS,
+        SINK_LOSES,
     ];
     let of_alerts = TIMES.keys().map(|alert| alert.to_lowercase());
     of_alerts.chain(others.map(str::to_owned)).collect()
@@ -112,6 +115,7 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     add_state_problems(&mut found, report);
     add_source_problems(&mut found, report);
     add_sink_problems(&mut found, &report.sink);
+    add_losses(&mut found, &report.sink);
     add_events_problems(&mut found, report);
     if let (Some(why), true) = (&report.not_ready, found.0.is_empty()) {
         let problem = found.alert("bad", "WalrelayNotReady", "The relay is not ready");
@@ -133,6 +137,10 @@ fn add_state_problems(found: &mut Problems, report: &StatusReport) {
     let not_ready = "WalrelayNotReady";
     let problem = match &*pipeline.state {
         "streaming" => return,
+        "connecting" if pipeline.cause.as_deref() == Some(OPEN_TRANSACTIONS) => {
+            let title = "The slot is not made yet: Postgres waits for open transactions";
+            found.alert("warn", not_ready, title)
+        }
         "connecting" => {
             let lasts = report.now_ms.saturating_sub(pipeline.since_ms);
             let level = if lasts > CONNECTING_MS { "bad" } else { "warn" };
@@ -351,7 +359,7 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
                 format!("{}: one {term} or more are down", sink.title),
             )
             .reason(down.join(", "))
-            .remedy("start them: events that need them wait, others are delivered");
+            .remedy("start them; events that need them wait");
     }
     if sink.unavailable_count > 0 {
         found
@@ -362,6 +370,17 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
             )
             .reason(sink.unavailable.join(", "))
             .remedy("start the servers that have them: other events are delivered");
+    }
+}
+
+/// Adds settings by which the servers may lose what they have acknowledged.
+fn add_losses(found: &mut Problems, sink: &SinkReport) {
+    for loss in &sink.losses {
+        let title = format!("{} may lose events that it has acknowledged", sink.title);
+        let level = if loss.fails { "warn" } else { "note" };
+        let problem = found.add(level, SINK_LOSES, title);
+        problem.reason(loss.finding.clone());
+        problem.remedy.clone_from(&loss.remedy);
     }
 }
 

@@ -306,6 +306,9 @@ pub struct RetryingReport {
     /// The topic of that event.
     #[serde(default)]
     pub topic: String,
+    /// Why that event is sent again: what the destination answers.
+    #[serde(default)]
+    pub why: String,
     /// The time until that event is sent again; `null` while it is sent, or waits for another one of its
     /// destination.
     #[serde(default)]
@@ -323,6 +326,7 @@ impl RetryingReport {
             seconds,
             event_id,
             topic,
+            why,
             next_seconds,
         } = self;
         let event = event_id
@@ -333,7 +337,7 @@ impl RetryingReport {
         });
         format!(
             "{keys} keys wait, up to {most} of {limit} of one destination; {event} of topic {topic:?} has been refused for \
-             {seconds:.0} s{next}"
+             {seconds:.0} s{next} ({why})"
         )
     }
 }
@@ -483,6 +487,19 @@ pub struct SinkReport {
     pub unavailable_count: u64,
     /// The first 20 of them.
     pub unavailable: Vec<String>,
+    /// Settings by which the servers may lose what they have acknowledged, as of the last look.
+    #[serde(default)]
+    pub losses: Vec<SinkLossReport>,
+}
+
+/// A setting by which a server may lose what it has acknowledged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SinkLossReport {
+    /// Whether `walrelay check` fails because of it; otherwise it warns.
+    pub fails: bool,
+    pub finding: String,
+    pub remedy: Option<String>,
 }
 
 /// The brokers of Kafka: [`SinkReport`] by the names of Kafka.

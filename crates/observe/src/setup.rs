@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_postgres_source::SnapshotProgress;
+use walrelay_postgres_source::{SlotWait, SnapshotProgress};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{Parking, SinkKind, SinkTerms};
 
@@ -43,6 +43,8 @@ pub struct Setup {
     pub parking: Option<Arc<Parking>>,
     /// Progress of the snapshot; `None` if none is configured.
     pub snapshot: Option<Arc<SnapshotProgress>>,
+    /// What the making of the slot waits for.
+    pub slot_wait: Arc<SlotWait>,
     /// Requests to the schema registry; `None` if none is configured.
     pub registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.

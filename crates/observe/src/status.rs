@@ -8,6 +8,7 @@ use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
 use walrelay_relay::{HolderKind, PipelineState};
+use walrelay_sink::check::{SinkCheck, SinkVerdict};
 use walrelay_sink::{BatchingMode, MAX_TOPICS, OTHER_TOPICS, lock};
 
 use super::live::{Live, describe, remedy};
@@ -16,8 +17,8 @@ use super::observed::Telemetry;
 use super::problems::problems;
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkReport, SnapshotReport,
-    SourceReport, StatusReport, TopicReport,
+    PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkLossReport, SinkReport,
+    SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -26,6 +27,9 @@ const NAMED_UNAVAILABLE: usize = 20;
 /// the report's member, and metrics.
 const KAFKA: &str = "kafka";
 
+/// The cause of a start that waits for transactions of the server.
+pub(crate) const OPEN_TRANSACTIONS: &str = "open-transactions";
+
 impl Telemetry {
     /// Returns the status document, without the configuration and the sample.
     pub fn report(&self) -> StatusReport {
@@ -33,7 +37,9 @@ impl Telemetry {
         let live = lock(&self.live);
         let not_ready = live.not_ready();
         let (state, reason) = describe(&live.state);
-        let sink = self.sink_report();
+        let waits = setup.slot_wait.read();
+        let waits = waits.filter(|_| matches!(live.state, PipelineState::Connecting));
+        let sink = self.sink_report(&live);
         let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: millis_now(),
@@ -42,13 +48,19 @@ impl Telemetry {
                 slot: setup.slot.clone(),
                 state: state.to_owned(),
                 reason: reason.map(str::to_owned).or_else(|| {
+                    if let Some((what, _)) = &waits {
+                        return Some(what.clone());
+                    }
                     let why = live.last_failure.as_ref()?;
                     Some(format!("the last attempt failed: {why}"))
                 }),
-                remedy: remedy(&live.state),
+                remedy: match waits {
+                    Some((_, remedy)) => Some(remedy.to_owned()),
+                    None => remedy(&live.state),
+                },
                 cause: match live.state {
                     PipelineState::Waiting { cause, .. } => Some(cause.to_owned()),
-                    _ => None,
+                    _ => waits.map(|_| OPEN_TRANSACTIONS.to_owned()),
                 },
                 holder: live.holder().map(|holder| HolderReport {
                     standby: holder.kind == HolderKind::Relay,
@@ -151,6 +163,7 @@ impl Telemetry {
                 seconds: retrying.since.elapsed().as_secs_f64(),
                 event_id: retrying.event_id.clone(),
                 topic: retrying.topic.clone(),
+                why: retrying.why.clone(),
                 next_seconds: retrying
                     .next
                     .map(|next| next.saturating_duration_since(Instant::now()).as_secs_f64()),
@@ -209,7 +222,7 @@ impl Telemetry {
         reports.into_values().collect()
     }
 
-    fn sink_report(&self) -> SinkReport {
+    fn sink_report(&self, live: &Live) -> SinkReport {
         let setup = &self.setup.sink;
         let millis = |seconds: Option<f64>| seconds.map(|seconds| seconds * 1e3);
         let endpoints = self.sink.endpoints().into_iter();
@@ -236,6 +249,17 @@ impl Telemetry {
             endpoints: endpoints.collect(),
             unavailable_count: unavailable.len() as u64,
             unavailable: unavailable.into_iter().take(NAMED_UNAVAILABLE).collect(),
+            losses: live.sink_losses.iter().map(SinkLossReport::new).collect(),
+        }
+    }
+}
+
+impl SinkLossReport {
+    fn new(check: &SinkCheck) -> Self {
+        Self {
+            fails: matches!(check.verdict, SinkVerdict::Fail { .. }),
+            finding: check.finding.clone(),
+            remedy: check.remedy.clone(),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::client::link::Link;
 use crate::client::refusal::{Refusal, code, meaning};
 use crate::client::resp::{Reply, put_command};
 use crate::client::sentinel::Sentinel;
-use crate::sink::Settings;
+use crate::sink::{Settings, Wait};
 
 const SENTINEL: &str = "redis-sentinel";
 const LOGIN: &str = "redis-login";
@@ -63,6 +63,27 @@ pub(crate) fn dead_letter_obstacle(login: &Arc<Login>, stream: &str) -> Option<S
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
 }
 
+/// Returns the settings by which a server that is used may lose what it has acknowledged, as far as the
+/// user may see them; `None` if a server does not answer.
+pub(crate) fn losses(login: &Arc<Login>, wait: Wait) -> Option<Vec<SinkCheck>> {
+    let check = async || {
+        let link = Link::connect(login, 0).await?;
+        let mut server = Server { link, login };
+        let mut found = Vec::new();
+        for number in 0..server.link.names().count() {
+            let Some(info) = server.info(number).await? else {
+                continue;
+            };
+            let kept = [memory(Some(&info)), persistence(Some(&info), wait)];
+            let named = kept.map(|check| server.named(number, check));
+            found.extend(named);
+        }
+        found.retain(|check| check.verdict != SinkVerdict::Pass);
+        Ok::<_, RedisError>(found)
+    };
+    run_apart(check).ok()?.ok()
+}
+
 fn failed(error: &RedisError) -> SinkCheck {
     SinkCheck::failed(error.to_failure())
 }
@@ -97,7 +118,7 @@ async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) ->
         checks.push((CLUSTER, cluster(map, settings.wait.replicas)));
     }
     let mut server = Server { link, login };
-    let others = server.others(input).await;
+    let others = server.others(settings, input).await;
     match others {
         Ok(others) => checks.extend(others),
         Err(error) => checks.push((SERVER, failed(&error))),
@@ -189,20 +210,35 @@ struct StreamState {
 }
 
 impl Server<'_> {
-    async fn others(&mut self, input: &CheckInput<'_>) -> Result<SinkChecks, RedisError> {
+    /// Names the server of a finding, if there are several.
+    fn named(&self, number: usize, mut check: SinkCheck) -> SinkCheck {
+        if self.link.map().is_some() {
+            check.finding = format!("{}: {}", self.link.name(number), check.finding);
+        }
+        check
+    }
+
+    async fn others(
+        &mut self,
+        settings: &Settings,
+        input: &CheckInput<'_>,
+    ) -> Result<SinkChecks, RedisError> {
         let (mut servers, mut memories, mut disks) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..self.link.names().count() {
             let info = self.info(number).await?;
+            let info = info.as_deref();
             let sync = self.setting(number, "appendfsync").await?;
-            let named = |mut check: SinkCheck| {
-                if self.link.map().is_some() {
-                    check.finding = format!("{}: {}", self.link.name(number), check.finding);
-                }
-                check
-            };
-            servers.push(named(server(info.as_deref(), self.link.map().is_some())));
-            memories.push(named(memory(info.as_deref())));
-            disks.push(named(durability(info.as_deref(), sync.as_deref())));
+            let bulk = self.setting(number, "proto-max-bulk-len").await?;
+            let mut is = server(info, self.link.map().is_some());
+            if is.verdict == SinkVerdict::Pass
+                && let Some(short) = short_bulk(bulk.as_deref(), settings.max_message)
+            {
+                is = short;
+            }
+            servers.push(self.named(number, is));
+            memories.push(self.named(number, memory(info)));
+            let disk = durability(info, sync.as_deref(), settings.wait);
+            disks.push(self.named(number, disk));
         }
         let judged = [(SERVER, servers), (MEMORY, memories), (DURABILITY, disks)];
         let worst = judged.map(|(item, checks)| Some((item, worst(checks)?)));
@@ -360,7 +396,10 @@ fn server(info: Option<&str>, in_cluster: bool) -> SinkCheck {
             of("redis_version").unwrap_or("of an unknown version"),
         ),
     };
-    let major = version.split('.').next().and_then(|it| it.parse().ok());
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|it| it.parse::<u32>().ok());
     let shown = format!("{name} {version}");
     if major.is_some_and(|major: u32| major < OLDEST) {
         return SinkCheck::fail(
@@ -391,6 +430,14 @@ fn memory(info: Option<&str>) -> SinkCheck {
     let Some(policy) = policy else {
         return unseen("maxmemory-policy");
     };
+    if policy.starts_with("volatile-") {
+        return SinkCheck::warn(
+            format!(
+                "maxmemory-policy is {policy}: the server may evict streams that were given a time to live"
+            ),
+            "give no stream a time to live (EXPIRE), or CONFIG SET maxmemory-policy noeviction",
+        );
+    }
     if policy != "noeviction" {
         return SinkCheck::fail(
             ("redis-eviction", FailureClass::Configuration),
@@ -401,30 +448,72 @@ fn memory(info: Option<&str>) -> SinkCheck {
     SinkCheck::pass("maxmemory-policy is noeviction")
 }
 
-fn durability(info: Option<&str>, sync: Option<&str>) -> SinkCheck {
-    let enabled = info.and_then(|info| member(info, "aof_enabled"));
-    let remedy = "CONFIG SET appendonly yes appendfsync always, and the same in its configuration";
-    match (enabled, sync) {
-        (None, _) => unseen("appendonly"),
-        (Some("0"), _) => SinkCheck::warn(
-            "appendonly is no: events that were delivered are lost if the server ends",
-            remedy,
+/// Judges whether events survive the end of the server, and whether what the relay waits for can come.
+fn persistence(info: Option<&str>, wait: Wait) -> SinkCheck {
+    let seen = |name| info.and_then(|info| member(info, name));
+    let Some(enabled) = seen("aof_enabled") else {
+        return unseen("appendonly");
+    };
+    let replicas = seen("connected_slaves").and_then(|it| it.parse::<u32>().ok());
+    match (enabled, replicas) {
+        ("0", _) if wait.fsync => SinkCheck::fail(
+            ("redis-durability", FailureClass::Configuration),
+            "appendonly is no, and wait_fsync is true: no event counts as delivered",
+            ON_DISK,
         ),
-        (Some(_), Some("always")) => {
-            SinkCheck::pass("the server writes to its disk before it answers")
+        (_, Some(replicas)) if replicas < wait.replicas => SinkCheck::fail(
+            ("redis-durability", FailureClass::Unavailable),
+            format!(
+                "{replicas} replicas are connected, and wait_replicas is {}: no event counts as \
+                 delivered",
+                wait.replicas
+            ),
+            "start the replicas, or lower wait_replicas in [sink.redis]",
+        ),
+        ("0", _) => SinkCheck::warn(
+            "appendonly is no: events that were delivered are lost if the server ends",
+            ON_DISK,
+        ),
+        _ => SinkCheck::pass("appendonly is yes"),
+    }
+}
+
+const ON_DISK: &str =
+    "CONFIG SET appendonly yes appendfsync always, and the same in its configuration";
+
+fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> SinkCheck {
+    let persistence = persistence(info, wait);
+    match sync {
+        _ if persistence.verdict != SinkVerdict::Pass => persistence,
+        Some("always") => SinkCheck::pass("the server writes to its disk before it answers"),
+        Some(_) if wait.fsync => {
+            SinkCheck::pass("the relay waits until the server has written to its disk")
         }
-        (Some(_), Some(sync)) => SinkCheck::warn(
+        Some(sync) => SinkCheck::warn(
             format!(
                 "appendfsync is {sync}: the last events that were delivered are lost if the \
                  server's machine ends"
             ),
-            remedy,
+            ON_DISK,
         ),
-        (Some(_), None) => SinkCheck::warn(
+        None => SinkCheck::warn(
             "appendfsync is not seen: the user may not use CONFIG GET",
             "look at it by hand: always means that what was delivered is on disk",
         ),
     }
+}
+
+/// Compares the largest argument that the server takes with the limit of the configuration.
+fn short_bulk(bulk: Option<&str>, max_message: u64) -> Option<SinkCheck> {
+    let bulk: u64 = bulk?.parse().ok()?;
+    (bulk < max_message).then(|| {
+        SinkCheck::warn(
+            format!(
+                "max_message_size is {max_message}, and the server's proto-max-bulk-len is {bulk}"
+            ),
+            "lower max_message_size in [sink.redis], or raise proto-max-bulk-len of the server",
+        )
+    })
 }
 
 fn types(streams: Vec<String>, others: Vec<String>) -> SinkCheck {
@@ -461,6 +550,8 @@ fn rights(allowed: Vec<String>, denied: Vec<String>) -> SinkCheck {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn id(check: &SinkCheck) -> &'static str {
@@ -506,22 +597,64 @@ mod tests {
         let policy = |policy: &str| id(&memory(Some(&format!("maxmemory_policy:{policy}\r\n"))));
         assert_eq!(policy("noeviction"), "pass");
         assert_eq!(policy("allkeys-lru"), "redis-eviction");
+        assert_eq!(policy("volatile-lru"), "warn");
         assert_eq!(id(&memory(None)), "warn");
-        let of = |enabled: &str, sync| {
-            let check = durability(Some(&format!("aof_enabled:{enabled}\r\n")), sync);
-            (id(&check), check.finding)
+        let wait = |replicas, fsync| Wait {
+            replicas,
+            fsync,
+            timeout: Duration::ZERO,
         };
-        assert_eq!(of("1", Some("always")).0, "pass");
-        let (verdict, finding) = of("1", Some("everysec"));
-        assert!(
-            verdict == "warn" && finding.contains("everysec"),
-            "{finding}"
-        );
-        let (verdict, finding) = of("0", Some("always"));
-        assert!(
-            verdict == "warn" && finding.contains("appendonly"),
-            "{finding}"
-        );
-        assert_eq!(of("1", None).0, "warn");
+        for (info, sync, wait, verdict, words) in [
+            (
+                "aof_enabled:1",
+                Some("always"),
+                wait(0, false),
+                "pass",
+                "before it answers",
+            ),
+            (
+                "aof_enabled:1",
+                Some("everysec"),
+                wait(0, false),
+                "warn",
+                "everysec",
+            ),
+            (
+                "aof_enabled:1",
+                Some("everysec"),
+                wait(0, true),
+                "pass",
+                "waits",
+            ),
+            ("aof_enabled:1", None, wait(0, false), "warn", "not seen"),
+            (
+                "aof_enabled:0",
+                Some("always"),
+                wait(0, false),
+                "warn",
+                "appendonly",
+            ),
+            (
+                "aof_enabled:0",
+                Some("always"),
+                wait(0, true),
+                "redis-durability",
+                "wait_fsync",
+            ),
+            (
+                "connected_slaves:1\r\naof_enabled:1",
+                Some("always"),
+                wait(2, false),
+                "redis-durability",
+                "1 replicas are connected, and wait_replicas is 2",
+            ),
+        ] {
+            let check = durability(Some(info), sync, wait);
+            assert_eq!(id(&check), verdict, "{info} {check:?}");
+            assert!(check.finding.contains(words), "{check:?}");
+        }
+        assert_eq!(id(&durability(None, None, wait(0, false))), "warn");
+        assert!(short_bulk(Some("1000"), 1000).is_none());
+        assert!(short_bulk(Some("999"), 1000).is_some());
     }
 }

@@ -144,6 +144,10 @@ impl SinkKind for RedisKind {
         check::check(&self.login, &self.settings, &input)
     }
 
+    fn losses(&self, _topics: &[String]) -> Option<Vec<SinkCheck>> {
+        check::losses(&self.login, self.settings.wait)
+    }
+
     fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {
         Some(&self.dead_letters)
     }

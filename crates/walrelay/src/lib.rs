@@ -22,12 +22,12 @@
 pub mod cli;
 mod commands;
 pub mod config;
-mod dead_letter_watch;
 mod failures;
 mod json;
 mod mark_worker;
 mod rolling;
 mod row_worker;
+mod sink_watch;
 mod sinks;
 
 use std::ffi::OsString;

@@ -1,5 +1,4 @@
-//! Asks beside a running relay whether dead letters can be written: without their topic the relay
-//! stops at the first event that cannot be delivered.
+//! Asks the servers of a sink beside a running relay about what the stream of records does not tell.
 
 use std::io;
 use std::sync::Arc;
@@ -9,59 +8,92 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 use walrelay_observe::Telemetry;
-use walrelay_sink::{SinkKind, in_current_span};
+use walrelay_sink::check::SinkCheck;
+use walrelay_sink::{OTHER_TOPICS, SinkKind, SinkStats, in_current_span};
 
-/// Time between two questions while dead letters cannot be written.
+/// Time between two questions about dead letters while they cannot be written.
 const WHILE_MISSING: Duration = Duration::from_secs(30);
-/// Time between two questions otherwise.
+/// Time between two questions about dead letters otherwise.
 const USUAL: Duration = Duration::from_secs(300);
+/// Time between two questions about settings.
+const SETTINGS: Duration = Duration::from_secs(60);
 
 /// Ends the thread when it is dropped. A question that is under way is not waited for.
 #[derive(Debug)]
-pub(crate) struct DeadLetterWatch {
+pub(crate) struct SinkWatch {
     _stop: Sender<()>,
 }
 
-impl DeadLetterWatch {
-    /// Starts the thread, which logs in the caller's span.
-    pub(crate) fn start(
+impl SinkWatch {
+    /// Watches whether dead letters can be written: without their topic the relay stops at the first
+    /// event that cannot be delivered.
+    pub(crate) fn on_dead_letters(
         sink: Box<dyn SinkKind>,
         topic: String,
         telemetry: Option<Arc<Telemetry>>,
     ) -> io::Result<Self> {
-        let (stop, stopped) = channel::<()>();
-        let watch = move || {
-            let mut before = None;
-            loop {
-                let obstacle = sink.dead_letter_obstacle(&topic);
-                match &obstacle {
-                    Some(error) if before != obstacle => {
-                        warn!(
-                            topic,
-                            error,
-                            remedy = REMEDY,
-                            "no dead letter can be written"
-                        );
-                    }
-                    None if before.is_some() => info!(topic, "dead letters can be written"),
-                    _ => {}
+        let mut before = None;
+        Self::start("dlq-topic", move || {
+            let obstacle = sink.dead_letter_obstacle(&topic);
+            match &obstacle {
+                Some(error) if before != obstacle => {
+                    let remedy = REMEDY;
+                    warn!(topic, error, remedy, "no dead letter can be written");
                 }
-                if let Some(telemetry) = &telemetry {
-                    telemetry.dead_letter_obstacle(obstacle.clone());
-                }
-                let wait = if obstacle.is_some() {
-                    WHILE_MISSING
-                } else {
-                    USUAL
-                };
-                before = obstacle;
-                if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
-                    return;
-                }
+                None if before.is_some() => info!(topic, "dead letters can be written"),
+                _ => {}
             }
-        };
+            if let Some(telemetry) = &telemetry {
+                telemetry.dead_letter_obstacle(obstacle.clone());
+            }
+            before = obstacle;
+            if before.is_some() {
+                WHILE_MISSING
+            } else {
+                USUAL
+            }
+        })
+    }
+
+    /// Watches the settings by which the servers lose what they have acknowledged.
+    pub(crate) fn on_losses(
+        sink: Box<dyn SinkKind>,
+        stats: Option<Arc<SinkStats>>,
+        telemetry: Option<Arc<Telemetry>>,
+    ) -> io::Result<Self> {
+        let mut before: Vec<SinkCheck> = Vec::new();
+        Self::start("sink-losses", move || {
+            let topics = stats.iter().flat_map(|stats| stats.topics());
+            let topics = topics.map(|(topic, _)| topic);
+            let topics: Vec<String> = topics.filter(|topic| topic != OTHER_TOPICS).collect();
+            // A server that does not answer tells nothing new.
+            let Some(losses) = sink.losses(&topics) else {
+                return SETTINGS;
+            };
+            for loss in losses.iter().filter(|loss| !before.contains(loss)) {
+                let (finding, remedy) = (&loss.finding, loss.remedy.as_deref());
+                warn!(
+                    finding,
+                    remedy, "the destination may lose events that it has acknowledged"
+                );
+            }
+            if losses.is_empty() && !before.is_empty() {
+                info!("the destination's settings keep what it has acknowledged");
+            }
+            if let Some(telemetry) = &telemetry {
+                telemetry.sink_losses(losses.clone());
+            }
+            before = losses;
+            SETTINGS
+        })
+    }
+
+    /// Starts a thread that asks, and asks again after the returned time. It logs in the caller's span.
+    fn start(thread: &str, mut ask: impl FnMut() -> Duration + Send + 'static) -> io::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let watch = move || while stopped.recv_timeout(ask()) == Err(RecvTimeoutError::Timeout) {};
         thread::Builder::new()
-            .name("dlq-topic".to_owned())
+            .name(thread.to_owned())
             .spawn(in_current_span(watch))?;
         Ok(Self { _stop: stop })
     }

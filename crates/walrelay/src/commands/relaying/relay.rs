@@ -12,8 +12,8 @@ use walrelay_observe::{
     SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::{
-    CopySource, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SnapshotProgress,
-    SourceOptions, bookmark_slot,
+    CopySource, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SlotWait,
+    SnapshotProgress, SourceOptions, bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
 use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
@@ -28,11 +28,11 @@ use crate::commands::assembly::{
 };
 use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
-use crate::dead_letter_watch::DeadLetterWatch;
 use crate::failures;
 use crate::mark_worker::MarkWorker;
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::RowWorker;
+use crate::sink_watch::SinkWatch;
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";
@@ -82,7 +82,7 @@ impl<'a> RelayRun<'a> {
         let span = pipeline_span(config.name(), &config.source.slot);
         let entered = span.enter();
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
-        let snapshot = Arc::default();
+        let (snapshot, slot_wait) = (Arc::default(), Arc::default());
         let sink = configured_sink(config)?;
         let info = conn_info(&config.source, env)?;
         let dead_letters = readable_dead_letters(config)?;
@@ -93,6 +93,7 @@ impl<'a> RelayRun<'a> {
                 parking: parking.clone(),
                 snapshot: (config.source.snapshot != SnapshotMode::Never)
                     .then(|| Arc::clone(&snapshot)),
+                slot_wait: Arc::clone(&slot_wait),
                 spans: process.otel.is_some(),
                 dead_letters,
                 expect_event_every: process
@@ -115,6 +116,7 @@ impl<'a> RelayRun<'a> {
             sink,
             parking,
             snapshot,
+            slot_wait,
             telemetry,
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
             account: accounts.then(|| {
@@ -159,6 +161,7 @@ pub(super) struct Relay<'a> {
     sink: Box<dyn SinkKind>,
     parking: Option<Arc<Parking>>,
     snapshot: Arc<SnapshotProgress>,
+    slot_wait: Arc<SlotWait>,
     /// `None` if `[http]` is not configured.
     telemetry: Option<Arc<Telemetry>>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
@@ -206,7 +209,16 @@ impl Relay<'_> {
             let relayed = self.relay(source, factory, observer, stop, COPY_DRAINED);
             return relayed.map_err(copy_failure);
         }
-        let mut source = self.slot_source().with_progress(Arc::clone(&self.snapshot));
+        let losses = SinkWatch::on_losses(
+            configured_sink(config)?,
+            stats.clone(),
+            self.telemetry.clone(),
+        );
+        let _losses = losses.map_err(no_thread)?;
+        let mut source = self
+            .slot_source()
+            .with_progress(Arc::clone(&self.snapshot))
+            .with_slot_wait(Arc::clone(&self.slot_wait));
         if let Some(stats) = stats {
             source = source.with_sink(stats);
         }
@@ -215,7 +227,7 @@ impl Relay<'_> {
         let topic = writes.then(|| config.poison.topic.clone());
         let watched = topic.map(|topic| {
             let sink = configured_sink(config)?;
-            DeadLetterWatch::start(sink, topic, self.telemetry.clone()).map_err(no_thread)
+            SinkWatch::on_dead_letters(sink, topic, self.telemetry.clone()).map_err(no_thread)
         });
         let _dead_letters = watched.transpose()?;
         self.relay(source, factory, observer, stop, DRAINED)
