@@ -3,7 +3,7 @@
 mod events;
 mod postgres;
 
-use walrelay_event_router::RouteError;
+use walrelay_event_router::{PlanError, RouteError};
 use walrelay_lsn::Lsn;
 use walrelay_observe::EndpointError;
 use walrelay_postgres_source::PostgresError;
@@ -126,7 +126,14 @@ pub(crate) fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
         CoreError::Plan { source, .. } => {
+            let lacks_column = matches!(&*source, PlanError::MissingColumn { .. });
             let mut failure = plan(&what, source);
+            if lacks_column && let Some(remedy) = &mut failure.remedy {
+                remedy.push_str(
+                    ". If the table has the column, a column list of the publication left it out, and rows of that \
+                     time lack it for ever: docs/OPERATIONS.md, \"A column was renamed or dropped\"",
+                );
+            }
             let again = "what was sent is confirmed; the relay goes on from here when started again. ";
             failure.remedy = failure.remedy.map(|remedy| again.to_owned() + &remedy);
             failure
