@@ -352,7 +352,7 @@ fn a_later_schema_is_asked_for_by_what_does_not_fit() {
     let before = rig.slot().wal_end();
     rig.insert("order", "{\"number\": 6, \"kind\": 7, \"s3cret\": 1}");
     let after = rig.slot().wal_end();
-    let log = ends(&mut relay, 65, "unroutable");
+    let log = ends(&mut relay, 65, "undecodable");
     assert_has(&log, &["at \"kind\" is not a string", "keep to the schema"]);
     assert_lacks(&log, &["s3cret"]);
     let confirmed = rig.slot().confirmed();

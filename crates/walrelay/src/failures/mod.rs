@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_observe::EndpointError;
 use walrelay_postgres_source::PostgresError;
 use walrelay_relay::{CoreError, PipelineError};
-use walrelay_sink::{Disposition, FailureClass, SinkFailure, ToFailure};
+use walrelay_sink::{Disposition, FailureClass, Poison, SinkFailure, ToFailure};
 
 use crate::cli::{Exit, Failure};
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
@@ -166,13 +166,14 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 }
                 _ => "make the column NOT NULL",
             };
-            Failure::new("unroutable", Exit::Data, what)
+            // The id is the key of the policy.
+            let class = source.poison().unwrap_or(Poison::Unroutable).name();
+            Failure::new(class, Exit::Data, what)
                 .caused_by(source)
                 .remedy(format!(
-                    "what came before is confirmed. Start again with [poison] unroutable or \
-                     undecodable = \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the \
-                     event in a topic of its own and go on, or \"skip\" to pass it over; and {again} so \
-                     that it does not happen again"
+                    "what came before is confirmed. Start again with [poison] {class} = \"dead-letter\" \
+                     (--set poison.{class}=dead-letter) to keep the event in a topic of its own and go on, \
+                     or \"skip\" to pass it over; and {again} so that it does not happen again"
                 ))
         }
         CoreError::OfDeadLetters { .. } => Failure::new("unroutable", Exit::Data, what).remedy(
