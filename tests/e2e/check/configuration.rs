@@ -24,6 +24,13 @@ fn of_the_configuration() {
     let url = "source.url=postgres://h/db?sslmode=sometimes";
     let words = ["[source-url]", "sslmode"];
     fails(url, "configuration/database-url", &words);
+    let plain = ["unencrypted", "sslmode=verify-full"];
+    let item = "configuration/database-url";
+    offline("source.url=postgres://r@db.internal/app").warns(item, &plain);
+    for demanded in ["localhost", "127.0.0.1", "db.internal/app?sslmode=require"] {
+        let checked = offline(&format!("source.url=postgres://r@{demanded}"));
+        assert_eq!(checked.worst(item)["verdict"], "pass");
+    }
     let column = "source.messages.prefix=outbox \
                   router.debezium.table.fields.additional.placement=nothing:header";
     let words = ["[message-column]", "nothing"];

@@ -135,6 +135,13 @@ impl ConnInfo {
         let bytes = self.application_name.bytes();
         bytes.take(SHOWN_NAME).map(shown).collect()
     }
+
+    /// Returns true if passwords and rows may cross a network unencrypted: TLS is not demanded, and a host
+    /// is not known to be this machine.
+    pub fn may_be_plain(&self) -> bool {
+        let demanded = !matches!(self.ssl_mode, SslMode::Disable | SslMode::Prefer);
+        !demanded && self.hosts.iter().any(|host| !host.is_here())
+    }
 }
 
 /// One server.
@@ -290,6 +297,19 @@ impl Default for Keepalives {
 }
 
 impl Host {
+    /// Returns true if the host is this machine by its address: a unix socket, a loopback address, or
+    /// `localhost`.
+    fn is_here(&self) -> bool {
+        match (&self.hostaddr, &self.address) {
+            (Some(ip), _) => ip.to_canonical().is_loopback(),
+            (None, HostAddr::Unix(_)) => true,
+            (None, HostAddr::Tcp(name)) => {
+                let ip: Option<IpAddr> = name.parse().ok();
+                name == "localhost" || ip.is_some_and(|ip| ip.to_canonical().is_loopback())
+            }
+        }
+    }
+
     /// Returns the name or address to resolve and connect to, and the port; `None` for a unix
     /// socket.
     pub fn tcp_target(&self) -> Option<(String, u16)> {

@@ -31,6 +31,10 @@ use crate::config::{self, PipelineConfig, SnapshotMode};
 use crate::failures;
 use sink::{configured_sink, refused};
 
+/// The warning about a connection that [`ConnInfo::may_be_plain`].
+pub(crate) const PLAIN_TEXT: &str = "the connection to Postgres may be unencrypted: everybody on the way can read the events, and \
+     pretend to be the server";
+
 /// Reads the connection string of `[source] url` with the password and the password file.
 pub(crate) fn conn_info(
     source: &config::SourceSection,

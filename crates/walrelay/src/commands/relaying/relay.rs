@@ -23,8 +23,8 @@ use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
-    account_columns, accounts_rows, block_on, conn_info, dead_letters, dlq_address, marking,
-    router, schemas, settings, wanted,
+    PLAIN_TEXT, account_columns, accounts_rows, block_on, conn_info, dead_letters, dlq_address,
+    marking, router, schemas, settings, wanted,
 };
 use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
@@ -190,6 +190,9 @@ impl Relay<'_> {
         let diverted = observer.count_of_diverted();
         for warning in sink.warnings() {
             warn!("{}", warning.finding);
+        }
+        if self.info.may_be_plain() {
+            warn!("{PLAIN_TEXT}");
         }
         // Parked keys are watched until this scope ends.
         let parked = self.parking.clone();

@@ -11,9 +11,12 @@ use super::item::{Check, Checks, Item};
 use crate::cli::Failure;
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::check_abilities;
-use crate::commands::assembly::{conn_info, registry, router};
+use crate::commands::assembly::{PLAIN_TEXT, conn_info, registry, router};
 use crate::config::{PipelineConfig, SnapshotMode};
 use crate::failures;
+
+const PLAIN_REMEDY: &str =
+    "set sslmode=verify-full in [source] url, and sslrootcert if its authority is your own";
 
 /// The parts of the configuration that the other checks use; `None` for those that cannot be used.
 pub(super) struct Usable {
@@ -32,6 +35,11 @@ pub(super) fn check(config: &PipelineConfig, env: EnvVars<'_>, checks: &mut Chec
     let info = add_check(checks, Item::Url, conn_info(&config.source, env), |info| {
         info.redacted()
     });
+    if let Some(info) = &info
+        && info.may_be_plain()
+    {
+        checks.push((Item::Url, Check::warn(PLAIN_TEXT, PLAIN_REMEDY)));
+    }
     let router = add_check(checks, Item::Routes, router(config), |_| {
         "they can be compiled".to_owned()
     });
