@@ -6,7 +6,9 @@ use std::fs;
 use serde_json::{Value, json};
 use walrelay_testkit::{Nats, NatsClient, NatsMessage};
 
-use crate::rig::{Rig, assert_has, assert_lacks, done, ends, output_with, refused, stdout};
+use crate::rig::{
+    Relay, Rig, assert_has, assert_lacks, done, ends, output_with, refused, run_command, stdout,
+};
 
 fn ids(messages: &[NatsMessage]) -> Vec<String> {
     let ids = messages
@@ -167,6 +169,71 @@ fn publishes(exclusive: bool) {
     assert_eq!(client.messages(&stream, ">").len(), 990 + 150);
     client.delete_stream(&stream);
     client.delete_stream(&dead);
+}
+
+/// The subject of stored events is another one than that of their repeats: a stream maps it, and the
+/// configuration has changed. The repeats are the events all the same, also those of a replay.
+#[test]
+fn repeats_under_another_subject_count_as_delivered_and_are_stored_once() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let server = Nats::in_turn();
+    let mut client = server.client();
+    for exclusive in [false, true] {
+        let rig = Rig::without_broker(18).outbox();
+        let name = rig
+            .prefix
+            .trim_end_matches(['-', '_', '.'])
+            .replace('.', "_");
+        // Longer than this test.
+        let transform = json!({"src": format!("{name}.*"), "dest": "elsewhere.{{wildcard(1)}}"});
+        let more = json!({
+            "duplicate_window": 3_600_000_000_000_u64,
+            "subject_transform": transform,
+        });
+        client.create_stream(&name, &[&format!("{name}.*")], &more);
+        let config = |token: &str| {
+            rig.config_and(&format!(
+                "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\n\
+                 subject = \"{name}.{token}\"\n{}",
+                server.port(),
+                if exclusive {
+                    format!("exclusive_stream = \"{name}\"\n")
+                } else {
+                    String::new()
+                }
+            ))
+        };
+        done(&output_with("init", &config("first"), &[]));
+        done(&output_with("bookmark create start", &config("first"), &[]));
+        rig.db().batch(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'order', 'k' || n % 5, 'T', \
+             json_build_object('number', n)::jsonb FROM generate_series(1, 200) n",
+        );
+        for token in ["first", "first", "second"] {
+            let mut command = run_command(&config(token));
+            command.env("WALRELAY_DIE_AT", "before-confirm");
+            let mut relay = Relay::spawn(&mut command, &rig.path("killed.log"));
+            relay.ended();
+            assert_lacks(&relay.log(), &["poison", "rejected"]);
+        }
+        let relay = rig.streaming(&config("third"));
+        rig.caught_up();
+        relay.ends_well();
+        done(&output_with(
+            "replay --from start --yes",
+            &config("third"),
+            &[],
+        ));
+        let messages = client.messages(&name, ">");
+        let mut numbers: Vec<u64> = messages.iter().map(number).collect();
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(1..=200), "each event, once");
+        assert_eq!(messages[0].subject, "elsewhere.first");
+        client.delete_stream(&name);
+    }
 }
 
 /// The users of a server, one with the rights of docs/sinks/nats.md.

@@ -14,9 +14,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Server, factory, options, section};
+use support::{Server, factory, options, section, start};
 use walrelay_nats_sink::{NatsKind, NatsSection};
-use walrelay_sink::{Disposition, EventPosition, Poison, Record, SinkKind as _, SinkOptions};
+use walrelay_sink::{
+    Disposition, EventPosition, Poison, Record, SinkKind as _, SinkOptions, StreamStart,
+};
 use walrelay_testkit::{Authority, Nats, OpenSink, PATIENCE, silence_is_shown};
 
 /// A sink with its reports.
@@ -135,6 +137,57 @@ fn an_event_whose_id_is_that_of_another_one_in_the_stream_is_not_taken_for_deliv
     relay.sink.close(PATIENCE);
     assert_eq!(stored(&server.nats, "ids"), ["ids.a-0"]);
     client.delete_stream("ids");
+}
+
+/// The subject of a repeat changes in the stream, or in the configuration, and a row of a snapshot that
+/// starts again has another position. Each of these is the event all the same.
+#[test]
+fn a_repeat_under_another_subject_is_delivered_and_stored_once() {
+    let server = Server::start();
+    let mut client = server.nats.client();
+    let transform = json!({"src": "mapped.*", "dest": "elsewhere.{{wildcard(1)}}"});
+    for more in [json!({}), json!({"subject_transform": transform})] {
+        client.create_stream("mapped", &["mapped.*"], &more);
+        let wal = start("walrelay", 1);
+        let snapshot = StreamStart {
+            snapshot: true,
+            ..start("walrelay", 1)
+        };
+        // The subject, and the position of the first row.
+        for (start, subject, lsn) in [
+            (&wal, "mapped.a", 1),
+            (&wal, "mapped.a", 1),
+            (&wal, "mapped.b", 1),
+            (&snapshot, "mapped.a", 2),
+        ] {
+            let section = section(server.nats.port());
+            let mut sink = OpenSink::new(&mut factory(&section, &options()), Some(start));
+            for row in 0..20 {
+                let id = format!("id-{row}");
+                sink.send(&Record {
+                    topic: subject,
+                    key: Some(b"secret-key"),
+                    value: Some(b"secret-value"),
+                    event_id: Some(id.as_bytes()),
+                    position: EventPosition { lsn, row },
+                    ..Record::default()
+                });
+            }
+            sink.delivered();
+            sink.close(PATIENCE);
+        }
+        // Without the key, and the subject that was published to.
+        let headers = "Nats-Msg-Id: mapped.a-99\r\nwalrelay.position: 0/1 99\r\n";
+        client.publish("mapped.a", headers, b"secret-value");
+        let mut relay = Relay::with(&section(server.nats.port()), &options());
+        relay.send("mapped.a", 99);
+        relay.sink.delivered();
+        relay.sink.close(PATIENCE);
+        let expected = (0..20).map(|row| format!("id-{row}"));
+        let expected = expected.chain(["mapped.a-99".to_owned()]);
+        assert!(stored(&server.nats, "mapped").into_iter().eq(expected));
+        client.delete_stream("mapped");
+    }
 }
 
 #[test]

@@ -327,20 +327,32 @@ fn from_a_deleted_event_on_all_are_repeated_in_order() {
 }
 
 #[test]
-fn a_relay_that_finds_its_event_under_another_subject_gives_up() {
+fn events_that_are_stored_under_another_subject_are_found() {
     let (server, mut client) = stream();
     let mut displaced = Relay::with_slot(&server);
     displaced.delivers(1..=2);
     let mut second = Relay::with_slot(&server);
     second.shift = 1;
     second.delivers(3..=6);
+    displaced.delivers(3..=7);
+    // The other relay has lost the slot again.
+    Relay::with_slot(&server).delivers(3..=7);
+    assert!(stored(&mut client).into_iter().eq(1..=7));
+}
+
+#[test]
+fn a_relay_that_finds_another_event_at_its_position_gives_up() {
+    let (server, mut client) = stream();
+    let mut displaced = Relay::with_slot(&server);
+    displaced.delivers(1..=2);
+    let headers = "walrelay.position: 0/1 0\r\nwalrelay.source: 7/1/walrelay\r\n";
+    client.publish(SUBJECTS[1], headers, b"0");
     let failure = displaced.gives_up(3..=6);
     assert_eq!(failure.disposition, Disposition::Retryable);
-    assert!(stored(&mut client).into_iter().eq(1..=6));
-    // The other relay has lost the slot again.
+    assert_eq!(stored(&mut client), [1, 2, 0]);
+    // A relay that has the slot repeats it.
     Relay::with_slot(&server).delivers(3..=6);
-    let expected = (1..=6).chain(3..=6);
-    assert!(stored(&mut client).into_iter().eq(expected));
+    assert_eq!(stored(&mut client), [1, 2, 0, 3, 4, 5, 6]);
 }
 
 #[test]

@@ -4,9 +4,7 @@ use std::io::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use walrelay_sink::{EventPosition, Header, Poison, Record, RecordKind, dlq_headers};
-
-use super::jetstream::KeptMessage;
+use walrelay_sink::{Header, Poison, Record, RecordKind, dlq_headers};
 
 /// The id by which a stream drops repeats.
 pub(super) const MESSAGE_ID: &str = "Nats-Msg-Id";
@@ -16,6 +14,8 @@ pub(super) const NULL: &str = "walrelay.null";
 pub(super) const TIMESTAMP: &str = "walrelay.timestamp";
 /// The system, timeline and slot that a position is of.
 pub(super) const SOURCE: &str = "walrelay.source";
+/// The subject that an event with an id was published to: its stream, or the account, may map it.
+pub(super) const SUBJECT: &str = "walrelay.subject";
 /// The list of a dead letter's headers, of its event and of the relay, in their order. Each item is
 /// `+N` for the next N lines, whose values are percent-encoded with their `%`, or a header that can be
 /// no line: `NAME:VALUE`, or `NAME!` if the value is null, in base64.
@@ -110,7 +110,7 @@ fn is_name(name: &str) -> bool {
             .bytes()
             .all(|byte| byte.is_ascii_graphic() && byte != b':')
         && !lower.starts_with("nats-")
-        && ![POSITION, KEY, NULL, TIMESTAMP, SOURCE, HEADERS].contains(&&*lower)
+        && ![POSITION, KEY, NULL, TIMESTAMP, SOURCE, SUBJECT, HEADERS].contains(&&*lower)
 }
 
 /// Returns true if a record is a dead letter.
@@ -160,6 +160,11 @@ fn block(record: &Record<'_>, is_exact: bool) -> Vec<u8> {
     put(&mut out, POSITION, |out| {
         out.extend_from_slice(record.position.to_string().as_bytes());
     });
+    if record.kind == RecordKind::Event && !id.is_empty() {
+        put(&mut out, SUBJECT, |out| {
+            out.extend_from_slice(record.topic.as_bytes());
+        });
+    }
     if let Some(key) = record.key {
         put(&mut out, KEY, |out| escape(out, key, true));
     }
@@ -217,18 +222,6 @@ fn put_list(out: &mut Vec<u8>, headers: &[Header<'_>]) {
     }
 }
 
-/// Returns true if a message of a stream is this record: subject and key are equal, and the position
-/// is, or the value, as of a row that got another position when it was sent again. A position alone
-/// proves nothing: two slots of one database count the rows of a transaction each for itself.
-pub(crate) fn is_same(record: &Record<'_>, kept: &KeptMessage) -> bool {
-    let ours = headers(record);
-    let same = |name| line(&ours, name) == line(&kept.headers, name);
-    let value = record.value.unwrap_or_default();
-    record.topic == kept.subject
-        && same(KEY)
-        && (same(POSITION) || same(NULL) && value == kept.payload)
-}
-
 /// The message of a stream that the next one must follow.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Predecessor<'a> {
@@ -271,77 +264,8 @@ pub(crate) fn message_id(headers: &[u8]) -> Option<&[u8]> {
     line(headers, MESSAGE_ID)
 }
 
-/// The likeness of a message of a stream to a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Likeness {
-    /// The record itself.
-    Same,
-    /// Perhaps the record, under another subject, key or id, or one of both without a source.
-    Unclear,
-    Other,
-}
-
-/// Compares a message of a stream with a record of this source. They are the same if system, slot,
-/// position, subject, key and id are equal; without an id timeline and value must be equal, too.
-pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMessage) -> Likeness {
-    if stored_position(kept) != Some(record.position) {
-        return Likeness::Other;
-    }
-    let ours = headers(record);
-    let same = |name| line(&ours, name) == line(&kept.headers, name);
-    let value = record.value.unwrap_or_default();
-    let of_kept = line(&kept.headers, SOURCE);
-    let is_of_slot = of_kept.and_then(slot_of) == source.and_then(|it| slot_of(it.as_bytes()));
-    let is_same_source = match line(&ours, MESSAGE_ID) {
-        Some(_) => is_of_slot,
-        None => of_kept == source.map(str::as_bytes) && same(NULL) && value == kept.payload,
-    };
-    if is_same_source && same(MESSAGE_ID) && is_same(record, kept) {
-        return Likeness::Same;
-    }
-    let is_dead_letter = line(&kept.headers, dlq_headers::CLASS).is_some();
-    let may_be = match source {
-        Some(_) => is_of_slot || of_kept.is_none(),
-        // The record is of a sink that began with a snapshot.
-        None => of_kept.is_some(),
-    };
-    if may_be && !is_dead_letter {
-        return Likeness::Unclear;
-    }
-    Likeness::Other
-}
-
-/// Returns the system and the slot of a source, without the timeline: a promotion makes another one,
-/// and the positions of both can be compared.
-fn slot_of(source: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut parts = source.splitn(3, |byte| *byte == b'/');
-    let (system, _, slot) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((system, slot))
-}
-
-/// Returns true if a message of a stream is one of the slot of this source.
-pub(crate) fn is_of(kept: &KeptMessage, source: &str) -> bool {
-    let of_kept = line(&kept.headers, SOURCE).and_then(slot_of);
-    of_kept.is_some() && of_kept == slot_of(source.as_bytes())
-}
-
-/// Returns the position of an event in a stream; `None` if the message is none of the slot of this
-/// source, or a dead letter, which may be stored behind later events.
-pub(crate) fn position_of(kept: &KeptMessage, source: &str) -> Option<EventPosition> {
-    if !is_of(kept, source) || line(&kept.headers, dlq_headers::CLASS).is_some() {
-        return None;
-    }
-    stored_position(kept)
-}
-
-/// Returns the position in the headers of a message, of whatever source.
-pub(crate) fn stored_position(kept: &KeptMessage) -> Option<EventPosition> {
-    let position = std::str::from_utf8(line(&kept.headers, POSITION)?).ok()?;
-    position.parse().ok()
-}
-
 /// Finds the value of a header.
-fn line<'h>(headers: &'h [u8], name: &str) -> Option<&'h [u8]> {
+pub(super) fn line<'h>(headers: &'h [u8], name: &str) -> Option<&'h [u8]> {
     let mut lines = headers.split(|byte| *byte == b'\n');
     lines.find_map(|line| {
         let value = line.strip_prefix(name.as_bytes())?.strip_prefix(b": ")?;
@@ -405,6 +329,7 @@ pub(crate) fn put_request(out: &mut Vec<u8>, subject: &str, reply: &str, body: &
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use walrelay_sink::EventPosition;
 
     use super::*;
 
@@ -471,7 +396,7 @@ mod tests {
         assert_eq!(
             text,
             "NATS/1.0\r\nNats-Msg-Id: e-1\r\n\
-             walrelay.position: 10/1 2\r\nwalrelay.key: 5%25%0A\r\nwalrelay.timestamp: 7\r\n\
+             walrelay.position: 10/1 2\r\nwalrelay.subject: events.Order\r\nwalrelay.key: 5%25%0A\r\nwalrelay.timestamp: 7\r\n\
              event-type: Paid ü\r\nnote: %20two%0D%0Alines %FF\r\n\r\n"
         );
         let mut out = Vec::new();
@@ -565,124 +490,6 @@ mod tests {
             assert_eq!(poison, Poison::Rejected);
             assert!(!why.contains("secret"), "{why}");
         }
-    }
-
-    #[test]
-    fn a_message_with_the_id_is_the_event_or_another_one() {
-        let record = Record {
-            topic: "t.a",
-            key: Some(b"k"),
-            value: Some(b"v"),
-            event_id: Some(b"1"),
-            ..Record::default()
-        };
-        let of = |record: &Record<'_>| KeptMessage {
-            subject: record.topic.to_owned(),
-            headers: headers(record),
-            payload: record.value.unwrap_or_default().to_vec(),
-        };
-        let moved = EventPosition { lsn: 9, row: 9 };
-        assert!(is_same(&record, &of(&record)));
-        let changed = Record {
-            value: Some(b"w"),
-            ..record
-        };
-        assert!(is_same(&record, &of(&changed)), "at its position");
-        let again = Record {
-            position: moved,
-            ..record
-        };
-        assert!(is_same(&record, &of(&again)), "a row that was sent again");
-        for other in [
-            Record {
-                position: moved,
-                ..changed
-            },
-            Record {
-                topic: "t.b",
-                ..record
-            },
-            Record {
-                key: Some(b"l"),
-                ..record
-            },
-            Record {
-                value: None,
-                position: moved,
-                ..record
-            },
-        ] {
-            assert!(!is_same(&record, &of(&other)));
-        }
-    }
-
-    #[test]
-    fn only_a_message_of_the_same_slot_and_position_is_proof_of_an_event() {
-        use Likeness::{Other, Same, Unclear};
-        let record = Record {
-            topic: "t.a",
-            key: Some(b"k"),
-            value: Some(b"v"),
-            event_id: Some(b"1"),
-            position: EventPosition { lsn: 7, row: 1 },
-            ..Record::default()
-        };
-        let without_id = Record {
-            event_id: None,
-            ..record
-        };
-        let of = |record: &Record<'_>, source: Option<&str>| {
-            let mut headers = headers(record);
-            put_predecessor(&mut headers, source, None);
-            KeptMessage {
-                subject: record.topic.to_owned(),
-                headers,
-                payload: record.value.unwrap_or_default().to_vec(),
-            }
-        };
-        let ours = Some("7/1/s");
-        let changed = |value| Record { value, ..record };
-        for (record, kept, expected) in [
-            (record, of(&record, ours), Same),
-            (record, of(&record, Some("7/2/s")), Same),
-            (record, of(&changed(Some(b"w")), ours), Same),
-            (record, of(&record, Some("8/1/s")), Other),
-            (record, of(&record, Some("7/1/t")), Other),
-            (record, of(&record, None), Unclear),
-            (
-                record,
-                of(
-                    &Record {
-                        topic: "t.b",
-                        ..record
-                    },
-                    ours,
-                ),
-                Unclear,
-            ),
-            (
-                record,
-                of(
-                    &Record {
-                        key: None,
-                        ..record
-                    },
-                    ours,
-                ),
-                Unclear,
-            ),
-            (record, of(&without_id, ours), Unclear),
-            (without_id, of(&without_id, ours), Same),
-            (without_id, of(&without_id, Some("7/2/s")), Unclear),
-            (without_id, of(&changed(None), ours), Unclear),
-        ] {
-            let position = EventPosition { lsn: 7, row: 2 };
-            let next = Record { position, ..record };
-            assert_eq!(likeness(&record, ours, &kept), expected, "{record:?}");
-            assert_eq!(likeness(&next, ours, &kept), Other, "{record:?}");
-        }
-        assert_eq!(likeness(&record, None, &of(&record, None)), Same);
-        assert_eq!(likeness(&record, None, &of(&record, ours)), Unclear);
     }
 
     #[test]

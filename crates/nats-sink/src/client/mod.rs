@@ -4,6 +4,7 @@ pub(crate) mod blocking;
 pub(crate) mod credentials;
 pub(crate) mod error;
 pub(crate) mod exchange;
+pub(crate) mod identity;
 pub(crate) mod jetstream;
 pub(crate) mod message;
 pub(crate) mod read_back;

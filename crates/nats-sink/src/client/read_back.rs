@@ -5,7 +5,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use walrelay_sink::topics::ReadRecord;
 
 use super::jetstream::StoredMessage;
-use super::message::{DEAD_LETTER_ID, HEADERS, KEY, MESSAGE_ID, NULL, POSITION, SOURCE, TIMESTAMP};
+use super::message::{
+    DEAD_LETTER_ID, HEADERS, KEY, MESSAGE_ID, NULL, POSITION, SOURCE, SUBJECT, TIMESTAMP,
+};
 
 /// A message that was read.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
             NULL => record.value = None,
             POSITION => record.event_position = text().and_then(|text| text.parse().ok()),
             TIMESTAMP => record.timestamp_ms = text().and_then(|text| text.parse().ok()),
-            SOURCE => {}
+            SOURCE | SUBJECT => {}
             HEADERS if list.is_none() => list = Some(value),
             name if name.to_ascii_lowercase().starts_with("nats-") => {}
             name => record.headers.push((name.to_owned(), Some(value.to_vec()))),

@@ -64,8 +64,10 @@ impl SinkFactory for NatsSinkFactory {
         let window = Window::new(settings.max_records, settings.max_bytes);
         // A replay writes beside the relay that has the slot.
         let start = start.filter(|start| start.slot.is_some());
+        let source = start.and_then(source_of);
         if let Some((stream, start)) = settings.exclusive_stream.clone().zip(start) {
-            let source = chain::source_of(start);
+            // Other positions of the stream are compared with those of the records: all are of the WAL.
+            let source = source.filter(|_| !start.snapshot);
             let stats = Arc::clone(&self.stats);
             let queue = BatchQueue::default();
             let shared = chain::Shared::new(queue, window, settings, stats, deliveries);
@@ -85,7 +87,7 @@ impl SinkFactory for NatsSinkFactory {
         );
         let login = Arc::clone(&self.login);
         let thread = SinkThread::start("nats", shared, async move |shared| {
-            worker::carry(&login, &shared).await
+            worker::carry(&login, &shared, source).await
         })?;
         Ok(NatsSink::Keyed(thread))
     }
@@ -93,6 +95,13 @@ impl SinkFactory for NatsSinkFactory {
     fn disposition(error: &NatsError) -> Disposition {
         error.disposition()
     }
+}
+
+/// Returns the text by which the positions of two streams can be compared: they are of one log, and
+/// counted by one slot. `None` if no slot is read.
+fn source_of(start: &StreamStart) -> Option<String> {
+    let slot = start.slot.as_ref()?;
+    Some(format!("{}/{}/{slot}", start.system_id, start.timeline))
 }
 
 /// Publishes records on a thread of its own, which has one connection.

@@ -11,7 +11,7 @@ use super::session::Session;
 use crate::client::{Login, connect};
 
 /// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
-pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
+pub(super) async fn carry(login: &Login, shared: &Arc<Shared>, source: Option<String>) -> Failure {
     let mut reconnects = Reconnects::new("NATS", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     loop {
@@ -21,7 +21,7 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>) -> Failure {
             return Failure::closed();
         };
         let address = connection.address.clone();
-        let mut session = Session::new(&connection, shared, &mut endpoints);
+        let mut session = Session::new(&connection, shared, source.as_deref(), &mut endpoints);
         let ended = session.run(connection).await;
         let error = match ended {
             Ok(failure) => return failure,

@@ -7,6 +7,7 @@ use walrelay_sink::{Disposition, Obstacle, Poison, Record};
 use super::search::unknown;
 use super::{Chain, Stop};
 use crate::client::exchange::{Answer, Exchange};
+use crate::client::identity::is_same;
 use crate::client::jetstream::{
     Kept, PubAnswer, Refusal, STREAM_NAMES, StreamNames, kept_message, kept_request, kept_subject,
     names_request, pub_answer, stream_names,
@@ -213,7 +214,8 @@ impl Chain<'_> {
                 let state = self.shared.state();
                 let mut records = state.records.waiting().iter();
                 let queued = records.find(|queued| queued.seq == seq);
-                queued.is_some_and(|it| it.record.with(|record| message::is_same(record, kept)))
+                let source = self.source.as_deref();
+                queued.is_some_and(|it| it.record.with(|record| is_same(record, source, kept)))
             }
             // Consumed: the stream would not have the id of an event that it never had.
             Kept::Gone => true,

@@ -6,7 +6,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use walrelay_sink::{Disposition, EventPosition, Obstacle, StreamStart};
+use walrelay_sink::{Disposition, EventPosition, Obstacle};
 use walrelay_sink_client::{BatchQueue, Failure};
 
 use super::Settings;
@@ -48,13 +48,6 @@ impl From<ExchangeError> for Stop {
             disposition: Disposition::Configuration,
         })
     }
-}
-
-/// Returns the text by which two positions can be compared: they are of one log, and counted by one
-/// slot. `None` if the positions of a stream are none of the WAL.
-pub(super) fn source_of(start: &StreamStart) -> Option<String> {
-    let slot = start.slot.as_ref().filter(|_| !start.snapshot)?;
-    Some(format!("{}/{}/{slot}", start.system_id, start.timeline))
 }
 
 /// The messages of a sink, of which each follows the one before.

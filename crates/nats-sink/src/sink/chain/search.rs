@@ -8,13 +8,12 @@ use walrelay_sink_client::Failure;
 
 use super::{BATCH_RECORDS, Chain, Stop};
 use crate::client::exchange::Exchange;
+use crate::client::identity::{Likeness, is_of, likeness, position_of, stored_position};
 use crate::client::jetstream::{
     Kept, KeptMessage, LastNumber, info_subject, kept_message, kept_request, kept_subject,
     last_number,
 };
-use crate::client::message::{
-    Likeness, is_dead_letter, is_of, likeness, position_of, put_request, stored_position,
-};
+use crate::client::message::{is_dead_letter, put_request};
 
 /// Messages of the stream that are asked for at once.
 const ASKED_AT_ONCE: u64 = 16;

@@ -8,10 +8,10 @@ use walrelay_sink_client::{Failure, pause};
 
 use super::Session;
 use crate::client::error::NatsError;
+use crate::client::identity::is_same;
 use crate::client::jetstream::{
     Kept, PubAnswer, Refusal, StreamNames, kept_message, pub_answer, stream_names,
 };
-use crate::client::message;
 use crate::client::wire::Operation;
 use crate::client::{Input, ServerInfo, ended, is_permission, protocol};
 use crate::sink::unacked::{Awaited, Question};
@@ -127,7 +127,7 @@ impl Session<'_> {
                 return;
             };
             let is_other = |record: &Record<'_>| match kept {
-                Kept::Message(kept) => !message::is_same(record, kept),
+                Kept::Message(kept) => !is_same(record, self.source, kept),
                 Kept::Gone | Kept::Unknown => false,
             };
             queued.record.with(is_other)

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::select;
 use tokio::time::sleep_until;
-use walrelay_sink::{ANSWER_LIMIT, Disposition, Endpoints, Obstacle, OpenRequest, Poison};
+use walrelay_sink::{
+    ANSWER_LIMIT, Disposition, Endpoints, Obstacle, OpenRequest, Poison, RecordKind,
+};
 use walrelay_sink_client::{ConnectError, Failure};
 
 use super::Shared;
 use super::unacked::{InFlight, Question};
 use crate::client::error::NatsError;
 use crate::client::jetstream::{Kept, STREAM_NAMES, kept_request, kept_subject, names_request};
-use crate::client::message::{self, check_size, put_message, put_request};
+use crate::client::message::{self, check_size, put_message, put_predecessor, put_request};
 use crate::client::{Connection, ServerInfo, io_error};
 
 /// No further message is encoded while so many bytes are to be written.
@@ -32,6 +34,8 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 )]
 pub(super) struct Session<'s> {
     shared: &'s Arc<Shared>,
+    /// The source of positions, which each event names; `None`: of no slot.
+    source: Option<&'s str>,
     endpoints: &'s mut Endpoints,
     /// There while messages are in flight.
     open: Option<OpenRequest>,
@@ -59,10 +63,12 @@ impl<'s> Session<'s> {
     pub(super) fn new(
         connection: &Connection,
         shared: &'s Arc<Shared>,
+        source: Option<&'s str>,
         endpoints: &'s mut Endpoints,
     ) -> Self {
         Self {
             shared,
+            source,
             endpoints,
             open: None,
             address: connection.address.clone(),
@@ -232,7 +238,10 @@ impl<'s> Session<'s> {
             return;
         };
         let sent = queued.record.with(|record| {
-            let headers = message::headers(record);
+            let mut headers = message::headers(record);
+            // A dead letter has its slot in its id.
+            let source = self.source.filter(|_| record.kind == RecordKind::Event);
+            put_predecessor(&mut headers, source, None);
             check_size(record, headers.len(), self.info.max_payload, "max_payload")?;
             let token = self.in_flight.publish(seq, now, shared.settings.ack);
             let reply = format!("{}{token}", self.inbox);
