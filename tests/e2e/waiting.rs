@@ -262,6 +262,48 @@ fn ddl_that_locks_the_outbox_is_named_with_its_session() {
     relay.ends_well();
 }
 
+/// A slot that no standby reads keeps the log from the relay, and not the application.
+#[test]
+fn a_standby_that_is_waited_for_is_named() {
+    let rig = Rig::with_outbox(18);
+    let configured = config(&rig, &rig.postgres.url(), "expect_event_every = \"1s\"");
+    let relay = rig.streaming(&with_source(configured.clone(), "failover = true"));
+    let db = rig.db();
+    db.batch("SELECT pg_create_physical_replication_slot('standby1')");
+    let set = |slots: &str| {
+        db.batch(&format!(
+            "ALTER SYSTEM SET synchronized_standby_slots = '{slots}'"
+        ));
+        db.batch("SELECT pg_reload_conf()");
+    };
+    set("standby1");
+    insert(&db, 1);
+    let at = address(&relay);
+    let title = "Postgres sends nothing until a standby has the log";
+    let shown = eventually_some(PATIENCE, || {
+        let shown = status(at);
+        Some(shown).filter(|shown| shown["problems"][0]["title"] == title)
+    });
+    let problem = &shown["problems"][0];
+    assert!(
+        problem["reason"].to_string().contains("standby1"),
+        "{shown:#}"
+    );
+    assert!(
+        problem["remedy"].to_string().contains("standby-slots"),
+        "{shown:#}"
+    );
+    let others = shown["problems"].to_string();
+    assert!(!others.contains("application writes events"), "{shown:#}");
+    assert_has(&relay.log(), &[title]);
+    set("");
+    rig.caught_up();
+    eventually(PATIENCE, || {
+        !status(at)["problems"].to_string().contains(title)
+    });
+    relay.ends_well();
+}
+
 /// The log names what keeps the WAL: process, application and age.
 /// Postgres makes a slot when the transactions have ended that were open before, also those of other
 /// databases: the one that is waited for is named, for a slot and for the one of a snapshot.

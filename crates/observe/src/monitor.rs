@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::{interval, timeout};
+use tracing::warn;
 use walrelay_relay::{Chain, TableName};
 use walrelay_sink::clock_offset;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -16,6 +17,9 @@ use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_stand
 /// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// The remedy while the server waits for standbys.
+pub(crate) const STANDBY_REMEDY: &str = "start the standby, or take its slot out of synchronized_standby_slots: walrelay check names it (standby-slots)";
+
 /// Reports the state of one slot to the telemetry.
 #[derive(Debug)]
 pub struct SlotMonitor {
@@ -24,6 +28,9 @@ pub struct SlotMonitor {
     tables: Vec<TableName>,
     /// The locks of the tables at the last look.
     locks: Vec<TableLock>,
+    /// The slots of standbys that the server waited for at the last look.
+    standbys: Option<String>,
+    has_logged_wait: bool,
 }
 
 /// The answer to one look.
@@ -42,6 +49,8 @@ impl SlotMonitor {
             slot,
             tables,
             locks: Vec::new(),
+            standbys: None,
+            has_logged_wait: false,
         }
     }
 
@@ -66,10 +75,30 @@ impl SlotMonitor {
                 telemetry.clock(look.clock_offset);
                 telemetry.table_locks(&lasting(&look.locks, &self.locks));
                 self.locks = look.locks;
-                let end = look.standing.server_end;
-                (slot_report(look.standing), end)
+                let mut standing = look.standing;
+                standing.waits_for_standbys = self.lasting_wait(standing.waits_for_standbys);
+                let end = standing.server_end;
+                (slot_report(standing), end)
             }));
         }
+    }
+
+    /// Returns the slots of standbys that the server waits for, if it also did at the last look: it waits
+    /// for a moment with each commit. Logs each wait once.
+    fn lasting_wait(&mut self, standbys: Option<String>) -> Option<String> {
+        let before = std::mem::replace(&mut self.standbys, standbys);
+        let lasting = self.standbys.clone().filter(|_| before.is_some());
+        if let Some(slots) = &lasting
+            && !std::mem::replace(&mut self.has_logged_wait, true)
+        {
+            warn!(
+                slots,
+                remedy = STANDBY_REMEDY,
+                "Postgres sends nothing until a standby has the log"
+            );
+        }
+        self.has_logged_wait &= self.standbys.is_some();
+        lasting
     }
 
     /// Queries slot, clock and locks.
@@ -119,6 +148,7 @@ pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
         oldest_transaction: kept.oldest_transaction,
         inactive_seconds: standing.inactive_seconds,
         invalidation_reason: lost,
+        waits_for_standbys: standing.waits_for_standbys,
         seen_ms: millis_now(),
     })
 }

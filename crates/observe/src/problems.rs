@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use walrelay_postgres_source::Danger;
 use walrelay_sink::EndpointStats;
 
+use super::monitor::STANDBY_REMEDY;
 use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
 use super::status::OPEN_TRANSACTIONS;
 
@@ -192,6 +193,11 @@ fn add_state_problems(found: &mut Problems, report: &StatusReport) {
     }
 }
 
+/// Returns the slots of standbys that the server waits for before it sends anything.
+fn waits_for_standbys(report: &StatusReport) -> Option<&str> {
+    report.slot.as_ref()?.waits_for_standbys.as_deref()
+}
+
 /// Names what fails while the relay tries again.
 fn retrying(report: &StatusReport) -> String {
     let what = match report.pipeline.cause.as_deref() {
@@ -250,7 +256,13 @@ fn add_source_problems(found: &mut Problems, report: &StatusReport) {
     let source = &report.source;
     let holder = report.pipeline.holder.as_ref();
     let stands_by = holder.is_some_and(|holder| holder.standby);
-    if source.lag_seconds >= LAG_WARN && !stands_by {
+    if let Some(slots) = waits_for_standbys(report) {
+        let title = "Postgres sends nothing until a standby has the log";
+        found
+            .alert("bad", "WalrelayLag", title)
+            .reason(format!("synchronized_standby_slots = {slots}"))
+            .remedy(STANDBY_REMEDY);
+    } else if source.lag_seconds >= LAG_WARN && !stands_by {
         // Any state but streaming is the reason of the lag.
         let level = match source.lag_seconds >= LAG_BAD {
             _ if report.pipeline.state != "streaming" => "note",
@@ -387,7 +399,9 @@ fn add_losses(found: &mut Problems, sink: &SinkReport) {
 /// Adds silence, events that were not delivered, and rows that stay.
 fn add_events_problems(found: &mut Problems, report: &StatusReport) {
     let (delivery, dead) = (&report.delivery, &report.dead_letters);
-    if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds) {
+    if let (true, Some(expected)) = (delivery.silent, delivery.expected_event_seconds)
+        && waits_for_standbys(report).is_none()
+    {
         let title = "No event for longer than expected";
         let problem = found.alert("warn", "WalrelaySilent", title);
         problem

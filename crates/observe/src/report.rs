@@ -250,6 +250,10 @@ pub struct SlotReport {
     /// Why the slot is lost, in Postgres' own words: `invalidation_reason`, before Postgres 17
     /// `wal_status = lost` or a conflict. `null` while it is valid.
     pub invalidation_reason: Option<String>,
+    /// `synchronized_standby_slots`, while Postgres sends nothing because a standby of these slots has not
+    /// got the log; `null` otherwise.
+    #[serde(default)]
+    pub waits_for_standbys: Option<String>,
     /// When the server reported this.
     pub seen_ms: u64,
 }

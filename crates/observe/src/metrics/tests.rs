@@ -115,6 +115,7 @@ fn the_text_has_every_metric_whose_value_is_known() {
             oldest_transaction: None,
             inactive_seconds: None,
             invalidation_reason: None,
+            waits_for_standbys: None,
             seen_ms: 1,
         }),
         Some(Lsn::new(7)),

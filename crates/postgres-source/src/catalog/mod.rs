@@ -207,6 +207,9 @@ pub struct SlotStanding {
     /// Seconds since the slot lost its reader. `None` before Postgres 17, and while it has a
     /// reader.
     pub inactive_seconds: Option<f64>,
+    /// `synchronized_standby_slots`, while the slot's reader is sent nothing because a standby of these
+    /// slots has not got the WAL (Postgres 17).
+    pub waits_for_standbys: Option<String>,
 }
 
 /// Queries the [`SlotStanding`] in one round trip.
@@ -214,7 +217,10 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
     let major = session.server_version().major;
     // By `to_jsonb`: the column does not exist before Postgres 17.
     let inactive = format!(
-        "SELECT extract(epoch FROM clock_timestamp() - (to_jsonb(s)->>'inactive_since')::timestamptz) AS seconds \
+        "SELECT extract(epoch FROM clock_timestamp() - (to_jsonb(s)->>'inactive_since')::timestamptz) AS seconds, \
+         (SELECT pg_catalog.current_setting('synchronized_standby_slots', true) \
+          FROM pg_catalog.pg_stat_activity a \
+          WHERE a.pid = s.active_pid AND a.wait_event = 'WaitForStandbyConfirmation') AS standbys \
          FROM pg_catalog.pg_replication_slots s WHERE slot_name = {}",
         quote_literal(name)
     );
@@ -230,6 +236,9 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
         retained: retained.unwrap_or_default(),
         server_end: server.wal_end,
         inactive_seconds: inactive.first().and_then(|row| parsed(&row, "seconds")),
+        waits_for_standbys: inactive
+            .first()
+            .and_then(|row| row.get("standbys").map(str::to_owned)),
     })
 }
 

@@ -478,6 +478,7 @@ mod tests {
             oldest_transaction: None,
             inactive_seconds: None,
             invalidation_reason: invalidated.map(str::to_owned),
+            waits_for_standbys: None,
             seen_ms: 0,
         }
     }
