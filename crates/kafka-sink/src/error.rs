@@ -188,6 +188,9 @@ pub(crate) fn remedy(
 /// The words of [`probe`](crate::probe()) for connections that are closed without an error.
 pub(crate) const CLOSED_AT_ONCE: &str = "connections are closed at once";
 
+/// The first words of [`probe`](crate::probe()) for connections on which nothing is answered.
+pub(crate) const NO_ANSWER: &str = "no answer for";
+
 /// Returns the remedy for a connection to a port that is no broker's, or that a broker closes at
 /// once, by librdkafka's message (`rdkafka_broker.c`, `rdkafka_idempotence.c`).
 pub(crate) fn remedy_of_port(reason: &str) -> Option<&'static str> {
@@ -197,6 +200,11 @@ pub(crate) fn remedy_of_port(reason: &str) -> Option<&'static str> {
         )
     } else if reason.contains("Invalid response size") {
         Some("another service answers at this port: correct bootstrap.servers")
+    } else if reason.contains(NO_ANSWER) {
+        Some(
+            "the broker answers nothing: see that it is neither stopped nor overloaded, that the port in \
+             bootstrap.servers is a broker's, and that no firewall drops the connection",
+        )
     } else if reason.contains("requesting ApiVersion") || reason.contains(CLOSED_AT_ONCE) {
         Some(
             "the other side closes the connection at once: the port may be another service's, or one of TLS \

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -6,8 +7,9 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode;
+use serde::Deserialize;
 
-use crate::error::{CLOSED_AT_ONCE, TLS_REMEDY, is_alert, is_refusal, refusal_remedy};
+use crate::error::{CLOSED_AT_ONCE, NO_ANSWER, TLS_REMEDY, is_alert, is_refusal, refusal_remedy};
 use crate::sync::lock;
 use crate::{KafkaConfig, KafkaError, tls};
 
@@ -33,6 +35,7 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
     let deadline = Instant::now() + timeout.min(A_DAY);
     let producer: BaseProducer<ErrorCollector> = config
         .client_config()
+        .set("statistics.interval.ms", "200")
         .create_with_context(ErrorCollector {
             reported: Mutex::default(),
             config: config.clone(),
@@ -70,15 +73,14 @@ pub fn probe(config: &KafkaConfig, timeout: Duration) -> Result<ClusterInfo, Kaf
                     return Err(final_error.into_error(config));
                 }
                 if left.is_zero() {
-                    // librdkafka tells nothing of a connection that is closed after it was made.
-                    let closed = error.rdkafka_error_code()
+                    // librdkafka tells nothing of a connection that is closed after it was made, and nothing
+                    // of one on which no answer comes.
+                    let no_broker = error.rdkafka_error_code()
                         == Some(RDKafkaErrorCode::BrokerTransportFailure);
-                    let detail = reported.last.unwrap_or_else(|| {
-                        if closed {
-                            format!("{CLOSED_AT_ONCE}: {error}")
-                        } else {
-                            error.to_string()
-                        }
+                    let detail = reported.last.unwrap_or_else(|| match reported.disconnects {
+                        _ if !no_broker => error.to_string(),
+                        0 => format!("{NO_ANSWER} {} s", timeout.as_secs()),
+                        _ => format!("{CLOSED_AT_ONCE}: {error}"),
                     });
                     return Err(match (reported.handshake, reported.resolve) {
                         (Some(detail), _) => FinalError::Tls(detail).into_error(config),
@@ -108,6 +110,19 @@ struct ReportedErrors {
     resolve: Option<String>,
     handshake: Option<String>,
     last: Option<String>,
+    /// The number of connections that have ended.
+    disconnects: u64,
+}
+
+/// The part of librdkafka's statistics that tells whether connections end.
+#[derive(Deserialize)]
+struct Connections {
+    brokers: BTreeMap<String, Disconnects>,
+}
+
+#[derive(Deserialize)]
+struct Disconnects {
+    disconnects: u64,
 }
 
 /// An error that does not pass by waiting.
@@ -151,7 +166,12 @@ impl ClientContext for ErrorCollector {
         tracing::debug!(target: "librdkafka", facility, "{message}");
     }
 
-    fn stats_raw(&self, _: &[u8]) {}
+    fn stats_raw(&self, document: &[u8]) {
+        if let Ok(Connections { brokers }) = serde_json::from_slice(document) {
+            let disconnects = brokers.values().map(|broker| broker.disconnects).sum();
+            lock(&self.reported).disconnects = disconnects;
+        }
+    }
 
     fn error(&self, error: ClientError, reason: &str) {
         let mut reported = lock(&self.reported);

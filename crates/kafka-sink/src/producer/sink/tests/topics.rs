@@ -1,6 +1,9 @@
 //! Topics and clusters that exist, are missing, or are to be created.
 
+use std::net::TcpListener;
+
 use super::*;
+use crate::error::{CLOSED_AT_ONCE, NO_ANSWER};
 
 #[test]
 fn a_thousand_topics() {
@@ -97,6 +100,28 @@ fn a_probe_distinguishes_a_cluster_and_a_closed_port() {
     let error = probe_error(&tls, |error| matches!(error, KafkaError::Tls { .. }));
     assert!(matches!(error, KafkaError::Tls { .. }), "{error:?}");
     assert_eq!(error.disposition(), Disposition::Configuration);
+}
+
+/// A port that takes connections, and closes them or answers nothing.
+#[test]
+fn a_probe_distinguishes_a_silent_port_and_one_that_closes_connections() {
+    let detail = |listener: &TcpListener, expected: &str| {
+        let address = listener.local_addr().expect("an address").to_string();
+        let config = config_at(&address, KafkaOptions::default(), &[]);
+        match probe_error(&config, |error| error.to_string().contains(expected)) {
+            KafkaError::Unreachable { detail, .. } => detail,
+            other => panic!("{other:?}"),
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // The kernel accepts the connection, and nothing reads from it.
+    let silent = detail(&listener, NO_ANSWER);
+    assert!(silent.starts_with(NO_ANSWER), "{silent}");
+    let other = listener.try_clone().expect("the same port");
+    // Ends with the process.
+    thread::spawn(move || other.incoming().for_each(drop));
+    let closed = detail(&listener, CLOSED_AT_ONCE);
+    assert!(closed.starts_with(CLOSED_AT_ONCE), "{closed}");
 }
 
 #[test]
