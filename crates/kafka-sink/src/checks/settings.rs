@@ -1,7 +1,6 @@
 //! The checks of topic settings: size, replication, elections, retention.
 
 use walrelay_settings::format_bytes as bytes;
-use walrelay_sink::FailureClass;
 use walrelay_sink::check::{SinkCheck, shortened};
 
 use super::{Cluster, NEW, Subject};
@@ -129,16 +128,13 @@ impl Cluster<'_> {
             let (least, replicas) = least(subject)?;
             (least > replicas).then(|| {
                 format!(
-                    "{setting} = {least} with {replicas} replica(s): no record is ever acknowledged"
+                    "{setting} = {least} with {replicas} replica(s): older brokers acknowledge no record, newer \
+                     ones (Kafka 4) count it as {replicas}, so that one broker that is away stops the topic"
                 )
             })
         });
         if let Some((finding, first)) = blocked {
-            return SinkCheck::fail(
-                ("kafka-topic", FailureClass::Configuration),
-                finding,
-                self.alter_command(first, setting, "1"),
-            );
+            return SinkCheck::warn(finding, self.alter_command(first, setting, "1"));
         }
         let weak = |subject: &Subject<'_>| {
             let (least, replicas) = least(subject)?;
