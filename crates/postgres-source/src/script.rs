@@ -1,5 +1,7 @@
 //! SQL statements that create and drop what a relay needs in a database.
 
+use std::collections::BTreeSet;
+
 use walrelay_relay::TableName;
 use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 
@@ -151,6 +153,17 @@ pub fn create_slot(slot: &str, failover: bool) -> String {
         quote_literal(slot),
         if failover { ", failover => true" } else { "" }
     )
+}
+
+/// Returns SQL that lets a role name the tables, as whoever reads or changes their rows must; `None` if all
+/// are in `public`, where every role may.
+pub fn grant_usage(names: &[TableName], role: &str) -> Option<String> {
+    let schemas = names.iter().map(|name| &*name.schema);
+    let schemas: BTreeSet<&str> = schemas.filter(|schema| *schema != "public").collect();
+    let schemas: Vec<String> = schemas.into_iter().map(quote_ident).collect();
+    let role = quote_ident(role);
+    let grant = || format!("GRANT USAGE ON SCHEMA {} TO {role};", schemas.join(", "));
+    (!schemas.is_empty()).then(grant)
 }
 
 /// Returns SQL that grants SELECT on the tables to a role.

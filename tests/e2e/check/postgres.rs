@@ -5,7 +5,7 @@ use walrelay_testkit::{Db, eventually, servers};
 use walrelay_throwaway::Shutdown;
 
 use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
-use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has, create_slot, output_with, said};
+use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has, create_slot, done, output_with, said};
 
 /// The role: its name, whether it may replicate, what it may see.
 #[test]
@@ -38,6 +38,38 @@ fn of_the_role() {
     );
     run_remedy(&case.db, checked.warns(item, &words));
     check().passes(item, &[]);
+}
+
+/// A role without USAGE on the outbox's schema relays, and `check` fails nowhere. `init` grants it to a relay
+/// that reads rows.
+#[test]
+fn of_a_schema_of_its_own() {
+    for major in [14, 18] {
+        let rig = Rig::without_broker(major);
+        let db = rig.db();
+        db.batch("CREATE SCHEMA app");
+        let tables = "source.tables=[\"app.outbox\"]";
+        let init = |set: &[&str]| {
+            let set: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
+            done(&output_with("init --role least", &rig.config(), &set));
+        };
+        init(&[tables]);
+        db.batch("ALTER ROLE least PASSWORD 'hunter2'");
+        let config = rig.config_with(&rig.url_as("least", "hunter2", "postgres"), "");
+        let found = checked(&config, &WITHOUT_KAFKA, tables);
+        found.nothing_fails("postgres");
+        found.ends(0);
+        let set = [&WITHOUT_KAFKA[..], &["--set", tables]].concat();
+        let relay = rig.start_with(&config, &set);
+        relay.says("\"streaming\"");
+        relay.ends_well();
+
+        let may = "SELECT has_schema_privilege('least', 'app', 'USAGE')::text";
+        assert_eq!(db.column::<String>(may, &[]), ["false"]);
+        let rows = ["source.slot=other", "source.snapshot=initial", tables];
+        init(&rows);
+        assert_eq!(db.column::<String>(may, &[]), ["true"]);
+    }
 }
 
 /// A migration that holds its lock is named at once, with what ends it. `check` does not wait for it.

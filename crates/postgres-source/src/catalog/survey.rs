@@ -218,11 +218,22 @@ fn statements(major: u32, wanted: &Wanted) -> Vec<String> {
               SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid \
               AND a.attnum > 0 AND NOT a.attisdropped AND a.attname IN ({columns}) \
               AND NOT pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT')) AS readable \
-             FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass({})",
-            quote_literal(&script::table(table))
+             FROM pg_catalog.pg_class c WHERE {}",
+            is_table(table)
         ));
     }
     statements
+}
+
+/// Returns a condition on `pg_class c` that holds for a table. A cast to `regclass` fails
+/// for a role without USAGE on the schema, which the relay does not need.
+fn is_table(table: &TableName) -> String {
+    format!(
+        "c.relname = {} AND c.relnamespace = (\
+         SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = {})",
+        quote_literal(&table.name),
+        quote_literal(&table.schema)
+    )
 }
 
 /// Returns the privileges that the session's role lacks to create the publication, as texts for the
@@ -248,9 +259,9 @@ pub async fn lacking_to_publish(
     }
     for table in &wanted.tables {
         let sql = format!(
-            "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({}) \
-             AND NOT pg_catalog.pg_has_role(relowner, 'USAGE')",
-            quote_literal(&script::table(table))
+            "SELECT FROM pg_catalog.pg_class c WHERE {} \
+             AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')",
+            is_table(table)
         );
         if !session.query(&sql).await?.is_empty() {
             lacking.push(format!("ownership of table {table}"));

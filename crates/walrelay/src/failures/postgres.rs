@@ -108,7 +108,11 @@ fn privilege_remedy(error: &walrelay_walsender::Error) -> &'static str {
     if mentions(&["replication", "REPLICATION", "walsender"]) {
         "to replicate, the role needs ALTER ROLE … REPLICATION (Amazon RDS: GRANT rds_replication TO \
          …; Azure: ALTER ROLE … REPLICATION as the admin)"
-    } else if mentions(&["for database", "for schema"]) {
+    } else if mentions(&["for schema"]) {
+        "to read or change rows of a table, the role needs USAGE on the table's schema: GRANT USAGE ON SCHEMA … TO …; \
+         to create a table, a role needs CREATE on it: run walrelay init, or the SQL of walrelay init --dry-run, as an \
+         administrator"
+    } else if mentions(&["for database"]) {
         "to create the publication or the table, a role needs CREATE on the database and the schema: \
          run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
     } else if mentions(&["owner of", "to create role", "CREATEROLE"]) {

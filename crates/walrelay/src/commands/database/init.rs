@@ -163,6 +163,8 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         let why = "Rows that were sent, and cannot be marked at once, for example because they are locked.";
         (why, unmarked::create_sql(Some(role)))
     });
+    let usage = script::grant_usage(&wanted.tables, role).filter(|_| uses_rows(wanted));
+    let usage = usage.map(|sql| ("The relay reads or changes rows of these schemas.", sql));
     let others = [
         (
             seen,
@@ -175,10 +177,19 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         ),
     ];
     let parts = tables.into_iter().chain(emit).chain(others);
-    let parts = parts.chain(account).chain(unmarked).chain(read);
+    let parts = parts
+        .chain(usage)
+        .chain(account)
+        .chain(unmarked)
+        .chain(read);
     let parts = parts.chain([noted, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns true if the relay reads or changes rows of its tables.
+fn uses_rows(wanted: &Wanted) -> bool {
+    wanted.snapshot.is_some() || wanted.marks.is_some() || wanted.account.is_some()
 }
 
 /// Creates what is missing.
@@ -222,6 +233,10 @@ async fn create(
             done.created
                 .push(format!("role {role}; give it a password"));
         }
+    }
+    let user = role.filter(|_| uses_rows(wanted));
+    if let Some(sql) = user.and_then(|role| script::grant_usage(&wanted.tables, role)) {
+        session.query(&sql).await?;
     }
     let reads = wanted.snapshot.is_some() && !wanted.tables.is_empty();
     if let Some(role) = role.filter(|_| reads) {
@@ -411,6 +426,15 @@ mod tests {
             "{script}"
         );
         assert!(!script.contains("replication_slot"), "{script}");
+    }
+
+    #[test]
+    fn a_relay_that_reads_or_changes_rows_may_use_the_schema() {
+        let usage = "GRANT USAGE ON SCHEMA \"app\" TO \"walrelay\";";
+        let tables = "source.tables=[\"app.outbox\"]";
+        assert!(!script_with(&[tables]).contains(usage));
+        let script = script_with(&[tables, "source.snapshot=initial"]);
+        assert!(script.contains(usage), "{script}");
     }
 
     /// `migrations/` has the script that `walrelay init --dry-run` prints.

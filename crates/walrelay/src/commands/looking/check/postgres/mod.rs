@@ -28,9 +28,7 @@ use walrelay_postgres_source::{
 };
 use walrelay_relay::TableName;
 use walrelay_sink::check::SinkCheck;
-use walrelay_walsender::{
-    Ancestor, ConnInfo, Error, Session, SessionKind, SystemIdentity, quote_ident,
-};
+use walrelay_walsender::{Ancestor, ConnInfo, Error, Session, SessionKind, SystemIdentity};
 
 use super::item::{Check, Checks, Item};
 use crate::commands::assembly::server::failure;
@@ -283,15 +281,16 @@ async fn samples(
         let mut surveyed = db.survey.tables.iter();
         let readable = surveyed.any(|(of, survey)| of == name && survey.readable);
         if !readable {
-            let role = &db.survey.role;
+            let (role, named) = (&db.survey.role, std::slice::from_ref(name));
+            let grants = script::grant_usage(named, role).into_iter();
+            let grants: Vec<String> = grants.chain([script::grant_select(named, role)]).collect();
             largest = Err(SinkCheck::warn(
                 format!(
                     "role {role} may not read {name}, and needs not: the largest row is not seen"
                 ),
                 format!(
-                    "run check as the owner of the table, or GRANT SELECT ON {} TO {};",
-                    script::table(name),
-                    quote_ident(role)
+                    "run check as the owner of the table, or {}",
+                    grants.join(" ")
                 ),
             ));
             continue;
