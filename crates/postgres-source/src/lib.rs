@@ -12,7 +12,7 @@
 //! - `error`: errors with their remedies. `foreign_tables`: what one of them says of a publication.
 //! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
-//! - `waiting`: the tables whose rows wait in a slot.
+//! - `waiting`: the rows that wait in a slot, and their tables.
 //! - `bookmarks`: kept slots that replays read.
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
@@ -95,7 +95,7 @@ pub use state_file::{
     StateFileError, check_writable as check_state_file, read as read_state_file, replace_file,
     with_checksum, without_checksum,
 };
-pub use waiting::{WAL_LIMIT, waiting};
+pub use waiting::{WAL_LIMIT, WaitingRows, waiting};
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.
 const TIMES: [&str; 2] = ["occurred_at", "created_at"];

@@ -1,4 +1,4 @@
-//! The tables whose rows wait in a slot: `walrelay check` shows what a relay will meet there.
+//! The rows that wait in a slot and their tables: `walrelay check` shows what a relay will meet there.
 
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident, quote_literal};
@@ -11,11 +11,22 @@ use super::script;
 pub const WAL_LIMIT: u64 = 64 << 20;
 /// The number of messages that are read, up to the end of their transaction.
 const MESSAGE_LIMIT: u32 = 100_000;
+/// The number of messages whose Insert messages are read whole, and the most bytes of one.
+const WHOLE: (u32, u32) = (1_000, 8_192);
 /// `statement_timeout`: the server may have to decode much WAL from before the slot's position.
 const SETTINGS: [(&str, &str); 1] = [("statement_timeout", "3s")];
 
-/// Returns the Relation messages of the tables that have inserted rows in the first [`WAL_LIMIT`]
-/// bytes after `confirmed`, the slot's position.
+/// Messages that wait in a slot.
+#[derive(Clone, Default)]
+#[expect(missing_debug_implementations, reason = "rows have values")]
+pub struct WaitingRows {
+    /// The Relation messages of the tables that have inserted rows.
+    pub relations: Vec<Vec<u8>>,
+    /// The Insert messages at the beginning, in no order. Large ones are missing.
+    pub inserts: Vec<Vec<u8>>,
+}
+
+/// Returns the messages in the first [`WAL_LIMIT`] bytes after `confirmed`, the slot's position.
 ///
 /// Reads a temporary copy of the slot, so a relay may read the slot meanwhile.
 ///
@@ -25,7 +36,7 @@ pub async fn waiting(
     info: &ConnInfo,
     wanted: &Wanted,
     confirmed: Lsn,
-) -> Result<Vec<Vec<u8>>, Error> {
+) -> Result<WaitingRows, Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &SETTINGS).await?;
     let copy = format!("walrelay_check_{:08x}", fastrand::u32(..));
     session.query(&copy_slot(&wanted.slot, &copy, true)).await?;
@@ -39,23 +50,29 @@ pub async fn waiting(
         messages.partition(|message| message.first() == Some(&b'R'));
     session.close().await;
     let with_rows: Vec<RelationId> = inserts.iter().filter_map(|of| relation_of(of)).collect();
-    Ok(relations
-        .into_iter()
-        .filter(|message| relation_of(message).is_some_and(|id| with_rows.contains(&id)))
-        .collect())
+    let relations = relations.into_iter();
+    Ok(WaitingRows {
+        relations: relations
+            .filter(|message| relation_of(message).is_some_and(|id| with_rows.contains(&id)))
+            .collect(),
+        inserts: inserts.into_iter().filter(|of| of.len() > 5).collect(),
+    })
 }
 
-/// Returns a query of the Relation messages that wait, and of the first five bytes of each Insert
-/// message.
+/// Returns a query of the Relation messages that wait, of the first Insert messages, and of the first
+/// five bytes of each other one.
 ///
 /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 fn peek_sql(copy: &str, wanted: &Wanted, confirmed: Lsn) -> String {
     format!(
-        "SELECT DISTINCT pg_catalog.encode(CASE pg_catalog.get_byte(data, 0) WHEN {insert} \
+        "SELECT DISTINCT pg_catalog.encode(CASE WHEN pg_catalog.get_byte(data, 0) = {insert} \
+          AND (number > {first} OR pg_catalog.octet_length(data) > {longest}) \
           THEN pg_catalog.substring(data, 1, 5) ELSE data END, 'hex') AS message \
          FROM pg_catalog.pg_logical_slot_peek_binary_changes({copy}, {upto}, {MESSAGE_LIMIT}, \
           'proto_version', '1', 'publication_names', {publication}) \
-         WHERE pg_catalog.get_byte(data, 0) IN ({insert}, {relation})",
+         WITH ORDINALITY AS changes(lsn, xid, data, number) WHERE pg_catalog.get_byte(data, 0) IN ({insert}, {relation})",
+        first = WHOLE.0,
+        longest = WHOLE.1,
         insert = b'I',
         relation = b'R',
         copy = quote_literal(copy),

@@ -2,7 +2,35 @@ use serde_json::json;
 use walrelay_testkit::Nats;
 
 use super::checked;
-use crate::rig::Rig;
+use crate::rig::{Rig, done, insert_of, output_with};
+
+/// The relay's role reads no table: the topics are those of the rows that wait.
+#[test]
+fn of_a_stream_that_only_waiting_rows_need() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let rig = Rig::without_broker(18);
+    let db = rig.db();
+    done(&output_with("init --role least", &rig.config(), &[]));
+    db.batch("ALTER ROLE least PASSWORD 'hunter2'");
+    let config = rig.config_with(&rig.url_as("least", "hunter2", "postgres"), "");
+    insert_of(&db, "order", "key", 1);
+    let port = Nats::shared().port();
+    let stream = rig.prefix.replace(['.', '-'], "_");
+    let set = format!(
+        "sink.kind=nats sink.nats.hosts=[\"127.0.0.1:{port}\"] \
+         sink.nats.subject={stream}.{{aggregatetype}}"
+    );
+    let subject = format!("{stream}.order");
+    let missing = checked(&config, &[], &set);
+    missing.fails("nats/nats-streams", &["[nats-no-stream]", &subject]);
+    missing.ends(78);
+    let mut client = Nats::shared().client();
+    client.create_stream(&stream, &[&format!("{stream}.>")], &json!({}));
+    checked(&config, &[], &set).passes("nats/nats-streams", &[&stream]);
+    client.delete_stream(&stream);
+}
 
 #[test]
 fn of_a_nats_sink() {

@@ -42,6 +42,9 @@ const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), ("lock_timeout
 /// The longest time for an answer, of a server that does not keep to its settings.
 const POSTGRES_ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
+/// Topics and routing keys of rows.
+type Addresses = Vec<(String, Option<String>)>;
+
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
     config: &'a PipelineConfig,
@@ -64,8 +67,8 @@ struct DatabaseState<'a> {
 /// The results of the checks of the database.
 pub(super) struct DatabaseChecks {
     pub(super) checks: Checks,
-    /// Topics and routing keys of sampled rows.
-    pub(super) addresses: Vec<(String, Option<String>)>,
+    /// Topics and routing keys of sampled rows, and of those that wait.
+    pub(super) addresses: Addresses,
     pub(super) largest: Largest,
 }
 
@@ -148,8 +151,20 @@ async fn connect_and_check(
     let snapshot = slot::snapshot(&mut session, &db).await;
     let account = account::account(&mut session, info, &db).await?;
     let connection = server::connection(&db, session.is_encrypted());
-    let waiting = match router_of(config, router.is_some()) {
-        Some(router) => waiting::check(info, &mut session, &db, router, described.clone()).await,
+    let mut addresses = Addresses::new();
+    let router_again = || router_of(config, router.is_some());
+    let waiting = match router_again().zip(router_again()) {
+        Some(routers) => {
+            waiting::check(
+                info,
+                &mut session,
+                &db,
+                routers,
+                described.clone(),
+                &mut addresses,
+            )
+            .await
+        }
         None => None,
     };
     session.close().await;
@@ -167,7 +182,6 @@ async fn connect_and_check(
         (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
         (Item::SynchronousStandby, server::synchronous_standby(&db)),
     ];
-    let mut addresses = Vec::new();
     checks.extend(with_item(Item::Clock, clock.map(server::clock)));
     checks.extend(with_item(Item::Table, tables::tables(&db)));
     checks.push((Item::TableLock, tables::locks(&db.survey.locks)));

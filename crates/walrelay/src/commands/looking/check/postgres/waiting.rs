@@ -6,11 +6,12 @@ use walrelay_checkpoint::AckRing;
 use walrelay_event_router::{Router, TableFacts as ColumnFacts};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
-use walrelay_postgres_source::{SetupError, WAL_LIMIT, place, waiting};
+use walrelay_postgres_source::{SetupError, WAL_LIMIT, WaitingRows, place, waiting};
 use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, RecordSpace, TableName};
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
-use super::{DatabaseState, failed};
+use super::tables::add_address;
+use super::{Addresses, DatabaseState, failed};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::settings;
 use crate::commands::looking::check::item::Check;
@@ -23,8 +24,9 @@ pub(super) async fn check(
     info: &ConnInfo,
     session: &mut Session,
     db: &DatabaseState<'_>,
-    router: Router,
+    (router, of_addresses): (Router, Router),
     described: Vec<ColumnFacts>,
+    addresses: &mut Addresses,
 ) -> Option<Vec<Check>> {
     let slot = db.facts.slot.as_ref()?;
     let ours = slot.plugin.as_deref() == Some("pgoutput")
@@ -34,8 +36,9 @@ pub(super) async fn check(
         return None;
     }
     let found = async {
-        let relations = waiting(info, &db.wanted, confirmed).await?;
-        place_all(session, db, router, described, relations).await
+        let waiting = waiting(info, &db.wanted, confirmed).await?;
+        add_addresses(db, of_addresses, described.clone(), &waiting, addresses);
+        place_all(session, db, router, described, waiting.relations).await
     };
     Some(match found.await {
         Ok(found) if found.failed.is_empty() && found.passed_over.is_empty() => {
@@ -74,6 +77,32 @@ pub(super) async fn check(
             )]
         }
     })
+}
+
+/// Adds the addresses of the first rows that wait in the outbox tables. The role need not be allowed to read
+/// these.
+fn add_addresses(
+    db: &DatabaseState<'_>,
+    mut router: Router,
+    described: Vec<ColumnFacts>,
+    waiting: &WaitingRows,
+    addresses: &mut Addresses,
+) {
+    router.describe(described);
+    for body in &waiting.relations {
+        if let Ok(Message::Relation(relation)) = decode(body) {
+            let table = TableName::new(relation.namespace, relation.name);
+            // The item of the waiting rows reports a table that cannot be routed.
+            if db.wanted.tables.contains(&table) {
+                let _ = router.relation(&relation);
+            }
+        }
+    }
+    for body in &waiting.inserts {
+        if let Ok(Message::Insert(insert)) = decode(body) {
+            add_address(&mut router, &insert, addresses);
+        }
+    }
 }
 
 /// Returns the part of the WAL that was looked at.
