@@ -436,6 +436,17 @@ fn over_tls_the_server_is_verified_and_a_certificate_may_be_the_user() {
     let stranger = identity(&rig, &authority.client("stranger"));
     let stranger = with("localhost", &format!("auth = \"external\"\n{stranger}"));
     Checked::run(&stranger, &[]).fails(item, &["[rabbitmq-access]"]);
+    let expired = identity(&rig, &authority.expired_client("guest"));
+    let expired = with("localhost", &format!("auth = \"external\"\n{expired}"));
+    let words = [
+        "[rabbitmq-tls]",
+        "refuses the certificate of the relay: it has expired",
+        "have a new certificate issued",
+    ];
+    let checked = Checked::run(&expired, &[]);
+    checked.fails(item, &words);
+    let settings = "configuration/rabbitmq-settings";
+    checked.warns(settings, &["client.pem has expired: it ended on"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! HTTP as a [`SinkKind`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -10,6 +11,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, FailureClass, KindDescription, SinkFailure, SinkKind, SinkOptions,
     SinkStats, ToFailure as _, any_factory,
 };
+use walrelay_sink_client::expiry_warning;
 
 use crate::address::{Target, UrlTemplate};
 use crate::config::HttpConfig;
@@ -24,6 +26,8 @@ const SERVER: &str = "http-server";
 #[derive(Debug)]
 pub struct HttpKind {
     config: HttpConfig,
+    /// The file of the client's certificate.
+    certificate_file: Option<PathBuf>,
 }
 
 impl HttpKind {
@@ -48,7 +52,11 @@ impl HttpKind {
     pub fn new(section: &HttpSection, options: SinkOptions) -> Result<Self, SinkFailure> {
         let config = section.config(options);
         let config = config.map_err(|error| error.to_failure())?;
-        Ok(Self { config })
+        let certificate_file = section.certificate_file.clone();
+        Ok(Self {
+            config,
+            certificate_file,
+        })
     }
 
     fn urls(&self) -> impl Iterator<Item = &UrlTemplate> {
@@ -117,7 +125,8 @@ impl SinkKind for HttpKind {
                 "let url and dead_letter_url in [sink.http] begin with https://",
             )
         });
-        warning.into_iter().collect()
+        let expiry = self.certificate_file.as_deref().and_then(expiry_warning);
+        warning.into_iter().chain(expiry).collect()
     }
 
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {

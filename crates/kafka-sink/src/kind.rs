@@ -10,6 +10,7 @@ use walrelay_sink::{
     AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, SinkTerms, ToFailure as _,
     any_factory,
 };
+use walrelay_sink_client::expiry_warning;
 
 use crate::dlq::KafkaDeadLetters;
 use crate::{
@@ -70,8 +71,10 @@ impl SinkKind for KafkaKind {
     fn warnings(&self) -> Vec<SinkCheck> {
         let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
         let warnings = self.config.warnings().into_iter();
+        let expiry = self.config.certificate_file().and_then(expiry_warning);
         warnings
             .map(|warning| SinkCheck::warn(warning, remedy))
+            .chain(expiry)
             .collect()
     }
 

@@ -1,5 +1,6 @@
 //! NATS JetStream as a [`SinkKind`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
@@ -9,7 +10,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Patience, Servers, client_config};
+use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
 
 use crate::NatsError;
 use crate::check::{self, ITEMS};
@@ -28,6 +29,8 @@ pub struct NatsKind {
     topics: NatsTopics,
     dead_letters: NatsDeadLetters,
     plain_text: bool,
+    /// The file of the client's certificate.
+    certificate_file: Option<PathBuf>,
 }
 
 impl NatsKind {
@@ -59,6 +62,7 @@ impl NatsKind {
         });
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {
+            certificate_file: section.certificate_file.clone(),
             plain_text: !section.tls && secret,
             topics: NatsTopics {
                 login: Arc::clone(&login),
@@ -114,7 +118,10 @@ impl SinkKind for NatsKind {
         let what = "the password or token and the events are sent without TLS: everybody on the way \
                     can read them";
         let warning = SinkCheck::warn(what, "set tls = true in [sink.nats]");
-        self.plain_text.then_some(warning).into_iter().collect()
+        let expiry = self.certificate_file.as_deref();
+        let expiry = expiry.and_then(expiry_warning);
+        let warning = self.plain_text.then_some(warning);
+        warning.into_iter().chain(expiry).collect()
     }
 
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {

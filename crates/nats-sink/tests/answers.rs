@@ -362,6 +362,16 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
         relay.sink.waits_for(words);
         relay.sink.close(Duration::ZERO);
     }
+    let expired = authority.expired_client("walrelay");
+    let own = NatsSection {
+        certificate_file: Some(write("expired.pem", &expired.certificate)),
+        key_file: Some(write("expired-key.pem", &expired.key)),
+        ..with("localhost", &ca)
+    };
+    let mut relay = Relay::with(&own, &options());
+    relay.send("tls", 100);
+    relay.sink.waits_for("refuses the certificate of the relay");
+    relay.sink.close(Duration::ZERO);
     let plain = Nats::shared();
     let elsewhere = NatsSection {
         hosts: vec![format!("localhost:{}", plain.port())],

@@ -1,5 +1,6 @@
 //! RabbitMQ as a [`SinkKind`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Patience, Servers, client_config, host_and_port};
+use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning, host_and_port};
 
 use crate::RabbitmqError;
 use crate::check::{self, ITEMS, bindings};
@@ -42,6 +43,8 @@ pub struct RabbitmqKind {
     routing_key: Option<String>,
     topics: RabbitmqTopics,
     plain_text: bool,
+    /// The file of the client's certificate.
+    certificate_file: Option<PathBuf>,
     /// The password is sent to the management interface of another machine without TLS.
     plain_management: bool,
 }
@@ -115,6 +118,7 @@ impl RabbitmqKind {
                 login: Arc::clone(&login),
                 management,
             },
+            certificate_file: section.certificate_file.clone(),
             plain_text: !section.tls && section.password.is_some(),
             login,
             routing_key: address.routing_key,
@@ -178,7 +182,10 @@ impl SinkKind for RabbitmqKind {
         let of_management = SinkCheck::warn(what, "set an https URL in [sink.rabbitmq]");
         let of_management = self.plain_management.then_some(of_management);
         let warning = self.plain_text.then_some(warning);
-        warning.into_iter().chain(of_management).collect()
+        let expiry = self.certificate_file.as_deref();
+        let expiry = expiry.and_then(expiry_warning);
+        let warnings = warning.into_iter().chain(of_management);
+        warnings.chain(expiry).collect()
     }
 
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {

@@ -1,5 +1,6 @@
 //! Redis as a [`SinkKind`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
@@ -9,7 +10,7 @@ use walrelay_sink::{
     Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
     SinkTerms, ToFailure as _, any_factory,
 };
-use walrelay_sink_client::{Patience, Servers, client_config};
+use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
 
 use crate::RedisError;
 use crate::check::{self, ITEMS};
@@ -29,6 +30,8 @@ pub struct RedisKind {
     dead_letters: RedisDeadLetters,
     topics: RedisTopics,
     plain_text: bool,
+    /// The file of the client's certificate.
+    certificate_file: Option<PathBuf>,
 }
 
 impl RedisKind {
@@ -93,6 +96,7 @@ impl RedisKind {
             },
         });
         Ok(Self {
+            certificate_file: section.certificate_file.clone(),
             plain_text: !section.tls
                 && (section.password.is_some() || section.sentinel_password.is_some()),
             topics: RedisTopics {
@@ -127,7 +131,10 @@ impl SinkKind for RedisKind {
         let what = "the password and the events are sent without TLS: everybody on the way can read \
                     them";
         let warning = SinkCheck::warn(what, "set tls = true in [sink.redis]");
-        self.plain_text.then_some(warning).into_iter().collect()
+        let expiry = self.certificate_file.as_deref();
+        let expiry = expiry.and_then(expiry_warning);
+        let warning = self.plain_text.then_some(warning);
+        warning.into_iter().chain(expiry).collect()
     }
 
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {

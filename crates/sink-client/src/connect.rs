@@ -51,6 +51,22 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Makes the error of a connection that broke, maybe because TLS refuses to go on.
+    pub fn broken(address: String, source: io::Error) -> Self {
+        if let Some(fault) = certificate_fault(&address, &source) {
+            return Self::Certificate(fault);
+        }
+        // What TLS itself refuses; else the connection broke.
+        let is_tls = source
+            .get_ref()
+            .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>);
+        if is_tls {
+            Self::Handshake { address, source }
+        } else {
+            Self::Io { address, source }
+        }
+    }
+
     /// Returns the reaction to the error.
     pub fn disposition(&self) -> Disposition {
         match self {
@@ -192,9 +208,9 @@ impl Servers {
             .map_err(|_| ConnectError::Settings(format!("{host} is no name of a server")))?;
         let handshake = TlsConnector::from(Arc::clone(tls)).connect(name, tcp);
         let shaken = within(self.timeout, address, handshake).await?;
-        Ok(Box::new(
-            shaken.map_err(|source| handshake_error(address, source))?,
-        ))
+        Ok(Box::new(shaken.map_err(|source| {
+            ConnectError::broken(address.to_owned(), source)
+        })?))
     }
 
     /// Returns the addresses, which commas separate.
@@ -226,22 +242,6 @@ pub async fn within<T>(
             address: address.to_owned(),
             seconds: limit.as_secs(),
         })
-}
-
-fn handshake_error(address: &str, source: io::Error) -> ConnectError {
-    if let Some(fault) = certificate_fault(address, &source) {
-        return ConnectError::Certificate(fault);
-    }
-    let address = address.to_owned();
-    // What TLS itself refuses; else the connection broke.
-    if source
-        .get_ref()
-        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
-    {
-        ConnectError::Handshake { address, source }
-    } else {
-        ConnectError::Io { address, source }
-    }
 }
 
 #[cfg(test)]

@@ -57,8 +57,14 @@ impl Authority {
 
     /// Issues a certificate for a client of this common name.
     pub fn client(&self, name: &str) -> Issued {
-        let mut params = params(Vec::new(), name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(&client_params(name))
+    }
+
+    /// Issues a certificate for a client of this common name that expired years ago.
+    pub fn expired_client(&self, name: &str) -> Issued {
+        let mut params = client_params(name);
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2021, 1, 1);
         self.issue(&params)
     }
 
@@ -82,6 +88,12 @@ impl Authority {
             key: key.serialize_pem(),
         }
     }
+}
+
+fn client_params(name: &str) -> CertificateParams {
+    let mut params = params(Vec::new(), name);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
 }
 
 fn server_params(host: &str) -> CertificateParams {

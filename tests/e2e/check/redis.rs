@@ -22,6 +22,23 @@ fn of_a_redis_sink() {
     let words = ["[redis-settings]", "/nonexistent"];
     checked(&config, &["--offline"], &no_file).fails(item, &words);
 
+    let authority = Authority::new("ca");
+    let expired = authority.expired_client("client");
+    for (name, text) in [
+        ("own-ca.pem", authority.pem()),
+        ("own.pem", expired.certificate),
+        ("own.key", expired.key),
+    ] {
+        fs::write(rig.path(name), text).expect("a file");
+    }
+    let folder = rig.folder().display();
+    let own = format!(
+        "sink.redis.tls=true sink.redis.ca_file={folder}/own-ca.pem \
+         sink.redis.certificate_file={folder}/own.pem sink.redis.key_file={folder}/own.key"
+    );
+    let words = ["own.pem", "has expired: it ended on", "have a new one"];
+    checked(&config, &["--offline"], &with("h", &own)).warns(item, &words);
+
     let server = Redis::in_turn();
     let host = format!("127.0.0.1:{}", server.port());
     let item = "redis/redis-login";

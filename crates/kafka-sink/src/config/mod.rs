@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -158,6 +159,12 @@ impl KafkaConfig {
             Some((second.clone(), KafkaConfigError::Twice { first, second }))
         });
         single.chain(twice).collect()
+    }
+
+    /// Returns the file of the client's certificate.
+    pub(crate) fn certificate_file(&self) -> Option<&Path> {
+        let file = self.properties.get("ssl.certificate.location");
+        file.map(Path::new)
     }
 
     pub(crate) fn throttle(&self) -> &KindThrottle {

@@ -383,5 +383,5 @@ fn mismatch(address: &str, what: &'static str) -> NatsError {
 /// Returns the error of a connection that broke.
 pub(crate) fn io_error(address: &str, source: io::Error) -> NatsError {
     let address = address.to_owned();
-    ConnectError::Io { address, source }.into()
+    ConnectError::broken(address, source).into()
 }

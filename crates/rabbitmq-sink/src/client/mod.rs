@@ -350,7 +350,7 @@ pub(crate) fn reply_name(code: u16) -> &'static str {
 /// Returns the error of a connection that broke.
 pub(crate) fn io_error(address: &str, source: io::Error) -> RabbitmqError {
     let address = address.to_owned();
-    ConnectError::Io { address, source }.into()
+    ConnectError::broken(address, source).into()
 }
 
 /// Appends what the client says about itself. The capabilities decide what the server sends.

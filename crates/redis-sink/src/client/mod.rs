@@ -207,7 +207,7 @@ impl Connection {
 
     fn io(&self, source: io::Error) -> RedisError {
         let address = self.address.clone();
-        ConnectError::Io { address, source }.into()
+        ConnectError::broken(address, source).into()
     }
 
     /// Makes the error of a reply that has no meaning.
