@@ -29,6 +29,7 @@
 //!   remedy.
 //! - [`otel`]: metrics and spans for a collector.
 //! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
+//! - [`logins`]: a login or a port that a sink's servers refuse, in the words of `check`.
 //! - [`errors`]: each error has its own id and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: `walrelay check` names each thing that is broken. [`slot_commands`]: `slots list`
@@ -90,6 +91,7 @@ mod http;
 mod idle;
 mod import_debezium;
 mod large;
+mod logins;
 mod marks;
 mod modes;
 mod nats;

@@ -1,6 +1,7 @@
 //! [`KnownBrokers`]: librdkafka forgets a broker that the metadata do not name any more, as those of
 //! a cluster whose broker has died. The relay's list keeps it, as `DOWN`, until another broker has
-//! its id or the relay ends.
+//! its id or the relay ends. A client that has no metadata yet, such as that of the next attempt, has
+//! tried none of them: they are `INIT`.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -31,11 +32,17 @@ impl KnownBrokers {
                 .iter()
                 .all(|(present, _)| present.as_ref() != Some(id))
         };
+        let has_metadata = brokers.iter().any(|(id, _)| id.is_some());
+        let state = if has_metadata {
+            EndpointStats::DOWN
+        } else {
+            EndpointStats::INIT
+        };
         let missing = known.iter().filter(|(id, _)| is_missing(id));
         let missing: Vec<_> = missing
             .map(|(_, name)| EndpointStats {
                 name: name.clone(),
-                state: EndpointStats::DOWN.to_owned(),
+                state: state.to_owned(),
                 ..EndpointStats::default()
             })
             .collect();
@@ -71,7 +78,8 @@ mod tests {
         let two = states(&[(Some(1), "b:1/1"), (Some(2), "b:2/2")]);
         assert_eq!(two, ["b:1/1 UP", "b:2/2 UP"]);
         assert_eq!(states(&[(Some(1), "b:1/1")]), ["b:1/1 UP", "b:2/2 DOWN"]);
-        assert_eq!(states(&bootstrap), ["b:1/1 DOWN", "b:2/2 DOWN"]);
+        // A new client has tried none of them.
+        assert_eq!(states(&bootstrap), ["b:1/1 INIT", "b:2/2 INIT"]);
         let moved = states(&[(Some(1), "b:1/1"), (Some(2), "c:2/2")]);
         assert_eq!(moved, ["b:1/1 UP", "c:2/2 UP"]);
     }

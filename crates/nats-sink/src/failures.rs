@@ -1,14 +1,21 @@
 //! The errors of a connection as `walrelay` prints them.
 
 use walrelay_sink::check::shortened;
-use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
-use walrelay_sink_client::ConnectError;
+use walrelay_sink::{FailureClass, FailureWords, SinkFailure, ToFailure};
+use walrelay_sink_client::{ClientError as _, ConnectError};
 
 use crate::NatsError;
 use crate::client::exchange::ExchangeError;
 
 impl ToFailure for NatsError {
     fn to_failure(&self) -> SinkFailure {
+        self.words().failure(self)
+    }
+}
+
+impl NatsError {
+    /// Returns the words for the error, which `check` and the running relay share.
+    pub(crate) fn table(&self) -> FailureWords {
         let (id, class, what, remedy) = match self {
             Self::Denied { .. } => (
                 "nats-access",
@@ -36,16 +43,32 @@ impl ToFailure for NatsError {
                 "see that tls in [sink.nats] is as the server has it, that hosts have the names in the \
                  server's certificate, and that ca_file has its authority",
             ),
+            Self::Protocol { .. } => (
+                "nats-protocol",
+                FailureClass::Configuration,
+                "the server at hosts does not speak as NATS does",
+                "see that hosts in [sink.nats] name the port for clients, which is usually 4222; 8222 is that of the monitoring",
+            ),
+            Self::Closed { .. } => (
+                "nats-unreachable",
+                FailureClass::Unavailable,
+                "NATS has ended the connection",
+                "see the cause, and the log of the server: the relay connects again",
+            ),
             _ => (
                 "nats-unreachable",
                 FailureClass::Unavailable,
                 "NATS cannot be reached",
-                "check hosts and tls in [sink.nats], and that the server runs",
+                "check hosts and tls in [sink.nats], and that the server runs; its port is usually 4222, and never \
+                 that of the monitoring (8222)",
             ),
         };
-        SinkFailure::new(id, class, what)
-            .caused_by(Chain(self).to_string())
-            .remedy(remedy)
+        FailureWords {
+            id,
+            class,
+            what,
+            remedy,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use walrelay_sink::check::SinkCheck;
 use walrelay_sink::{Poison, Retrying};
 
 use super::problems::RECONNECTS;
-use super::recent::remedy_of_cause;
+use super::recent::{is_of_sink, remedy_of_cause};
 use super::report::{BookmarkReport, SlotReport};
 use super::{millis_now, wall_clock};
 
@@ -24,13 +24,24 @@ const USUAL_SILENCE: Duration = Duration::from_secs(2);
 /// The time in which attempts that failed count as one storm, as for the alert `WalrelayReconnects`.
 const STORM: Duration = Duration::from_secs(600);
 
+/// An attempt that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// The kind, as metrics name it.
+    pub(super) cause: &'static str,
+    pub(super) why: String,
+    /// The position that was confirmed when it failed.
+    confirmed: Option<Lsn>,
+}
+
 /// The changing state of a running relay.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) state: PipelineState,
     pub(super) state_since_ms: u64,
-    /// Why the last attempt failed, while the state is the `connecting` that follows it.
-    pub(super) last_failure: Option<String>,
+    state_since: Instant,
+    /// The failure of the last attempt, until a later one succeeds.
+    pub(super) last_failure: Option<Failure>,
     /// When the pipeline streamed last.
     pub(super) streaming_at: Instant,
     pub(super) progress: Option<Progress>,
@@ -83,6 +94,7 @@ impl Live {
         Self {
             state: PipelineState::Connecting,
             state_since_ms: millis_now(),
+            state_since: now,
             last_failure: None,
             streaming_at: now,
             progress: None,
@@ -134,6 +146,51 @@ impl Live {
         if self.failed_at.len() as u64 > RECONNECTS + 1 {
             self.failed_at.pop_front();
         }
+    }
+
+    /// Enters a state.
+    pub(super) fn enter(&mut self, state: &PipelineState) {
+        if std::mem::discriminant(&self.state) != std::mem::discriminant(state) {
+            self.state_since_ms = millis_now();
+            self.state_since = Instant::now();
+        }
+        if let PipelineState::Waiting { cause, why } = &self.state {
+            self.last_failure = Some(Failure {
+                cause,
+                why: why.clone(),
+                confirmed: self.progress.map(|progress| progress.confirmed.lsn()),
+            });
+        }
+        let streams = matches!(state, PipelineState::Streaming);
+        self.last_failure
+            .take_if(|failure| streams && !is_of_sink(failure.cause));
+        self.state = state.clone();
+        self.progress_at = Instant::now();
+    }
+
+    /// Notes that positions are reported.
+    pub(super) fn progressed(&mut self, progress: &Progress) {
+        let confirmed = Some(progress.confirmed.lsn());
+        let failure = self.last_failure.as_ref();
+        if failure.is_some_and(|failure| failure.confirmed < confirmed) {
+            self.last_failure = None;
+        }
+    }
+
+    /// Returns the failure of the last attempt while the present one may fail as it did: it connects, or
+    /// streams to a sink that ended the last one, and nothing was confirmed since.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        let failure = self.last_failure.as_ref()?;
+        let is_idle = self.progress.is_none_or(|progress| progress.in_flight == 0);
+        let lasts = self.state_since.elapsed();
+        match self.state {
+            PipelineState::Connecting => true,
+            PipelineState::Streaming => {
+                is_of_sink(failure.cause) && !(is_idle && lasts >= USUAL_CONFIRM_DELAY)
+            }
+            _ => false,
+        }
+        .then_some(failure)
     }
 
     /// Returns the number of attempts that failed lately, of those that are remembered.
@@ -233,7 +290,10 @@ impl Live {
                 "the pipeline has not reported for {} s",
                 silent.as_secs()
             )),
-            PipelineState::Streaming => None,
+            // The next event may end this attempt as the last one.
+            PipelineState::Streaming => self
+                .failure()
+                .map(|failure| format!("the last attempt failed: {}", failure.why)),
             state => Some(state.to_string()),
         }
     }

@@ -76,16 +76,7 @@ impl Telemetry {
         if let PipelineState::Waiting { cause, .. } = state {
             live.attempt_failed(cause);
         }
-        if std::mem::discriminant(&live.state) != std::mem::discriminant(state) {
-            live.state_since_ms = millis_now();
-        }
-        live.last_failure = match (&live.state, state) {
-            (PipelineState::Waiting { why, .. }, PipelineState::Connecting) => Some(why.clone()),
-            (PipelineState::Connecting, PipelineState::Connecting) => live.last_failure.take(),
-            _ => None,
-        };
-        live.state = state.clone();
-        live.progress_at = Instant::now();
+        live.enter(state);
     }
 
     /// Notes positions and figures.
@@ -93,6 +84,7 @@ impl Telemetry {
         self.batches.progress(progress);
         let mut live = lock(&self.live);
         let acknowledged = live.acknowledged();
+        live.progressed(progress);
         live.feedback_sent += 1;
         if let Some(before) = live.progress
             && progress.counts.transactions < before.counts.transactions

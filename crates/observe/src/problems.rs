@@ -8,6 +8,7 @@ use walrelay_postgres_source::Danger;
 use walrelay_sink::EndpointStats;
 
 use super::monitor::STANDBY_REMEDY;
+use super::recent::{is_of_sink, remedy_of_cause};
 use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
 use super::status::OPEN_TRANSACTIONS;
 
@@ -137,6 +138,13 @@ fn add_state_problems(found: &mut Problems, report: &StatusReport) {
     let holder = pipeline.holder.as_ref();
     let not_ready = "WalrelayNotReady";
     let problem = match &*pipeline.state {
+        // An attempt that the sink ended tells nothing of Postgres, and the next one may end so, too.
+        "connecting" | "streaming" if pipeline.cause.as_deref().is_some_and(is_of_sink) => {
+            let remedy = remedy_of_cause(pipeline.cause.as_deref().unwrap_or_default());
+            found
+                .alert("bad", not_ready, retrying(report))
+                .remedy(remedy.unwrap_or_default())
+        }
         "streaming" => return,
         "connecting" if pipeline.cause.as_deref() == Some(OPEN_TRANSACTIONS) => {
             let title = "The slot is not made yet: Postgres waits for open transactions";
@@ -156,7 +164,7 @@ fn add_state_problems(found: &mut Problems, report: &StatusReport) {
                 "Reading the rows that were there before the slot",
             )
             .remedy("nothing: the log is relayed when all of them are acknowledged"),
-        "blocked" if is_down(&report.sink) => {
+        "blocked" if report.sink.all_down => {
             let title = sink_is_down(&report.sink);
             found.alert("bad", "WalrelaySinkDown", title)
         }
@@ -202,7 +210,7 @@ fn waits_for_standbys(report: &StatusReport) -> Option<&str> {
 fn retrying(report: &StatusReport) -> String {
     let what = match report.pipeline.cause.as_deref() {
         Some("connection" | "silence") => "No connection to Postgres",
-        Some("sink" | "delivery") => &format!("{} takes no events", report.sink.title),
+        Some(cause) if is_of_sink(cause) => &format!("{} takes no events", report.sink.title),
         Some("displaced") => "Another relay may read the slot",
         Some("promotion") => return "Postgres was promoted: the slot is read anew".to_owned(),
         _ => return "Not relaying; walrelay tries again".to_owned(),
@@ -346,7 +354,7 @@ fn add_source_problems(found: &mut Problems, report: &StatusReport) {
 /// Adds servers that do not answer, and destinations that take no record.
 fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
     let term = &sink.endpoint_term;
-    if is_down(sink) {
+    if sink.all_down {
         if !found
             .0
             .iter()
@@ -354,14 +362,19 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
         {
             let servers = sink.servers.as_deref().unwrap_or_default();
             let reach = || format!("see whether {servers} can be reached from here");
-            let remedy = sink.certificate_remedy.clone().unwrap_or_else(reach);
+            let failure = sink.failure.as_ref();
+            let remedy = sink.certificate_remedy.clone();
+            let remedy = remedy.or_else(|| failure.map(|failure| failure.remedy.clone()));
+            let remedy = remedy.unwrap_or_else(reach);
             found
                 .alert("bad", "WalrelaySinkDown", sink_is_down(sink))
+                .reason(failure.map(|failure| failure.cause.clone()))
                 .remedy(&format!(
                     "{remedy}. Nothing is lost: Postgres keeps the log"
                 ));
         }
-    } else if sink.endpoints.iter().any(endpoint_is_down) {
+    } else if sink.endpoints.iter().any(is_up) && sink.endpoints.iter().any(endpoint_is_down) {
+        // If none is up, the attempts to connect decide what is down.
         let down = sink.endpoints.iter().filter(|one| endpoint_is_down(one));
         let down: Vec<&str> = down.map(|endpoint| &*endpoint.name).collect();
         found
@@ -471,24 +484,20 @@ fn add_events_problems(found: &mut Problems, report: &StatusReport) {
 }
 
 fn sink_is_down(sink: &SinkReport) -> String {
-    match &sink.certificate_fault {
-        Some(fault) => format!("{} is down: {fault}", sink.title),
-        None => format!("{} is down: no {} answers", sink.title, sink.endpoint_term),
+    match (&sink.certificate_fault, &sink.failure) {
+        (Some(fault), _) => format!("{} is down: {fault}", sink.title),
+        (None, Some(failure)) if failure.needs_change => failure.what.clone(),
+        _ => format!("{} is down: no {} answers", sink.title, sink.endpoint_term),
     }
 }
 
-/// Returns true if no endpoint of the sink is up.
-fn is_down(sink: &SinkReport) -> bool {
-    let up = sink
-        .endpoints
-        .iter()
-        .any(|endpoint| endpoint.state == EndpointStats::UP);
-    sink.all_down || (!up && sink.endpoints.iter().any(endpoint_is_down))
+fn is_up(endpoint: &EndpointReport) -> bool {
+    endpoint.state == EndpointStats::UP
 }
 
-/// Returns true if an endpoint is down. `INIT`: the client has needed no connection yet.
+/// Returns true if an endpoint is down.
 fn endpoint_is_down(endpoint: &EndpointReport) -> bool {
-    !matches!(&*endpoint.state, "UP" | "INIT")
+    !matches!(&*endpoint.state, EndpointStats::UP | EndpointStats::INIT)
 }
 
 /// Writes each name with its count, but those of 0.
@@ -502,9 +511,13 @@ fn counted(counts: &BTreeMap<String, u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
-    use walrelay_relay::PipelineState;
+    use walrelay_lsn::{CommitEnd, Lsn};
+    use walrelay_relay::{Counts, PipelineState, Progress};
+    use walrelay_sink::{ConnectFailure, Endpoints, FailureClass, FailureWords};
 
     use super::*;
     use crate::{RecentErrors, Setup, Telemetry};
@@ -603,17 +616,94 @@ mod tests {
             cause: "delivery",
             why: why.clone(),
         });
-        let (title, reason) = failed.expect("a problem");
+        let (failed, reason) = failed.expect("a problem");
         assert!(
-            title.ends_with(" takes no events: not relaying, trying again"),
-            "{title}"
+            failed.ends_with(" takes no events: not relaying, trying again"),
+            "{failed}"
         );
         assert_eq!(reason, Some(why));
-        let (_, reason) = shown(&PipelineState::Connecting).expect("a problem");
+        let (title, reason) = shown(&PipelineState::Connecting).expect("a problem");
+        assert_eq!(title, failed, "it tells nothing of Postgres");
         let last = "the last attempt failed: a record was not delivered";
         assert_eq!(reason.as_deref(), Some(last));
+        // The next event may end this attempt, too: a probe does not see it ready in between.
+        let (title, reason) = shown(&PipelineState::Streaming).expect("a problem");
+        assert_eq!((title, reason.as_deref()), (failed, Some(last)));
+        assert!(!telemetry.report().ready);
+        telemetry.progress(&Progress {
+            counts: Counts::default(),
+            received: Lsn::ZERO,
+            confirmed: CommitEnd::from_slot(Lsn::new(1)),
+            in_flight: 1,
+            first: None,
+            oldest: None,
+        });
         assert_eq!(shown(&PipelineState::Streaming), None);
-        let (_, reason) = shown(&PipelineState::Connecting).expect("a problem");
-        assert_eq!(reason, None);
+        assert!(telemetry.report().ready);
+        let (title, reason) = shown(&PipelineState::Connecting).expect("a problem");
+        assert_eq!(
+            (&*title, reason),
+            ("Connecting to Postgres", None),
+            "this is another attempt"
+        );
+    }
+
+    #[test]
+    fn a_server_of_which_no_attempt_has_failed_is_not_down() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        telemetry.state(&PipelineState::Streaming);
+        // A broker of the last client, which the present one does not know yet.
+        let of_client = telemetry.sink.client();
+        for state in [EndpointStats::INIT, EndpointStats::DOWN, "CONNECT"] {
+            *walrelay_sink::lock(&of_client) = vec![EndpointStats {
+                name: "b:9092/1".to_owned(),
+                state: state.to_owned(),
+                ..EndpointStats::default()
+            }];
+            assert!(telemetry.report().problems.is_empty(), "{state}");
+        }
+        telemetry.sink.all_down.store(true, Relaxed);
+        let problems = telemetry.report().problems;
+        assert_eq!(problems[0].alert.as_deref(), Some("WalrelaySinkDown"));
+    }
+
+    #[test]
+    fn servers_that_refuse_the_relay_have_the_words_of_their_failure() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        telemetry.state(&PipelineState::Streaming);
+        let mut endpoints = Endpoints::new(Arc::clone(&telemetry.sink));
+        let fail = |endpoints: &mut Endpoints, class| {
+            endpoints.attempt("a:1", None, false);
+            telemetry.sink.all_down.store(true, Relaxed);
+            endpoints.connect_failed(ConnectFailure {
+                words: FailureWords {
+                    id: "redis-access",
+                    class,
+                    what: "Redis refuses the relay",
+                    remedy: "correct the password",
+                },
+                cause: "a:1: no login [redis-access]".to_owned(),
+            });
+        };
+        let shown = || telemetry.report().problems.into_iter().next();
+        for (class, title) in [
+            (FailureClass::Denied, "Redis refuses the relay"),
+            (FailureClass::Unavailable, " is down: no endpoint answers"),
+        ] {
+            fail(&mut endpoints, class);
+            let problem = shown().expect("a problem");
+            assert_eq!(problem.title, title);
+            assert_eq!(
+                problem.reason.as_deref(),
+                Some("a:1: no login [redis-access]")
+            );
+            let remedy = problem.remedy.expect("a remedy");
+            assert!(remedy.starts_with("correct the password. "), "{remedy}");
+            assert_eq!(problem.alert.as_deref(), Some("WalrelaySinkDown"));
+        }
+        endpoints.connected("a:1");
+        assert!(shown().is_none(), "it answers");
+        endpoints.attempt("a:1", None, false);
+        assert!(shown().is_none(), "one attempt is not enough");
     }
 }

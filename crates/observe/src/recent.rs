@@ -51,6 +51,11 @@ pub(super) fn remedy_of_cause(cause: &str) -> Option<&'static str> {
     found.map(|(_, remedy)| *remedy)
 }
 
+/// Returns true if the sink ended the attempt that failed by this cause.
+pub(super) fn is_of_sink(cause: &str) -> bool {
+    matches!(cause, "sink" | "delivery")
+}
+
 /// The last warnings and errors of the log, each message once; those of several pipelines apart.
 #[derive(Debug, Clone, Default)]
 pub struct RecentErrors {

@@ -122,7 +122,8 @@ pub struct PipelineReport {
     /// What an operator can do about the state; `null` where nothing need be done.
     #[serde(default)]
     pub remedy: Option<String>,
-    /// The kind of failure while the state is `retrying`, as `walrelay_reconnects_total` names it.
+    /// The kind of failure while the state is `retrying`, and in the next attempt until it goes beyond the
+    /// last one, as `walrelay_reconnects_total` names it.
     #[serde(default)]
     pub cause: Option<String>,
     /// The process that reads the slot, while the state is `waiting-for-slot`.
@@ -480,6 +481,10 @@ pub struct SinkReport {
     /// What to do about it.
     #[serde(default)]
     pub certificate_remedy: Option<String>,
+    /// Why the last attempt to connect failed; `null` if a server has answered since, or if the sink does
+    /// not say.
+    #[serde(default)]
+    pub failure: Option<SinkFailureReport>,
     /// How far the clock of a server is ahead of this machine's, at least; negative if it is behind. Of
     /// several the greatest of about a minute. `null` if none has told its time lately: brokers of Kafka
     /// do, for topics with `message.timestamp.type=LogAppendTime`, and receivers over HTTP, by `Date`.
@@ -504,6 +509,20 @@ pub struct SinkLossReport {
     pub fails: bool,
     pub finding: String,
     pub remedy: Option<String>,
+}
+
+/// The reason why no server of a sink can be used, in the words of `walrelay check`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SinkFailureReport {
+    /// The id of the failure, as the table of error ids has it.
+    pub id: String,
+    /// Whether something must be changed: a login, a port, TLS. `false`: no server can be reached.
+    pub needs_change: bool,
+    pub what: String,
+    /// The error with its causes, and the id.
+    pub cause: String,
+    pub remedy: String,
 }
 
 /// The brokers of Kafka: [`SinkReport`] by the names of Kafka.

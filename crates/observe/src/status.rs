@@ -9,7 +9,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
 use walrelay_relay::{HolderKind, PipelineState};
 use walrelay_sink::check::{SinkCheck, SinkVerdict};
-use walrelay_sink::{BatchingMode, MAX_TOPICS, OTHER_TOPICS, lock};
+use walrelay_sink::{BatchingMode, FailureClass, MAX_TOPICS, OTHER_TOPICS, lock};
 
 use super::live::{Live, describe, remedy};
 use super::millis_now;
@@ -17,8 +17,8 @@ use super::observed::Telemetry;
 use super::problems::problems;
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkLossReport, SinkReport,
-    SnapshotReport, SourceReport, StatusReport, TopicReport,
+    PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkFailureReport,
+    SinkLossReport, SinkReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -51,17 +51,19 @@ impl Telemetry {
                     if let Some((what, _)) = &waits {
                         return Some(what.clone());
                     }
-                    let why = live.last_failure.as_ref()?;
-                    Some(format!("the last attempt failed: {why}"))
+                    let failure = live.failure()?;
+                    Some(format!("the last attempt failed: {}", failure.why))
                 }),
                 remedy: match waits {
                     Some((_, remedy)) => Some(remedy.to_owned()),
                     None => remedy(&live.state),
                 },
                 cause: match live.state {
-                    PipelineState::Waiting { cause, .. } => Some(cause.to_owned()),
-                    _ => waits.map(|_| OPEN_TRANSACTIONS.to_owned()),
-                },
+                    PipelineState::Waiting { cause, .. } => Some(cause),
+                    _ if waits.is_some() => Some(OPEN_TRANSACTIONS),
+                    _ => live.failure().map(|failure| failure.cause),
+                }
+                .map(str::to_owned),
                 holder: live.holder().map(|holder| HolderReport {
                     standby: holder.kind == HolderKind::Relay,
                     taken: holder.kind == HolderKind::Stranger,
@@ -245,6 +247,16 @@ impl Telemetry {
             all_down: self.sink.is_down(),
             certificate_remedy: fault.as_ref().map(|fault| fault.remedy.to_owned()),
             certificate_fault: fault.map(|fault| fault.what),
+            failure: self
+                .sink
+                .connect_failure()
+                .map(|failure| SinkFailureReport {
+                    id: failure.words.id.to_owned(),
+                    needs_change: failure.words.class != FailureClass::Unavailable,
+                    what: failure.words.what.to_owned(),
+                    cause: failure.cause,
+                    remedy: failure.words.remedy.to_owned(),
+                }),
             clock_offset_seconds: self.sink.clocks.offset(),
             endpoints: endpoints.collect(),
             unavailable_count: unavailable.len() as u64,

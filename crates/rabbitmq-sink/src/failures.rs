@@ -1,14 +1,21 @@
 //! The errors of a connection as `walrelay` prints them.
 
 use walrelay_sink::topics::SentTo;
-use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
-use walrelay_sink_client::ConnectError;
+use walrelay_sink::{Chain, FailureClass, FailureWords, SinkFailure, ToFailure};
+use walrelay_sink_client::{ClientError as _, ConnectError};
 
 use crate::RabbitmqError;
 use crate::client::stream::StreamError;
 
 impl ToFailure for RabbitmqError {
     fn to_failure(&self) -> SinkFailure {
+        self.words().failure(self)
+    }
+}
+
+impl RabbitmqError {
+    /// Returns the words for the error, which `check` and the running relay share.
+    pub(crate) fn table(&self) -> FailureWords {
         let (id, class, what, remedy) = match self {
             // The text of `rabbit_reader` for the limits of virtual hosts, users and nodes.
             Self::Denied { text, .. } if text.contains("limit (") => (
@@ -51,16 +58,33 @@ impl ToFailure for RabbitmqError {
                 "give the user the right to configure and bind it, or declare it yourself and set \
                  declare = false",
             ),
+            Self::Protocol { .. } => (
+                "rabbitmq-protocol",
+                FailureClass::Configuration,
+                "the server at hosts does not speak as RabbitMQ does",
+                "see that hosts in [sink.rabbitmq] name the port of AMQP, which is usually 5672, or 5671 with tls = true; 15672 is that of \
+                 the management interface",
+            ),
+            Self::Closed { .. } => (
+                "rabbitmq-unreachable",
+                FailureClass::Unavailable,
+                "RabbitMQ has ended the connection",
+                "see the cause, and the log of the server: the relay connects again",
+            ),
             _ => (
                 "rabbitmq-unreachable",
                 FailureClass::Unavailable,
                 "RabbitMQ cannot be reached",
-                "check hosts and tls in [sink.rabbitmq], and that the server runs",
+                "check hosts and tls in [sink.rabbitmq], and that the server runs; its port is usually 5672, or 5671 \
+                 with tls = true, and never that of the management interface (15672)",
             ),
         };
-        SinkFailure::new(id, class, what)
-            .caused_by(Chain(self).to_string())
-            .remedy(remedy)
+        FailureWords {
+            id,
+            class,
+            what,
+            remedy,
+        }
     }
 }
 
@@ -169,5 +193,21 @@ mod tests {
             };
             assert_eq!(error.to_failure().id, id, "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_of_another_protocol_has_a_remedy_that_names_the_port() {
+        let error = RabbitmqError::Protocol {
+            address: "h:15672".to_owned(),
+            reason: "the server sent a frame without an end".to_owned(),
+        };
+        assert_eq!(error.words().failure(&error).id, "rabbitmq-protocol");
+        assert!(error.words().remedy.contains("15672"));
+        assert!(
+            error
+                .words()
+                .cause(&error)
+                .ends_with(" [rabbitmq-protocol]")
+        );
     }
 }

@@ -1,12 +1,19 @@
 //! The errors of a connection as `walrelay` prints them.
 
-use walrelay_sink::{Chain, FailureClass, SinkFailure, ToFailure};
-use walrelay_sink_client::ConnectError;
+use walrelay_sink::{Chain, FailureClass, FailureWords, SinkFailure, ToFailure};
+use walrelay_sink_client::{ClientError as _, ConnectError};
 
 use crate::RedisError;
 
 impl ToFailure for RedisError {
     fn to_failure(&self) -> SinkFailure {
+        self.words().failure(self)
+    }
+}
+
+impl RedisError {
+    /// Returns the words for the error, which `check` and the running relay share.
+    pub(crate) fn table(&self) -> FailureWords {
         let (id, class, what, remedy) = match self {
             Self::Denied { .. } => (
                 "redis-access",
@@ -45,6 +52,18 @@ impl ToFailure for RedisError {
                 "see that hosts in [sink.redis] have the names in the server's certificate, that \
                  ca_file has its authority, and that the port is one of TLS",
             ),
+            Self::Protocol { .. } => (
+                "redis-protocol",
+                FailureClass::Configuration,
+                "the server at hosts does not speak as Redis does",
+                "see that hosts in [sink.redis] name the port of Redis, which is usually 6379, and that tls is as the port has it",
+            ),
+            Self::NotReady { .. } => (
+                "redis-unreachable",
+                FailureClass::Unavailable,
+                "Redis takes no commands at the moment",
+                "wait while the server starts or fails over; if that lasts, name the master in hosts of [sink.redis]",
+            ),
             _ => (
                 "redis-unreachable",
                 FailureClass::Unavailable,
@@ -52,9 +71,12 @@ impl ToFailure for RedisError {
                 "check hosts and tls in [sink.redis], and that the server runs",
             ),
         };
-        SinkFailure::new(id, class, what)
-            .caused_by(Chain(self).to_string())
-            .remedy(remedy)
+        FailureWords {
+            id,
+            class,
+            what,
+            remedy,
+        }
     }
 }
 

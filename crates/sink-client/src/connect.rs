@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use walrelay_sink::{CertificateFault, Disposition};
+use walrelay_sink::{CertificateFault, Disposition, FailureWords};
 
 use crate::certificates::certificate_fault;
 
@@ -86,20 +86,12 @@ impl ConnectError {
 
 /// An error of a client.
 pub trait ClientError: std::error::Error + From<ConnectError> {
+    /// Returns the words for the operator, of `check` and of the running relay.
+    fn words(&self) -> FailureWords;
     /// Returns the reaction to the error.
     fn disposition(&self) -> Disposition;
     /// Returns what is wrong with the server's certificate, if that is the error.
     fn certificate_fault(&self) -> Option<&CertificateFault>;
-}
-
-impl ClientError for ConnectError {
-    fn disposition(&self) -> Disposition {
-        self.disposition()
-    }
-
-    fn certificate_fault(&self) -> Option<&CertificateFault> {
-        self.certificate_fault()
-    }
 }
 
 /// Makes the operating system close this connection by a reset, however the process ends. Otherwise it

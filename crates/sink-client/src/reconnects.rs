@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep_until;
 use tracing::{info, warn};
-use walrelay_sink::{Chain, Disposition, Endpoints, OpenRequest};
+use walrelay_sink::{Chain, ConnectFailure, Disposition, Endpoints, OpenRequest};
 
 use crate::{ClientError, Queue, Servers, Shared};
 
@@ -22,6 +22,8 @@ pub struct Reconnects {
     /// The first and the longest pause.
     pauses: (Duration, Duration),
     failures: u32,
+    /// The id of the failure that was logged since the last success.
+    logged: Option<&'static str>,
     /// The number of the host that is tried first.
     host: usize,
 }
@@ -34,6 +36,7 @@ impl Reconnects {
             title,
             pauses,
             failures: 0,
+            logged: None,
             host: 0,
         }
     }
@@ -41,6 +44,7 @@ impl Reconnects {
     /// Notes that the server has taken a record.
     pub fn succeeded(&mut self) {
         self.failures = 0;
+        self.logged = None;
     }
 
     /// Makes the next attempt begin with the next host: this one answers, and takes
@@ -87,9 +91,15 @@ impl Reconnects {
                     return Some(connection);
                 }
                 Err(error) => {
-                    if self.failures == 1 {
-                        let remedy = error.certificate_fault().map(|fault| fault.remedy);
-                        warn!(remedy, error = %Chain(&error), "{} cannot be reached", self.title);
+                    let words = error.words();
+                    if self.logged.replace(words.id) != Some(words.id) {
+                        warn!(
+                            id = words.id,
+                            remedy = words.remedy,
+                            error = %Chain(&error),
+                            "{}",
+                            words.what
+                        );
                     }
                     for address in servers.addresses() {
                         endpoints.attempt(&address, None, false);
@@ -97,6 +107,8 @@ impl Reconnects {
                     if let Some(fault) = error.certificate_fault() {
                         endpoints.certificate_refused(fault);
                     }
+                    let cause = words.cause(&error);
+                    endpoints.connect_failed(ConnectFailure { words, cause });
                     // It is not tried again before the others.
                     if error.disposition() == Disposition::Configuration {
                         self.next_host();

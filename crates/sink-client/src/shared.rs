@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use walrelay_sink::{
-    Chain, Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, Poison,
-    QueuedRecord, Record, Refusal, Retrying, SendError, SinkStats, Window, lock,
+    Deliveries, DeliveryError, Disposition, HeldRecord, KeyQueues, Obstacle, Poison, QueuedRecord,
+    Record, Refusal, Retrying, SendError, SinkStats, Window, lock,
 };
 
 use crate::ClientError;
 
-/// The remedy for a server that cannot be reached, or takes nothing.
-const REACH: &str = "see that the server runs, takes requests, and can be reached from here";
 /// A grace that does not end.
 pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
@@ -278,14 +276,13 @@ impl<Q: Queue, S> Shared<Q, S> {
 
     /// Shows that there is no connection.
     pub fn lost(&self, error: &impl ClientError) {
-        let fault = error.certificate_fault().map(|fault| fault.remedy);
-        let is_passing = error.disposition() == Disposition::Retryable;
+        let words = error.words();
         let mut state = self.state();
         state.refusal = None;
         state.obstacle = Some(Obstacle {
-            what: Chain(error).to_string(),
+            what: words.cause(error),
             disposition: error.disposition(),
-            remedy: fault.or(is_passing.then_some(REACH)),
+            remedy: Some(words.remedy),
         });
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::stats::MAX_ENDPOINTS;
 use crate::sync::lock;
-use crate::{CertificateFault, EndpointStats, SinkStats};
+use crate::{CertificateFault, ConnectFailure, EndpointStats, SinkStats};
 
 /// The times of answers that figures are made of.
 const KEPT: usize = 256;
@@ -69,6 +69,11 @@ impl Endpoints {
         self.stats.set_certificate_fault(Some(fault.clone()));
     }
 
+    /// Notes why the servers cannot be connected to. The first answer forgets it.
+    pub fn connect_failed(&self, failure: ConnectFailure) {
+        *lock(&self.stats.connect_failure) = Some(failure);
+    }
+
     /// Notes that a server takes requests.
     pub fn connected(&mut self, server: &str) {
         self.answered(server, false);
@@ -89,6 +94,7 @@ impl Endpoints {
         self.stats.unanswered.answered(server, Instant::now());
         self.stats.all_down.store(false, Relaxed);
         self.stats.set_certificate_fault(None);
+        *lock(&self.stats.connect_failure) = None;
         self.show(server, EndpointStats::UP, again)
     }
 

@@ -60,6 +60,43 @@ impl SinkFailure {
     }
 }
 
+/// The words for an error of a sink's servers: a row of the table that `check` and the running relay
+/// share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FailureWords {
+    /// The [id](SinkFailure::id).
+    pub id: &'static str,
+    /// The class.
+    pub class: FailureClass,
+    /// The problem, without a full stop and without names.
+    pub what: &'static str,
+    /// The remedy for the operator.
+    pub remedy: &'static str,
+}
+
+impl FailureWords {
+    /// Returns the failure that the error is.
+    pub fn failure(&self, error: &dyn Error) -> SinkFailure {
+        SinkFailure::new(self.id, self.class, self.what)
+            .caused_by(Chain(error).to_string())
+            .remedy(self.remedy)
+    }
+
+    /// Returns the error with its causes, and the id to search for.
+    pub fn cause(&self, error: &dyn Error) -> String {
+        format!("{} [{}]", Chain(error), self.id)
+    }
+}
+
+/// The reason why the last attempt to connect to the servers of a sink failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectFailure {
+    /// The words for it.
+    pub words: FailureWords,
+    /// The error with its causes, and the id.
+    pub cause: String,
+}
+
 /// An error of a sink that has words for the operator.
 pub trait ToFailure: Error {
     /// Returns the error as a failure.

@@ -70,7 +70,7 @@ pub use delivery::{Deliveries, DeliveryError, Disposition, Poison, Refusal};
 pub use endpoints::Endpoints;
 pub use event_id::id_text;
 pub use event_position::EventPosition;
-pub use failure::{Chain, FailureClass, SinkFailure, ToFailure};
+pub use failure::{Chain, ConnectFailure, FailureClass, FailureWords, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
 pub use key_queues::{KeyQueues, QueuedRecord, queue_key};

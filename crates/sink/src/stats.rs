@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::sync::lock;
 use crate::unanswered::{ANSWER_LIMIT, Unanswered};
-use crate::{BatchingMode, CertificateFault, Disposition, Obstacle, ServerClocks};
+use crate::{BatchingMode, CertificateFault, ConnectFailure, Disposition, Obstacle, ServerClocks};
 
 /// The number of topics with figures of their own. Further topics are counted under
 /// [`OTHER_TOPICS`].
@@ -35,6 +35,7 @@ pub struct SinkStats {
     pub all_down: AtomicBool,
     pub(crate) unanswered: Unanswered,
     certificate_fault: Mutex<Option<(CertificateFault, Instant)>>,
+    pub(crate) connect_failure: Mutex<Option<ConnectFailure>>,
     topics: Mutex<BTreeMap<Box<str>, Arc<TopicStats>>>,
     failed: Mutex<BTreeMap<String, u64>>,
     clients: Clients<EndpointStats>,
@@ -112,6 +113,12 @@ impl SinkStats {
         let known = lock(&self.certificate_fault);
         let (fault, at) = known.as_ref()?;
         (at.elapsed() < FAULT_COUNTS_FOR).then(|| fault.clone())
+    }
+
+    /// Returns why the last attempt to connect failed; `None` if it did not, or if the sink does not
+    /// say.
+    pub fn connect_failure(&self) -> Option<ConnectFailure> {
+        lock(&self.connect_failure).clone()
     }
 
     /// Returns the figures of a topic; those of [`OTHER_TOPICS`] if there are too many.
@@ -259,6 +266,8 @@ impl SinkStats {
 }
 
 impl EndpointStats {
+    /// The [`state`](Self::state) of an endpoint to which no connection was needed yet.
+    pub const INIT: &str = "INIT";
     /// The [`state`](Self::state) of an endpoint that requests can be sent to.
     pub const UP: &str = "UP";
     /// The [`state`](Self::state) of an endpoint that cannot be reached, or is not known any more.

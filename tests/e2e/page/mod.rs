@@ -37,9 +37,7 @@ const NOTE_EVENTS: &str = "
                 if (kind !== 'status') return;
                 const { kafka } = JSON.parse(event.data);
                 if (!kafka) return;
-                const states = kafka.brokers.map(({ state }) => state);
-                const some = states.some((state) => state !== 'UP' && state !== 'INIT');
-                const isDown = kafka.all_down || (some && !states.includes('UP'));
+                const isDown = kafka.all_down;
                 window.noted.push([isDown, document.querySelector('h1').textContent]);
             });
         }

@@ -219,7 +219,7 @@ impl Context {
         // With the views of the other producer: its requests may be the ones that wait.
         let all = self.shared.stats.endpoints();
         let is = |state| all.iter().any(|endpoint| endpoint.state == state);
-        let unanswered = is(EndpointStats::NO_ANSWER) && !is("INIT");
+        let unanswered = is(EndpointStats::NO_ANSWER) && !is(EndpointStats::INIT);
         let mut unreached = lock(&self.unreached);
         if is(EndpointStats::UP) || connected && !unanswered {
             *unreached = None;

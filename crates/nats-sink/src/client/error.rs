@@ -1,6 +1,6 @@
 //! Errors of a connection.
 
-use walrelay_sink::{CertificateFault, Disposition};
+use walrelay_sink::{CertificateFault, Disposition, FailureWords};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not the NATS protocol.
@@ -56,6 +56,10 @@ pub enum NatsError {
 }
 
 impl ClientError for NatsError {
+    fn words(&self) -> FailureWords {
+        self.table()
+    }
+
     fn disposition(&self) -> Disposition {
         match self {
             Self::Denied { .. } | Self::TlsMismatch { .. } | Self::Credentials { .. } => {

@@ -1,6 +1,6 @@
 //! Errors of a connection.
 
-use walrelay_sink::{CertificateFault, Disposition};
+use walrelay_sink::{CertificateFault, Disposition, FailureWords};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not AMQP 0-9-1.
@@ -62,6 +62,10 @@ pub enum RabbitmqError {
 }
 
 impl ClientError for RabbitmqError {
+    fn words(&self) -> FailureWords {
+        self.table()
+    }
+
     fn disposition(&self) -> Disposition {
         match self {
             Self::Denied { .. } | Self::Declare { .. } => Disposition::Configuration,

@@ -1,6 +1,6 @@
 //! Errors of a connection.
 
-use walrelay_sink::{CertificateFault, Disposition};
+use walrelay_sink::{CertificateFault, Disposition, FailureWords};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not RESP2, or answer another command.
@@ -60,6 +60,10 @@ pub enum RedisError {
 }
 
 impl ClientError for RedisError {
+    fn words(&self) -> FailureWords {
+        self.table()
+    }
+
     fn disposition(&self) -> Disposition {
         match self {
             Self::Denied { .. } | Self::Sentinel { .. } | Self::Cluster { .. } => {

@@ -203,7 +203,9 @@
   function showSource({ source, slot, pipeline, snapshot, bookmark, delivery }) {
     const away = ['connecting', 'retrying', 'waiting-for-slot', 'halted'].includes(pipeline.state);
     const kept = levelOfWal();
-    const levels = [kept, away ? levelOfState() : 'ok'];
+    // An attempt that the sink ended tells nothing of Postgres.
+    const ofSink = ['sink', 'delivery'].includes(pipeline.cause);
+    const levels = [kept, away && !ofSink ? levelOfState() : 'ok'];
     const level = ['bad', 'warn', 'ok'].find((name) => levels.includes(name));
     const words = away ? pipeline.state.replaceAll('-', ' ') : ['streaming', 'draining'].includes(pipeline.state) ? 'streaming' : pipeline.state === 'snapshot' ? 'snapshot' : 'reading pauses';
     badge('node-source', level, `${words}${slot && slot.wal_status && slot.wal_status !== 'reserved' ? `, WAL ${slot.wal_status}` : ''}`);
@@ -246,7 +248,7 @@
     const ups = endpoints.filter(up).length;
     setText(by('sink-title'), capital(sink.title));
     if (!known(sink.servers)) badge('node-sink', 'idle', 'no servers');
-    else if (isDown) badge('node-sink', 'bad', sink.certificate_fault ? 'down: certificate refused' : `down: no ${term} answers`);
+    else if (isDown) badge('node-sink', 'bad', sink.certificate_fault ? 'down: certificate refused' : sink.failure && sink.failure.needs_change ? `down: ${sink.failure.id}` : `down: no ${term} answers`);
     else badge('node-sink', endpoints.some(down) ? 'warn' : ups ? 'ok' : 'idle', `${ups} of ${plural(endpoints.length, term)} up`);
     facts('sink-facts', [
       ['servers', known(sink.servers) ? listed(sink.servers) : null],

@@ -106,12 +106,16 @@ fn servers(sink: &SinkReport) -> Option<Check> {
     if found.is_empty() {
         return Some(Check::pass(finding));
     }
-    Some(Check::warn(
-        format!("{finding}: {}", found.join("; ")),
+    let start = || {
         format!(
             "start these {term}s, or see what is between them and the relay: events wait for {}",
             sink.unavailable_term
-        ),
+        )
+    };
+    let known = sink.failure.as_ref().map(|failure| failure.remedy.clone());
+    Some(Check::warn(
+        format!("{finding}: {}", found.join("; ")),
+        known.unwrap_or_else(start),
     ))
 }
 
