@@ -11,7 +11,7 @@
 mod support;
 
 use serde_json::json;
-use support::{Server, factory, options, section, start};
+use support::{Server, WINDOW_NANOS, factory, options, section, start, window_passes};
 use walrelay_nats_sink::NatsSection;
 use walrelay_sink::{
     DeliveryError, Disposition, EventPosition, Header, Record, RecordKind, SendError, SinkOptions,
@@ -23,7 +23,6 @@ const STREAM: &str = "fenced";
 const SUBJECTS: [&str; 2] = ["fenced.a", "fenced.b"];
 /// The subject and stream of dead letters.
 const LETTERS: &str = "letters";
-const WINDOW_NANOS: u64 = 100_000_000;
 
 struct Relay {
     sink: OpenSink,
@@ -291,17 +290,6 @@ fn events_behind_a_dead_letter_are_looked_for() {
     again.delivers(702..=1_900);
     assert!(stored(&mut client).into_iter().eq(4..=1_900));
     assert_eq!(client.messages(LETTERS, ">").len(), 3);
-}
-
-/// Waits until a duplicate window has passed since now.
-fn window_passes(client: &mut NatsClient) {
-    const PROBE: &str = "probe";
-    let _ = client.api(&format!("STREAM.DELETE.{PROBE}"), &json!({}));
-    client.create_stream(PROBE, &[PROBE], &json!({"duplicate_window": WINDOW_NANOS}));
-    eventually(PATIENCE, || {
-        client.publish(PROBE, "Nats-Msg-Id: id\r\n", b"0");
-        client.messages(PROBE, ">").len() > 1
-    });
 }
 
 #[test]

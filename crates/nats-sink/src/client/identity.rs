@@ -8,6 +8,9 @@ use walrelay_sink::{EventPosition, Record, dlq_headers};
 use super::jetstream::KeptMessage;
 use super::message::{KEY, MESSAGE_ID, NULL, POSITION, SOURCE, SUBJECT, headers, line};
 
+/// The bytes between the places where records of the WAL can begin.
+const RECORD_ALIGNMENT: u64 = 8;
+
 /// Returns true if the message that a stream has under the id of this record is the record. `source`:
 /// where the record's position is from; `None` for a replay, or a row that is sent again.
 ///
@@ -37,6 +40,18 @@ pub(crate) fn is_same(record: &Record<'_>, source: Option<&str>, kept: &KeptMess
     let is_of_key = their_key.is_none() || their_key == line(&headers(record), KEY);
     let is_of_source = is_at_position && slots.is_some();
     (is_of_key || is_of_source) && evidence.into_iter().filter(|it| *it).count() >= 2
+}
+
+/// Returns true if a message of a stream, of whatever id, is this record with its id.
+pub(crate) fn is_repeat(record: &Record<'_>, source: Option<&str>, kept: &KeptMessage) -> bool {
+    let ours = headers(record);
+    let id = line(&ours, MESSAGE_ID);
+    id.is_some() && id == line(&kept.headers, MESSAGE_ID) && is_same(record, source, kept)
+}
+
+/// Returns true if a message is from a snapshot, whose rows are one byte before a record of the WAL.
+pub(crate) fn is_of_snapshot(kept: &KeptMessage) -> bool {
+    stored_position(kept).is_some_and(|position| position.lsn % RECORD_ALIGNMENT != 0)
 }
 
 /// Returns true if a message has the value of a record.

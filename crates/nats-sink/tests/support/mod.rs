@@ -18,12 +18,15 @@ use walrelay_sink::{
     SinkOptions, StreamStart,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{Nats, NatsInTurn, NatsMessage};
+use walrelay_testkit::{Nats, NatsClient, NatsInTurn, NatsMessage, PATIENCE, eventually};
 
 /// The most bytes of a message that the tests publish.
 pub(crate) const MAX_MESSAGE: u64 = 600 << 10;
 /// What the streams of the tests take.
 pub(crate) const MAX_STORED: usize = 500 << 10;
+
+/// A short duplicate window.
+pub(crate) const WINDOW_NANOS: u64 = 100_000_000;
 
 /// The section of a server on this machine without logins.
 pub(crate) fn section(port: u16) -> NatsSection {
@@ -205,4 +208,15 @@ pub(crate) fn refusals() -> Vec<Refusal> {
             spoil: |event| event.value.resize(MAX_STORED, b'x'),
         },
     ]
+}
+
+/// Waits until a duplicate window has passed since now.
+pub(crate) fn window_passes(client: &mut NatsClient) {
+    const PROBE: &str = "probe";
+    let _ = client.api(&format!("STREAM.DELETE.{PROBE}"), &json!({}));
+    client.create_stream(PROBE, &[PROBE], &json!({"duplicate_window": WINDOW_NANOS}));
+    eventually(PATIENCE, || {
+        client.publish(PROBE, "Nats-Msg-Id: id\r\n", b"0");
+        client.messages(PROBE, ">").len() > 1
+    });
 }

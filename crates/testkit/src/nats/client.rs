@@ -149,8 +149,15 @@ impl NatsClient {
         assert!(answer.get("error").is_none(), "{answer}");
     }
 
-    /// Waits for the next message of the stream that is [consumed](Self::consume). Returns headers and
-    /// payload.
+    /// Subscribes to a subject. What is published to it is [delivered](Self::delivered), whether a stream
+    /// takes it or not.
+    pub fn subscribe(&mut self, subject: &str) {
+        self.write(format!("SUB {subject} 2\r\nPING\r\n").as_bytes());
+        while self.line() != "PONG" {}
+    }
+
+    /// Waits for the next message of the stream that is [consumed](Self::consume), or of a subject that is
+    /// subscribed to. Returns headers and payload.
     pub fn delivered(&mut self) -> (BTreeMap<String, String>, Vec<u8>) {
         let message = self.answer();
         (message.headers, message.payload)

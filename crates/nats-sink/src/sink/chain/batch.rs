@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use walrelay_sink::{Disposition, Obstacle, Poison, Record};
 
-use super::search::unknown;
-use super::{Chain, Stop};
+use super::search::{ASKED_AT_ONCE, unknown};
+use super::{BATCH_RECORDS, Chain, Stop};
 use crate::client::exchange::{Answer, Exchange};
 use crate::client::identity::is_same;
 use crate::client::jetstream::{
-    Kept, PubAnswer, Refusal, STREAM_NAMES, StreamNames, kept_message, kept_request, kept_subject,
-    names_request, pub_answer, stream_names,
+    Kept, KeptMessage, PubAnswer, Refusal, STREAM_NAMES, StreamNames, kept_message, kept_request,
+    kept_subject, names_request, pub_answer, stream_names,
 };
 use crate::client::message::{
     self, Predecessor, check_size, is_dead_letter, message_id, put_message, put_predecessor,
@@ -69,7 +69,7 @@ impl Chain<'_> {
 
     /// Makes the messages of the first records. An error is a record that is too large.
     fn batch(&self, max_payload: u64) -> Result<Vec<Message>, (u64, Poison, String)> {
-        let count = self.rising();
+        let count = self.rising().min(self.batch_limit);
         let state = self.shared.state();
         let mut messages: Vec<Message> = Vec::new();
         let mut bytes = 0;
@@ -155,13 +155,17 @@ impl Chain<'_> {
         }
         self.raise_top(&stored);
         self.delivered(&stored);
-        let has_repeats = !repeats.is_empty();
-        for (seq, stream, at) in repeats {
-            self.compare(exchange, seq, &stream, at).await?;
+        self.compare(exchange, &repeats).await?;
+        if let Some((_, stream, at)) = repeats.last() {
+            // The records behind a repeat follow it in the stream, too, if they were stored.
+            self.next_repeat = (*stream == self.stream).then(|| at.saturating_add(1));
+            self.batch_limit = 1;
+        } else if refused.is_none() {
+            self.batch_limit = self.batch_limit.saturating_mul(2).min(BATCH_RECORDS);
         }
         match refused {
-            // A repeat got no number, so what was sent behind it expected a wrong one.
-            None | Some((_, Some(Refusal::WrongLast))) if has_repeats => Ok(()),
+            // A repeat got no number, so the messages behind it expected a wrong one.
+            None | Some((_, Some(Refusal::WrongLast))) if !repeats.is_empty() => Ok(()),
             None => Ok(()),
             Some((seq, refusal)) => self.refused(exchange, seq, refusal).await,
         }
@@ -191,43 +195,53 @@ impl Chain<'_> {
         }
     }
 
-    /// Decides about a record whose id the stream has, by the message with that id.
+    /// Decides about records whose ids a stream has, by the messages with these ids. A repeat is a record,
+    /// the stream, and the number of the message there.
     async fn compare(
         &mut self,
         exchange: &mut Exchange,
-        seq: u64,
-        stream: &str,
-        at: u64,
+        repeats: &[(u64, String, u64)],
     ) -> Result<(), Stop> {
         let what = "of which message it has the id of an event";
-        let subject = kept_subject(stream).ok_or_else(|| unknown(what))?;
-        let limit = self.shared.settings.ack;
-        let put = |out: &mut Vec<u8>, _, reply: &str| {
-            put_request(out, &subject, reply, &kept_request(at));
-        };
-        let answers = exchange.request_all(1, limit, |_| true, put).await?;
-        let kept = answers
-            .first()
-            .map_or(Kept::Unknown, |answer| kept_message(&answer.payload));
-        let is_same = match &kept {
-            Kept::Message(kept) => {
-                let state = self.shared.state();
-                let mut records = state.records.waiting().iter();
-                let queued = records.find(|queued| queued.seq == seq);
-                let source = self.source.as_deref();
-                queued.is_some_and(|it| it.record.with(|record| is_same(record, source, kept)))
+        for repeats in repeats.chunks(ASKED_AT_ONCE as usize) {
+            let subjects = repeats.iter().map(|(_, stream, _)| kept_subject(stream));
+            let subjects: Option<Vec<String>> = subjects.collect();
+            let subjects = subjects.ok_or_else(|| unknown(what))?;
+            let put = |out: &mut Vec<u8>, number: usize, reply: &str| {
+                if let (Some(subject), Some((_, _, at))) =
+                    (subjects.get(number), repeats.get(number))
+                {
+                    put_request(out, subject, reply, &kept_request(*at));
+                }
+            };
+            let limit = self.shared.settings.ack;
+            let answers = exchange.request_all(repeats.len(), limit, |_| true, put);
+            for ((seq, _, _), answer) in repeats.iter().zip(answers.await?) {
+                let is_same = match kept_message(&answer.payload) {
+                    Kept::Message(kept) => self.is_record(*seq, &kept),
+                    // Consumed: the stream would not have the id of an event that it never had.
+                    Kept::Gone => true,
+                    Kept::Unknown => return Err(unknown(what)),
+                };
+                if is_same {
+                    self.delivered(&[*seq]);
+                    continue;
+                }
+                let why =
+                    "its stream has another event with its id: ids must be unique in a stream";
+                self.shared.refuse(*seq, Poison::Rejected, why.to_owned());
             }
-            // Consumed: the stream would not have the id of an event that it never had.
-            Kept::Gone => true,
-            Kept::Unknown => return Err(unknown(what)),
-        };
-        if !is_same {
-            let why = "its stream has another event with its id: ids must be unique in a stream";
-            self.shared.refuse(seq, Poison::Rejected, why.to_owned());
-            return Ok(());
         }
-        self.delivered(&[seq]);
         Ok(())
+    }
+
+    /// Returns true if a message with the id of a record is the record.
+    fn is_record(&self, seq: u64, kept: &KeptMessage) -> bool {
+        let state = self.shared.state();
+        let mut records = state.records.waiting().iter();
+        let queued = records.find(|queued| queued.seq == seq);
+        let source = self.source.as_deref();
+        queued.is_some_and(|queued| queued.record.with(|record| is_same(record, source, kept)))
     }
 
     /// Decides about the first record of a batch that is not stored. `None`: nobody is subscribed to

@@ -1,6 +1,7 @@
 //! Publishes to a stream that nobody else writes to: each message names the one that it follows.
 
 mod batch;
+mod repeats;
 mod search;
 mod worker;
 
@@ -81,6 +82,13 @@ struct Chain<'s> {
     /// Events up to this position are repeated, whether they are there or not: an earlier one of them was
     /// not found, and must not come behind later ones of its key.
     repeat_to: Option<EventPosition>,
+    /// The records that follow were stored from this number of the stream on, as far as is known.
+    next_repeat: Option<u64>,
+    /// The rows of a snapshot that was interrupted were looked for.
+    has_resumed: bool,
+    /// The most records of the next batch. If the stream has a record, it refuses those that are sent
+    /// behind it. So the next batch is small, and the ones after it grow.
+    batch_limit: usize,
     /// The number of refusals without a message that was stored.
     refusals: u32,
     logged: bool,
@@ -100,6 +108,9 @@ impl<'s> Chain<'s> {
             looked_for: None,
             found_at: None,
             repeat_to: None,
+            next_repeat: None,
+            has_resumed: false,
+            batch_limit: BATCH_RECORDS,
             refusals: 0,
             logged: false,
         }
@@ -111,7 +122,7 @@ impl<'s> Chain<'s> {
         if self.last.is_none() || self.is_refused {
             self.ask_last(exchange).await?;
         }
-        if self.look_for(exchange).await? {
+        if self.look_for(exchange).await? || self.pass_over(exchange).await? {
             return Ok(());
         }
         self.publish(exchange).await

@@ -16,13 +16,11 @@ use crate::client::jetstream::{
 use crate::client::message::{is_dead_letter, put_request};
 
 /// Messages of the stream that are asked for at once.
-const ASKED_AT_ONCE: u64 = 16;
+pub(super) const ASKED_AT_ONCE: u64 = 16;
 /// Messages behind the last known one that are read at most.
 const MAX_UNREAD: u64 = 20_000;
-/// Messages among which the newest event of the source is looked for.
-const MAX_NEWEST: u64 = 2_000;
-/// Messages among which an event that is sent again is looked for.
-const MAX_BACK: u64 = 100_000;
+/// Messages among which the newest event of the source, and an event that is sent again, are looked for.
+pub(super) const MAX_BACK: u64 = 100_000;
 
 impl Chain<'_> {
     /// Asks for the last number of the stream, and on the first time for the newest event of the
@@ -84,7 +82,7 @@ impl Chain<'_> {
             return Ok(None);
         };
         let mut to = last;
-        while to > last.saturating_sub(MAX_NEWEST) {
+        while to > last.saturating_sub(MAX_BACK) {
             let kept = self.read(exchange, to).await?;
             let positions = kept.iter().flatten();
             let newest = positions
@@ -299,7 +297,7 @@ impl Chain<'_> {
     }
 
     /// Reads some messages up to this number, in descending order; `None`: it is deleted.
-    async fn read(
+    pub(super) async fn read(
         &mut self,
         exchange: &mut Exchange,
         to: u64,
