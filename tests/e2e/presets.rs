@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use walrelay_testkit::{Db, Delivered};
 
-use crate::rig::{Rig, assert_has, assert_lacks, command_with, output_with, said, stdout};
+use crate::rig::{Rig, assert_has, assert_lacks, command_with, ends, output_with, said, stdout};
 
 const ID: &str = "018f5a3e-7c1d-7b1a-9c55-0123456789ab";
 
@@ -380,6 +380,81 @@ fn route_shows_what_a_row_would_become() {
     assert_has(&error, &["did you mean \"uuid\"?"]);
     let (_, error) = run("", "{\"id\": \"7\"}", 78);
     assert_has(&error, &["[column-missing]"]);
+}
+
+/// Headers of any names from a column of JSON, from one of `hstore`, and from two arrays, in a snapshot
+/// and from the log; those of the route win.
+#[test]
+fn headers_come_from_columns() {
+    let rig = Rig::new(15);
+    let db = rig.db();
+    db.batch(
+        "CREATE EXTENSION hstore; \
+         CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload jsonb, j jsonb, h hstore, \
+         names text[], texts text[])",
+    );
+    let insert = r#"INSERT INTO outbox (payload, j, h, names, texts) VALUES ('{}',
+        '{"trace": "00-\"1\"", "n": 2.50, "none": null, "deep": {"a": [1]}, "id": "forged"}',
+        'trace=>"00-\"1\"", n=>2.50, none=>NULL, id=>forged',
+        ARRAY['trace', 'n', 'none', 'id'], ARRAY['00-"1"', '2.50', NULL, 'forged'])"#;
+    let texts = [
+        ("n", Some("2.50")),
+        ("none", None),
+        ("trace", Some("00-\"1\"")),
+    ];
+    let deep = [&[("deep", Some(r#"{"a": [1]}"#))], &texts[..]].concat();
+    for (from, slot, expected) in [
+        ("\"j\"", "one", &deep[..]),
+        ("\"h\"", "two", &texts),
+        ("[\"names\", \"texts\"]", "three", &texts),
+    ] {
+        let topic = format!("{}{slot}", rig.prefix);
+        let config = rig.path("headers.toml");
+        let text = format!(
+            "[source]\nurl = \"{}\"\ntables = [\"public.outbox\"]\nsnapshot = \"initial\"\nslot = \"{slot}\"\n\
+             publication = \"{slot}\"\n\n[router]\npreset = \"custom\"\nheaders_from = {from}\n\
+             [router.route]\nid = \"id\"\ntopic = \"{topic}\"\nvalue = \"{{payload}}\"\n\
+             [router.route.headers]\nid = \"{{id}}\"\n\n[log]\nformat = \"json\"\n\n\
+             [sink.kafka]\n\"bootstrap.servers\" = \"{}\"\n",
+            rig.postgres.url(),
+            rig.bootstrap
+        );
+        fs::write(&config, text).expect("the configuration is written");
+        db.batch("TRUNCATE outbox");
+        db.batch(insert);
+        stdout(&output_with("check", &config, &[]));
+        let relay = rig.start(&config);
+        relay.streaming();
+        db.batch(insert);
+        let records = rig.records_in(&topic, 2);
+        relay.ends_well();
+        assert_eq!(records.len(), 2);
+        for record in records {
+            let (id, more) = record.headers.split_first().expect("a header");
+            assert_eq!(id.0, "id");
+            assert_ne!(id.1.as_deref(), Some(&b"forged"[..]));
+            let mut more: Vec<(&str, Option<&str>)> = more
+                .iter()
+                .map(|(name, value)| {
+                    let text = |bytes| std::str::from_utf8(bytes).expect("text");
+                    (&**name, value.as_deref().map(text))
+                })
+                .collect();
+            more.sort_unstable();
+            assert_eq!(more, expected, "{from}");
+        }
+    }
+
+    // A row whose headers cannot be read is poison, and no text of the row is logged.
+    let config = rig.path("headers.toml");
+    let mut relay = rig.streaming(&config);
+    db.batch("INSERT INTO outbox (payload, names, texts) VALUES ('{}', '{s3cret,b}', '{1}')");
+    let said = ends(&mut relay, 65, "unroutable");
+    assert_has(
+        &said,
+        &["texts", "has not as many items as the array of the names"],
+    );
+    assert_lacks(&said, &["s3cret"]);
 }
 
 /// Domains are written as the types below them, to any depth, in the snapshot and from the log; and JSON in

@@ -11,8 +11,9 @@ use walrelay_sink::Poison;
 use crate::render::registry::encode;
 use crate::value::{Part, json};
 use crate::{
-    Address, AddressPart, Event, Lookups, Member, Messages, Object, Options, Router, Template,
-    TemplateTarget, Templates, TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
+    Address, AddressPart, Event, HeadersFrom, Lookups, Member, Messages, Object, Options, Router,
+    Template, TemplateTarget, Templates, TopicTemplate, TopicTemplateError, ValueSchema,
+    ValueTemplate,
 };
 
 const EVENT: Event = Event {
@@ -49,6 +50,62 @@ pub fn messages(bytes: &[u8]) {
         Err(error) => {
             assert!(!named, "{error}");
             assert_eq!(error.poison(), Some(Poison::Unroutable), "{error}");
+        }
+    }
+}
+
+/// Routes a row whose headers are in a column, or in the arrays before and after a NUL. Each member of a
+/// JSON object becomes a header, and no error contains the text.
+pub fn header_columns(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else {
+        return;
+    };
+    let (text, values) = match text.split_once('\0') {
+        Some((names, values)) => (names, Some(values)),
+        None => (text, None),
+    };
+    let from = match values {
+        None => HeadersFrom::Column("a".to_owned()),
+        Some(_) => HeadersFrom::Arrays {
+            names: "a".to_owned(),
+            values: "b".to_owned(),
+        },
+    };
+    // No type of Postgres itself, so that any text is read.
+    let [text_type, of_headers] = [25, 1 << 20].map(TypeOid::new);
+    let table = encode::Table::new(RelationId::new(1), "public", "outbox")
+        .column("id", text_type)
+        .column("aggregatetype", text_type)
+        .column("aggregateid", text_type)
+        .column("payload", text_type)
+        .column("a", of_headers)
+        .column("b", of_headers);
+    let mut router = Router::new(Options::default()).with_headers_from(Some(from));
+    let (announced, row) = (
+        table.relation(),
+        table.insert(&[Some("1"), Some("t"), None, None, Some(text), values]),
+    );
+    let (Ok(Message::Relation(relation)), Ok(Message::Insert(insert))) =
+        (decode(&announced), decode(&row))
+    else {
+        unreachable!("messages were made")
+    };
+    assert!(router.relation(&relation).is_ok());
+    let object = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+    let object = object.ok().filter(|_| values.is_none());
+    match router.route(insert.relation, &insert.tuple, &EVENT) {
+        Ok(routed) => {
+            assert!(routed.headers().len() <= 1_001);
+            for name in object.iter().flatten().map(|(name, _)| name) {
+                let mut headers = routed.headers().iter();
+                assert!(headers.any(|header| header.name == name), "{text:?}");
+            }
+        }
+        Err(error) => {
+            let few = object.is_some_and(|_| text.matches(':').count() <= 1_000);
+            assert!(!few, "{error}: {text:?}");
+            assert_eq!(error.poison(), Some(Poison::Undecodable));
+            assert!(error.to_string().len() < 200, "{error}");
         }
     }
 }

@@ -23,6 +23,7 @@
 //! | `render::debezium` | the rules of Debezium's outbox event router |
 //! | `render::template` | templates over columns, and presets |
 //! | `render::cloudevents`, `render::registry` | CloudEvents; values in a schema registry's wire format |
+//! | `headers` | headers whose names are in the row |
 //! | `route`, `router` | the choice of rules; turns rows into records |
 //! | `message` | events of `pg_logical_emit_message`, as rows |
 //!
@@ -71,6 +72,7 @@
 
 #[doc(hidden)]
 pub mod fuzzing;
+mod headers;
 mod message;
 mod plan;
 mod render;
@@ -78,6 +80,7 @@ mod route;
 mod router;
 mod value;
 
+pub use headers::HeadersFrom;
 pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
 pub use plan::{
     ColumnNames, PlanError, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Target,

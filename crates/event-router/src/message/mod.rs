@@ -18,8 +18,9 @@ use walrelay_sink::Header;
 
 pub use error::{MessageError, MessageMember};
 
+use crate::headers::HeaderBuffer;
 use crate::{PlanError, Router};
-use content::{Content, HeaderBuffer};
+use content::{Content, read_headers};
 
 const TEXT: TypeOid = TypeOid::new(25);
 const TIMESTAMPTZ: TypeOid = TypeOid::new(1184);
@@ -123,10 +124,10 @@ impl Messages {
         // Announces both even if the first fails: a message that cannot be routed can still give a
         // partial row.
         let announced = Self::TABLES.map(|id| match decode(&self.relation(id)) {
-            Ok(Message::Relation(relation)) if id == Self::NAMED => {
-                router.relation_with_topic(&relation, Self::TOPIC)
+            Ok(Message::Relation(relation)) => {
+                let topic = (id == Self::NAMED).then_some(Self::TOPIC);
+                router.message_relation(&relation, topic)
             }
-            Ok(Message::Relation(relation)) => router.relation(&relation),
             _ => unreachable!("a Relation message was made"),
         });
         announced.into_iter().collect()
@@ -164,7 +165,7 @@ impl Messages {
             *value = content.value(member)?;
         }
         let value = |member: MessageMember| values[member as usize].as_deref();
-        self.headers.read(value(MessageMember::Headers))?;
+        read_headers(value(MessageMember::Headers), &mut self.headers)?;
         let aggregate = value(MessageMember::Aggregate);
         let relation = match value(MessageMember::Topic) {
             Some(_) if aggregate.is_some() => return Err(MessageError::TwoTopics),
@@ -209,11 +210,7 @@ fn write_time(time: PgTimestamp, text: &mut String) {
 impl<'a> MessageHeaders<'a> {
     /// Returns the headers in the order of the message.
     pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + use<'a> {
-        let HeaderBuffer { texts, places } = self.buffer;
-        places.iter().map(|(name, value)| Header {
-            name: &texts[name.clone()],
-            value: value.clone().map(|value| texts[value].as_bytes()),
-        })
+        self.buffer.iter()
     }
 }
 

@@ -81,6 +81,9 @@ fn supported(role: &Role) -> &'static str {
         Role::RouteBy => "use a character type, uuid, json, jsonb, xml, inet or a type of your own",
         Role::SchemaVersion | Role::Additional => "use an integer",
         Role::EventId | Role::EventKey | Role::Payload | Role::EventType => "use another type",
+        Role::Headers => {
+            "use json, jsonb, hstore, or a text of either; or two columns of the type text[]"
+        }
         Role::EventTimestamp | Role::Template(_) => {
             "use timestamptz, timestamp, date, or a number of milliseconds since 1970"
         }

@@ -22,6 +22,8 @@ pub enum Role {
     Additional,
     /// Selection of events by type.
     EventType,
+    /// Names and values of headers.
+    Headers,
     /// Part of the record that a template makes.
     Template(Target),
 }
@@ -79,6 +81,7 @@ impl Role {
             ),
             Self::Additional => ("an additional field", "table.fields.additional.placement"),
             Self::EventType => ("the selection by type", "table.field.event.type"),
+            Self::Headers => ("the headers", "router.headers_from"),
             Self::Template(Target::Id) => ("the event's id", "router.route.id"),
             Self::Template(Target::Topic) => ("the topic", "router.route.topic"),
             Self::Template(Target::Address(key)) => ("the address", key),

@@ -20,6 +20,7 @@ use selection::Parts;
 pub use selection::{Selection, SelectionError, TopicChange};
 use topics::TopicCache;
 
+use crate::headers::{HeaderBuffer, HeaderColumns, HeadersFrom};
 use crate::plan::{ColumnNames, Columns, Plan, PlanColumns, PlanError, Role, RouteError, Topic};
 use crate::render::cloudevents::{CloudEvents, CloudPlan};
 use crate::render::connect::TableFacts;
@@ -37,6 +38,7 @@ pub struct Router {
     events: Option<CloudEvents>,
     encoding: Option<Encoding>,
     address: Option<Address>,
+    headers_from: Option<HeadersFrom>,
     position_header: Option<String>,
     run_header: Option<(String, String)>,
     column_names: ColumnNames,
@@ -52,6 +54,8 @@ pub struct Router {
     unroutable_tables: RelationMap<UnroutableTable>,
     /// Topic of the last row, and a cache of topics.
     topics: TopicCache,
+    /// Headers of the last row, from `headers_from`.
+    column_headers: HeaderBuffer,
     /// Rendered parts of the last row. Begins with the position, if there is a position header.
     scratch: Vec<u8>,
 }
@@ -60,6 +64,8 @@ struct TablePlan {
     columns: PlanColumns,
     plan: Plan,
     cloud: Option<CloudPlan>,
+    /// The columns of further headers.
+    headers: Option<HeaderColumns>,
     /// Renders the record's name, if the subject of its schema contains that name.
     record: Option<Text>,
     /// Index of the event's type, if the selection compares it.
@@ -74,6 +80,7 @@ impl Router {
             events: None,
             encoding: None,
             address: None,
+            headers_from: None,
             position_header: None,
             run_header: None,
             column_names: ColumnNames::default(),
@@ -85,6 +92,7 @@ impl Router {
             facts: Vec::new(),
             unroutable_tables: RelationMap::new(),
             topics: TopicCache::default(),
+            column_headers: HeaderBuffer::default(),
             scratch: Vec::new(),
         }
     }
@@ -113,6 +121,14 @@ impl Router {
     #[must_use]
     pub fn with_address(mut self, address: Option<Address>) -> Self {
         self.address = address;
+        self
+    }
+
+    /// Adds headers from columns of the row, after the route's own headers. One that has the name of
+    /// another header of the record is left out. Logical messages bring their headers otherwise.
+    #[must_use]
+    pub fn with_headers_from(mut self, headers: Option<HeadersFrom>) -> Self {
+        self.headers_from = headers;
         self
     }
 
@@ -172,19 +188,24 @@ impl Router {
     /// On an error the former plan is removed, as it must not route rows with other columns. The
     /// rows can still give a [partial row](Self::partial_row).
     pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), PlanError> {
-        self.compile(relation, None)
+        self.compile(relation, None, true)
     }
 
-    /// Adds a relation as [`relation`](Self::relation) does, but the topic is the text of a column.
-    pub(crate) fn relation_with_topic(
+    /// Adds the relation of logical messages. `topic`: the column whose text is the topic.
+    pub(crate) fn message_relation(
         &mut self,
         relation: &Relation<'_>,
-        column: &str,
+        topic: Option<&str>,
     ) -> Result<(), PlanError> {
-        self.compile(relation, Some(column))
+        self.compile(relation, topic, false)
     }
 
-    fn compile(&mut self, relation: &Relation<'_>, topic: Option<&str>) -> Result<(), PlanError> {
+    fn compile(
+        &mut self,
+        relation: &Relation<'_>,
+        topic: Option<&str>,
+        has_header_columns: bool,
+    ) -> Result<(), PlanError> {
         let former = self.tables.remove(relation.id);
         self.topics.clear();
         let names = &self.column_names;
@@ -212,6 +233,9 @@ impl Router {
         let events = self.events.as_ref();
         let cloud = events.map(|events| events.compile(&mut columns, &plan));
         let cloud = cloud.transpose()?;
+        let headers = self.headers_from.as_ref().filter(|_| has_header_columns);
+        let headers = headers.map(|headers| headers.compile(&mut columns));
+        let headers = headers.transpose()?;
         let record = match &self.encoding {
             Some(encoding) => encoding.format.compile(&mut columns)?,
             None => None,
@@ -225,6 +249,7 @@ impl Router {
             columns,
             plan,
             cloud,
+            headers,
             record,
             kind,
         };
@@ -276,6 +301,7 @@ impl Router {
             spilled.as_mut_slice()
         };
         columns.values(tuple, values);
+        self.column_headers.clear();
         let scratch = &mut self.scratch;
         scratch.clear();
         if self.position_header.is_some() {
@@ -309,6 +335,10 @@ impl Router {
             if row.passed_over {
                 return Ok(());
             }
+        }
+        if let Some(headers) = &table.headers {
+            let read = self.column_headers.read(headers, values);
+            read.map_err(|fault| columns.error(fault, &Role::Headers))?;
         }
         if let Some(TopicChange::Prefix(prefix)) = &self.topic_change {
             self.changed_topic.clone_from(prefix);
@@ -359,6 +389,7 @@ impl Router {
             let value = bytes(part);
             routed.headers.push(Header { name, value });
         }
+        self.write_column_headers(routed);
         if let Some(name) = &self.position_header {
             let value = self.scratch.get(..position::LENGTH);
             routed.headers.push(Header { name, value });
@@ -366,6 +397,20 @@ impl Router {
         if let Some((name, value)) = &self.run_header {
             let value = Some(value.as_bytes());
             routed.headers.push(Header { name, value });
+        }
+    }
+
+    fn write_column_headers<'a>(&'a self, routed: &mut Routed<'a>) {
+        let of_route = routed.headers.len();
+        let run_header = self.run_header.as_ref().map(|(name, _)| name);
+        for header in self.column_headers.iter() {
+            let mut others = routed.headers.iter().take(of_route);
+            let later = [self.position_header.as_ref(), run_header];
+            if others.all(|other| other.name != header.name)
+                && later.into_iter().flatten().all(|name| name != header.name)
+            {
+                routed.headers.push(header);
+            }
         }
     }
 

@@ -13,6 +13,9 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::{PgTimestamp, Value};
 use walrelay_sink::EventPosition;
 
+/// The most headers that columns may give an event.
+pub(crate) const MAX_HEADERS: usize = 1_000;
+
 /// Position of an event: the row's place in the WAL and the commit time of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
@@ -217,6 +220,21 @@ pub enum ValueError {
     /// The value is not a key of the lookup table.
     #[error("is not in the lookup table")]
     NotInTable,
+    /// The text is neither a JSON object nor an `hstore`.
+    #[error("is neither a JSON object nor an hstore")]
+    NotHeaders,
+    /// The text is not an array of one dimension, or an item is NULL.
+    #[error("is not an array of one dimension without NULL")]
+    NotNames,
+    /// The text is not an array of one dimension.
+    #[error("is not an array of one dimension")]
+    NotHeaderValues,
+    /// The array of values is longer or shorter than that of the names.
+    #[error("has not as many items as the array of the names")]
+    OtherLength,
+    /// More headers than an event may have.
+    #[error("has more than {MAX_HEADERS} headers")]
+    TooManyHeaders,
     /// The text is not as Postgres writes values of the column's type.
     #[error("is not written as Postgres writes values of its type")]
     Malformed,

@@ -12,6 +12,11 @@ fn avro_value() {
 }
 
 #[test]
+fn header_columns() {
+    run("header_columns", fuzzing::header_columns);
+}
+
+#[test]
 fn message_content() {
     run("message_content", fuzzing::messages);
 }

@@ -8,6 +8,7 @@ mod cloud_events;
 mod confluent;
 mod corpus;
 mod golden;
+mod header_columns;
 mod messages;
 mod position;
 mod properties;

@@ -32,7 +32,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use tracing::Level;
-use walrelay_event_router::{Address, CloudEvents, ColumnNames};
+use walrelay_event_router::{Address, CloudEvents, ColumnNames, HeadersFrom};
 use walrelay_settings::{ReadFile, Section as _};
 
 pub use walrelay_settings::{ConfigError, Location, Problem};
@@ -70,6 +70,8 @@ pub struct PipelineConfig {
     pub router: RouterConfig,
     /// `[router.cloudevents]`: how records become CloudEvents; `None`: they do not.
     pub cloud_events: Option<CloudEvents>,
+    /// The columns with more headers.
+    pub headers_from: Option<HeadersFrom>,
     /// Name of the header that carries each event's position. Not empty, and no other header has
     /// it.
     pub position_header: Option<String>,

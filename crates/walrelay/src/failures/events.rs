@@ -27,6 +27,14 @@ pub(crate) fn messages(error: &PlanError) -> Failure {
 pub(crate) fn plan(what: &str, error: impl Into<Box<PlanError>>) -> Failure {
     let error = error.into();
     let remedy: Cow<'static, str> = match &*error {
+        PlanError::MissingColumn {
+            role: Role::Headers,
+            ..
+        }
+        | PlanError::UnsupportedType {
+            role: Role::Headers,
+            ..
+        } => "correct [router] headers_from".into(),
         PlanError::MissingColumn { columns, role, .. } => {
             columns_remedy(columns, matches!(role, Role::Template(_))).into()
         }

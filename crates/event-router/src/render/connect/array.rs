@@ -1,5 +1,7 @@
 //! Parses Postgres' text of an array: `{1,NULL,"a b"}`, nested, and with bounds before it.
 
+use std::borrow::Cow;
+
 use super::schema::Data;
 use crate::value::Malformed;
 use crate::value::cursor::Cursor;
@@ -11,14 +13,48 @@ type Element<'f> = dyn Fn(&str) -> Result<Data<'_>, Malformed> + 'f;
 
 /// Parses an array; `element` reads the text of an element.
 pub(super) fn parse<'t>(text: &'t str, element: &Element<'_>) -> Result<Data<'t>, Malformed> {
-    let text = match text.strip_prefix('[') {
-        // Postgres writes bounds that do not begin at 1: `[2:3]={…}`.
-        Some(_) => text.split_once('=').ok_or(Malformed)?.1,
-        None => text,
-    };
-    let mut text = Cursor::new(text);
+    let mut text = without_bounds(text)?;
     let items = array(&mut text, element, MAX_DEPTH)?;
     text.rest.is_empty().then_some(items).ok_or(Malformed)
+}
+
+/// Calls `item` with each item of an array of one dimension; `None` is NULL.
+pub(crate) fn each<'t>(
+    text: &'t str,
+    mut item: impl FnMut(Option<Cow<'t, str>>),
+) -> Result<(), Malformed> {
+    let mut text = without_bounds(text)?;
+    if !text.take("{") {
+        return Err(Malformed);
+    }
+    let mut first = true;
+    while !text.take("}") {
+        if !std::mem::take(&mut first) && !text.take(",") {
+            return Err(Malformed);
+        }
+        item(match text.peek() {
+            Some('"') => Some(text.backslashed().ok_or(Malformed)?.into()),
+            _ => unquoted(&mut text)?.map(Cow::Borrowed),
+        });
+    }
+    text.rest.is_empty().then_some(()).ok_or(Malformed)
+}
+
+/// Skips bounds that do not begin at 1, which Postgres writes before the items: `[2:3]={…}`.
+fn without_bounds(text: &str) -> Result<Cursor<'_>, Malformed> {
+    Ok(Cursor::new(match text.strip_prefix('[') {
+        Some(_) => text.split_once('=').ok_or(Malformed)?.1,
+        None => text,
+    }))
+}
+
+/// Reads an item without quotes; `None` is NULL.
+fn unquoted<'t>(text: &mut Cursor<'t>) -> Result<Option<&'t str>, Malformed> {
+    match text.take_while(|c| !matches!(c, '{' | '}' | ',' | '"' | '\\')) {
+        "" => Err(Malformed),
+        null if null.eq_ignore_ascii_case("NULL") => Ok(None),
+        plain => Ok(Some(plain)),
+    }
 }
 
 fn array<'t>(
@@ -37,11 +73,7 @@ fn array<'t>(
         items.push(match text.peek() {
             Some('{') => array(text, element, depth - 1)?,
             Some('"') => element(&text.backslashed().ok_or(Malformed)?)?.into_owned(),
-            _ => match text.take_while(|c| !matches!(c, '{' | '}' | ',' | '"' | '\\')) {
-                "" => return Err(Malformed),
-                null if null.eq_ignore_ascii_case("NULL") => Data::Null,
-                plain => element(plain)?,
-            },
+            _ => unquoted(text)?.map_or(Ok(Data::Null), |plain| element(plain))?,
         });
     }
     Ok(Data::List(items))

@@ -19,7 +19,7 @@ pub(crate) struct Column {
 }
 
 /// The first OID of types that users or extensions create (Postgres: `FirstNormalObjectId`).
-const FIRST_USER_TYPE: u32 = 16384;
+pub(crate) const FIRST_USER_TYPE: u32 = 16384;
 
 impl Column {
     /// Creates the plan of a column. `facts` are those of the same column.

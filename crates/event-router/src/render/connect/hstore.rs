@@ -6,9 +6,19 @@ use crate::value::cursor::Cursor;
 
 pub(crate) fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, Malformed> {
     let mut entries = Vec::new();
+    each(text, |key, value| entries.push((key, value)))?;
+    Ok(entries)
+}
+
+/// Calls `entry` with the key and value of each entry.
+pub(crate) fn each(
+    text: &str,
+    mut entry: impl FnMut(String, Option<String>),
+) -> Result<(), Malformed> {
+    let mut first = true;
     let mut text = Cursor::new(text.trim_start());
     while !text.rest.is_empty() {
-        if !entries.is_empty() && !text.take(", ") {
+        if !std::mem::take(&mut first) && !text.take(", ") {
             return Err(Malformed);
         }
         let key = text.backslashed().ok_or(Malformed)?;
@@ -20,9 +30,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, Malform
         } else {
             Some(text.backslashed().ok_or(Malformed)?)
         };
-        entries.push((key, value));
+        entry(key, value);
     }
-    Ok(entries)
+    Ok(())
 }
 
 /// Writes the entries as a JSON object, as Jackson does.

@@ -9,13 +9,13 @@
 //! The behaviour is that of Debezium 3.6.3 and Kafka Connect 4.3 on Java 17. Tests compare it with
 //! recordings of them.
 
-mod array;
+pub(crate) mod array;
 mod catalog;
 mod codec;
 mod column;
 mod converter;
 mod defaults;
-mod hstore;
+pub(crate) mod hstore;
 mod interval;
 pub(crate) mod java;
 pub(crate) mod json;
@@ -26,7 +26,7 @@ mod text;
 
 pub use catalog::{ColumnFacts, TableFacts, TypeFacts, TypeKind};
 pub(crate) use codec::{Codec, TimeEncoding};
-pub(crate) use column::Column;
+pub(crate) use column::{Column, FIRST_USER_TYPE};
 pub use converter::Converter;
 pub use options::{
     BinaryHandling, DecimalHandling, Handling, HstoreHandling, IntervalHandling, JsonOptions,

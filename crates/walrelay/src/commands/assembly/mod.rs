@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use secrecy::ExposeSecret;
 use walrelay_event_router::{
-    CloudEvents, MessageMember, Messages, Options, Route, Router, WireFormat,
+    CloudEvents, HeadersFrom, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
 use walrelay_postgres_source::{
     AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns,
@@ -111,6 +111,7 @@ pub(crate) fn router(config: &PipelineConfig) -> Result<(Router, Option<Messages
         .with_column_names(config.column_names.clone())
         .with_cloud_events(config.cloud_events.clone())
         .with_address(config.address.clone())
+        .with_headers_from(config.headers_from.clone())
         .with_position_header(config.position_header.clone())
         .with_wire_format(wire);
     if let Some(messages) = &messages {
@@ -162,6 +163,8 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
             .flat_map(|part| part.template.columns())
             .map(str::to_owned),
     );
+    let headers = config.headers_from.iter();
+    columns.extend(headers.flat_map(HeadersFrom::columns).map(str::to_owned));
     let attributes = config.cloud_events.iter().flat_map(CloudEvents::columns);
     columns.extend(attributes.map(str::to_owned));
     let record = config.registry.iter().map(|registry| &registry.wire);

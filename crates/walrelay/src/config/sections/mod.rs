@@ -38,6 +38,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     for section in [
         rows::<SourceSection>,
         rows::<router::Keys>,
+        rows::<router::HeaderColumns>,
         rows::<router::PositionHeader>,
         rows::<route::Keys>,
         rows::<debezium::Keys>,
@@ -86,6 +87,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     if registry_of.is_some() {
         cloud_events::with_registry(reader, router.as_ref().ok(), events);
     }
+    let headers_from = router::headers_from(reader);
     let position_header = router::position_header(reader, router.as_ref().ok(), events);
     let sink = sink::sink(reader);
     let topic = match (&router, &sink) {
@@ -114,6 +116,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
             source: source?,
             router: router?,
             cloud_events: cloud_events?,
+            headers_from: headers_from?,
             position_header: position_header?,
             column_names: reader.shared::<ColumnNames>().clone(),
             registry: registry?,

@@ -1,11 +1,11 @@
-//! `[router]`: the preset and the position header.
+//! `[router]`: the preset, headers from columns, and the position header.
 
 use std::fmt;
 use walrelay_settings::{
     AlreadyReported, Reader, Section, choice, names, not_empty, section, text,
 };
 
-use walrelay_event_router::{CloudEvents, ColumnNames, Preset, Templates};
+use walrelay_event_router::{CloudEvents, ColumnNames, HeadersFrom, Preset, Templates};
 use walrelay_postgres_source::table_name::owned_identifier;
 use walrelay_sink::dlq_headers;
 
@@ -63,6 +63,13 @@ pub(super) struct Keys at "router" {
 }
 
 section! {
+pub(super) struct HeaderColumns at "router" {
+    /// The column with [more headers](#headers-from-a-column), or the two with their names and values.
+    "headers_from" columns: Option<Vec<String>> = names(owned_identifier).optional();
+}
+}
+
+section! {
 pub(super) struct PositionHeader at "router" {
     /// The name of a header with [each event's position](#the-position-header).
     "position_header" name: Option<String> = text(header_name).optional();
@@ -107,6 +114,26 @@ fn templates(
     preset: Option<Preset>,
 ) -> Result<RouterConfig, AlreadyReported> {
     route::templates(reader, preset).map(|templates| RouterConfig::Templates(Box::new(templates)))
+}
+
+/// Returns the columns that give the records more headers.
+pub(super) fn headers_from(
+    reader: &mut Reader<'_>,
+) -> Result<Option<HeadersFrom>, AlreadyReported> {
+    let Some(columns) = HeaderColumns::read(reader)?.columns else {
+        return Ok(None);
+    };
+    match <[String; 2]>::try_from(columns) {
+        Ok([names, values]) => Ok(Some(HeadersFrom::Arrays { names, values })),
+        Err(mut columns) => match (columns.pop(), columns.is_empty()) {
+            (Some(column), true) => Ok(Some(HeadersFrom::Column(column))),
+            _ => {
+                let what = "`router.headers_from` names one column, or two: that of the names and \
+                            that of the values";
+                Err(reader.conflict("router.headers_from", what.to_owned()))
+            }
+        },
+    }
 }
 
 /// Returns the name of the header that carries each event's position. No other header of the

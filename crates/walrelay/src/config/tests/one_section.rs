@@ -1,5 +1,6 @@
 //! Tests of single sections: accepted and refused values.
 
+use walrelay_event_router::HeadersFrom;
 use walrelay_relay::TableName;
 
 use super::*;
@@ -219,6 +220,39 @@ fn cloud_events_need_source_and_type() {
         mode = 'binary'; source = '{x'; type = 't' => invalid value of `router.cloudevents.source`
         mode = 'binary'; source = ''; type = 't'   => must not be empty
         mode = 'binary'; source = 's'; type = 't'; datacontenttype = 'json' => a media type
+        ",
+    );
+}
+
+#[test]
+fn headers_come_from_one_column_or_two() {
+    let of = |lines: &str| {
+        let parsed = parse(&with_section("router", lines)).unwrap();
+        parsed.pipeline.headers_from
+    };
+    assert_eq!(of(""), None);
+    let column = || Some(HeadersFrom::Column("metadata".to_owned()));
+    assert_eq!(of("headers_from = 'metadata'"), column());
+    assert_eq!(
+        of("headers_from = ['metadata']\npreset = 'outbox'"),
+        column()
+    );
+    let arrays = HeadersFrom::Arrays {
+        names: "header_keys".to_owned(),
+        values: "header_values".to_owned(),
+    };
+    assert_eq!(
+        of("headers_from = ['header_keys', 'header_values']"),
+        Some(arrays)
+    );
+    refused_lines(
+        "router",
+        "
+        headers_from = []                => the list must not be empty
+        headers_from = ['a', 'b', 'c']   => names one column, or two
+        headers_from = ''                => invalid value of `router.headers_from`
+        headers_from = 3                 => `router.headers_from` wants
+        headers_form = 'metadata'        => did you mean `router.headers_from`?
         ",
     );
 }

@@ -65,8 +65,8 @@ const TYPES: &[(&str, u32, u32, Modifier)] = &[
     ("tsvector", 3614, 3643, Never),
     ("jsonb", 3802, 3807, Never),
     ("xid8", 5069, 271, Never),
-    // Any enum, domain or composite type: each database assigns their OIDs itself.
-    ("user-defined", USER, USER + 1, Never),
+    // Any enum, domain, composite type, or type of an extension: each database assigns their OIDs itself.
+    ("user-defined|hstore", USER, USER + 1, Never),
 ];
 
 /// A column's type and what may follow it in `CREATE TABLE`.
