@@ -382,6 +382,72 @@ fn route_shows_what_a_row_would_become() {
     assert_has(&error, &["[column-missing]"]);
 }
 
+/// Runs without any server.
+#[test]
+fn route_shows_the_destination_of_every_sink() {
+    let rig = Rig::without_broker(15);
+    let row = rig.path("row.json");
+    let text = r#"{"id": 7, "aggregate_id": "o 1", "event_type": "order.placed", "payload": {}}"#;
+    fs::write(&row, text).expect("written");
+    let config = rig.path("sinks.toml");
+    let routed = |sink: &str, more: &str, code: i32| {
+        let text = format!(
+            "[source]\nurl = \"postgres://nobody@127.0.0.1:9/nowhere\"\ntables = [\"public.outbox\"]\n\
+             [router]\npreset = \"outbox_events\"\n[router.route]\ntopic = \"{{event_type}}\"\n{sink}\n"
+        );
+        fs::write(&config, text).expect("written");
+        let row = row.to_str().expect("text");
+        let output = output_with(&format!("route {more}"), &config, &["--row", row]);
+        assert_eq!(output.status.code(), Some(code), "{sink}: {output:?}");
+        (
+            String::from_utf8(output.stdout).expect("text"),
+            String::from_utf8(output.stderr).expect("text"),
+        )
+    };
+    for (sink, lines, member) in [
+        (
+            "[sink]\nkind = \"stdout\"",
+            "topic:     order.placed\n",
+            Value::Null,
+        ),
+        (
+            "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"https://h:8443/{topic}/{aggregate_id}?t={id}\"",
+            "topic:     order.placed\nURL:       https://h:8443/order.placed/o%201?t=7\n",
+            json!({"topic": "order.placed", "url": "https://h:8443/order.placed/o%201?t=7"}),
+        ),
+        (
+            "[sink]\nkind = \"rabbitmq\"\n[sink.rabbitmq]\nhosts = [\"r\"]\nusername = \"u\"\npassword = \"p\"\n\
+             exchange = \"events\"\nrouting_key = \"{event_type}.{id}\"",
+            "exchange:  events\nrouting key: order.placed.7\n",
+            json!({"exchange": "events", "routing_key": "order.placed.7"}),
+        ),
+        (
+            "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"n\"]\nsubject = \"events.{id}\"",
+            "subject:   events.7\n",
+            json!({"subject": "events.7"}),
+        ),
+        (
+            "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"r\"]",
+            "stream:    order.placed\n",
+            json!({"stream": "order.placed"}),
+        ),
+    ] {
+        let (out, _) = routed(sink, "", 0);
+        assert!(out.starts_with(&format!("{lines}partition:")), "{out}");
+        let (out, _) = routed(sink, "--output json", 0);
+        let line: Value = serde_json::from_str(&out).expect("a line");
+        assert_eq!(line["destination"], member, "{out}");
+    }
+    // A record without a destination is poison, as `run` would find.
+    let dots = "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"https://h/{payload | json('none') | default('..')}\"";
+    let (out, error) = routed(dots, "", 65);
+    assert_eq!(out, "");
+    assert_has(
+        &error,
+        &["[unroutable]", "leads elsewhere", "unroutable = \"halt\""],
+    );
+}
+
 /// Headers of any names from a column of JSON, from one of `hstore`, and from two arrays, in a snapshot
 /// and from the log; those of the route win.
 #[test]

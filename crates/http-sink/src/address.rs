@@ -59,6 +59,12 @@ impl fmt::Display for Target {
 }
 
 impl Target {
+    /// Returns the URL, which may have values of a row.
+    pub(crate) fn url(&self) -> String {
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.authority, self.path)
+    }
+
     /// Returns the part that may fail by itself: the server and the path. It may have values of a row, and
     /// is never shown.
     pub(crate) fn lane(&self) -> String {

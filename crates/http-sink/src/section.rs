@@ -9,7 +9,7 @@ use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, Section as _, boolean, choice, duration, integer,
     path, secret, section, text,
 };
-use walrelay_sink::SinkOptions;
+use walrelay_sink::{Record, SinkOptions};
 
 use crate::address::UrlTemplate;
 use crate::config::{ClientFiles, HttpConfig, HttpVersion, Proxy};
@@ -75,6 +75,16 @@ fn secrets(text: &str) -> Result<(), String> {
 }
 
 impl HttpSection {
+    /// Returns the URL that an event is posted to.
+    ///
+    /// # Errors
+    /// Why the event has none, without values of the row.
+    pub fn url_of(&self, record: &Record<'_>) -> Result<String, String> {
+        let url = self.url.as_ref().ok_or("no URL is configured")?;
+        let target = url.target_of_row(record.topic, record.routing_key)?;
+        Ok(target.url())
+    }
+
     /// Reads the section. `in_use`: it is the section of the pipeline's sink.
     ///
     /// # Errors

@@ -54,34 +54,44 @@ pub(crate) fn route(args: &RouteArgs, env: EnvVars<'_>) -> CommandResult {
     learn_schema(&mut router, &config, &insert, &event)?;
     let mut out = Vec::new();
     let mut row = Row::default();
-    let failure = match router.read(insert.relation, &insert.tuple, &event, &mut row) {
+    let refused = match router.read(insert.relation, &insert.tuple, &event, &mut row) {
         Ok(()) => {
             let routed = router.routed(&row);
-            match args.output {
-                Form::Json => record_line(&mut out, &routed.record()),
-                Form::Text => describe(&mut out, &routed, router.subject()),
-            }
-            None
-        }
-        Err(error) => {
-            let [class, policy, action] = policy(&config, &error);
-            if args.output == Form::Json {
-                for (start, text) in [
-                    ("{\"error\":", &*error.to_string()),
-                    (",\"class\":", class),
-                    (",\"policy\":", policy),
-                ] {
-                    out.extend_from_slice(start.as_bytes());
-                    json::string(&mut out, text);
+            let record = routed.record();
+            match config.sink.destination(&record) {
+                Ok(destination) => {
+                    match args.output {
+                        Form::Json => {
+                            record_line(&mut out, &record);
+                            add_destination(&mut out, &destination);
+                        }
+                        Form::Text => describe(&mut out, &routed, &destination, router.subject()),
+                    }
+                    None
                 }
-                out.extend_from_slice(b"}\n");
+                Err(why) => Some((Some(Poison::Unroutable), why)),
             }
-            let failure = Failure::new("unroutable", Exit::Data, "the row cannot be routed");
-            Some(failure.caused_by(error).remedy(format!(
-                "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {action}"
-            )))
         }
+        Err(error) => Some((error.poison(), error.to_string())),
     };
+    let failure = refused.map(|(poison, why)| {
+        let [class, policy, action] = policy(&config, poison);
+        if args.output == Form::Json {
+            for (start, text) in [
+                ("{\"error\":", &*why),
+                (",\"class\":", class),
+                (",\"policy\":", policy),
+            ] {
+                out.extend_from_slice(start.as_bytes());
+                json::string(&mut out, text);
+            }
+            out.extend_from_slice(b"}\n");
+        }
+        let failure = Failure::new("unroutable", Exit::Data, "the row cannot be routed");
+        failure.caused_by(why).remedy(format!(
+            "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {action}"
+        ))
+    });
     print_bytes(&out)?;
     failure.map_or(Ok(()), |failure| Err(vec![failure]))
 }
@@ -149,8 +159,7 @@ fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
 
 /// Returns the class of a row that cannot be routed, its policy in `[poison]`, and what `run` would
 /// do.
-fn policy(config: &PipelineConfig, error: &RouteError) -> [&'static str; 3] {
-    let class = error.poison();
+fn policy(config: &PipelineConfig, class: Option<Poison>) -> [&'static str; 3] {
     let policy = poison_policy(config, None);
     let action = class.map_or(PoisonAction::Halt, |class| policy.action(class));
     let (policy, action) = match action {
@@ -161,14 +170,37 @@ fn policy(config: &PipelineConfig, error: &RouteError) -> [&'static str; 3] {
     [class.map_or("none", Poison::name), policy, action]
 }
 
+/// Adds the destination to the line of a record, unless it is the topic, which the line has.
+fn add_destination(out: &mut Vec<u8>, destination: &[(&str, String)]) {
+    if matches!(destination, [("topic", _)]) || !out.ends_with(b"}\n") {
+        return;
+    }
+    out.truncate(out.len() - 2);
+    let mut start = ",\"destination\":{";
+    for (name, text) in destination {
+        out.extend_from_slice(std::mem::replace(&mut start, ",").as_bytes());
+        json::string(out, &name.to_lowercase().replace(' ', "_"));
+        out.push(b':');
+        json::string(out, text);
+    }
+    out.extend_from_slice(b"}}\n");
+}
+
 /// Writes a line for each part of the record.
-fn describe(out: &mut Vec<u8>, routed: &Routed<'_>, subject: Option<&str>) {
+fn describe(
+    out: &mut Vec<u8>,
+    routed: &Routed<'_>,
+    destination: &[(&str, String)],
+    subject: Option<&str>,
+) {
     let record = routed.record();
     let mut part = |name: &str, text: &str| {
-        out.extend_from_slice(format!("{:<11}{text}\n", format!("{name}:")).as_bytes());
+        out.extend_from_slice(format!("{:<10} {text}\n", format!("{name}:")).as_bytes());
     };
     let number = |number: Option<String>, absent: &str| number.unwrap_or(absent.to_owned());
-    part("topic", &readable(record.topic.as_bytes()));
+    for (name, text) in destination {
+        part(name, &readable(text.as_bytes()));
+    }
     let partition = record.partition.map(|partition| partition.to_string());
     part("partition", &number(partition, "(by the key)"));
     let timestamp = record.timestamp_ms.map(|millis| millis.to_string());

@@ -3,11 +3,11 @@
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
 use walrelay_http_sink::{HttpKind, HttpSection, UrlTemplate};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
 
 use crate::config::templates;
 
-use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
+use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 
 const URL: &str = "sink.http.url";
 
@@ -39,6 +39,11 @@ impl SinkSection for HttpSection {
 impl SinkSettings for HttpSection {
     fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         Ok(Box::new(HttpKind::new(self, options(delivery, poison))?))
+    }
+
+    fn destination(&self, record: &Record<'_>) -> Result<Destination, String> {
+        let topic = ("topic", record.topic.to_owned());
+        Ok(vec![topic, ("URL", self.url_of(record)?)])
     }
 
     /// Makes the URL the second part of an event's address, if it has columns.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use walrelay_event_router::Address;
 use walrelay_settings::{AlreadyReported, Reader, Row, Section, ValueKind, choice, section};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind, SinkOptions};
+use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind, SinkOptions};
 
 use super::delivery::{Delivery, Poison};
 
@@ -37,6 +37,9 @@ const KINDS: &[KindEntry] = &[
     kind::<nats::Nats>(),
     kind::<StdoutSection>(),
 ];
+
+/// The parts of a record's destination, each with the term of the sink's protocol.
+pub(crate) type Destination = Vec<(&'static str, String)>;
 
 /// The sections of one kind of sink, as they were read.
 pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
@@ -59,6 +62,14 @@ pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
         let _ = reader;
         Ok(None)
+    }
+
+    /// Returns the parts of a record's destination, each with its term.
+    ///
+    /// # Errors
+    /// Why the record has none.
+    fn destination(&self, record: &Record<'_>) -> Result<Destination, String> {
+        Ok(vec![("topic", record.topic.to_owned())])
     }
 
     /// Checks what the actions of `[poison]` need of the section.
@@ -187,6 +198,14 @@ impl SinkConfig {
         poison: &Poison,
     ) -> Result<Box<dyn SinkKind>, SinkFailure> {
         self.section.make(delivery, poison)
+    }
+
+    /// Returns the parts of a record's destination, each with its term.
+    ///
+    /// # Errors
+    /// Why the record has none.
+    pub(crate) fn destination(&self, record: &Record<'_>) -> Result<Destination, String> {
+        self.section.destination(record)
     }
 
     /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.

@@ -3,9 +3,9 @@
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, choice, section};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
+use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
 
 const TOKENS: &[(&str, Tokens)] = &[("poison", Tokens::Refuse), ("replace", Tokens::Replace)];
@@ -73,6 +73,10 @@ impl SinkSettings for Nats {
     fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         let options = options(delivery, poison);
         Ok(Box::new(NatsKind::new(&self.section, &options)?))
+    }
+
+    fn destination(&self, record: &Record<'_>) -> Result<Destination, String> {
+        Ok(vec![("subject", record.topic.to_owned())])
     }
 
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {

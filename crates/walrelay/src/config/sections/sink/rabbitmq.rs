@@ -3,9 +3,9 @@
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
+use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
 
 section! {
@@ -79,6 +79,14 @@ impl SinkSettings for Rabbitmq {
             options,
             address,
         )?))
+    }
+
+    fn destination(&self, record: &Record<'_>) -> Result<Destination, String> {
+        let routing_key = record.routing_key.unwrap_or_default();
+        Ok(vec![
+            ("exchange", record.topic.to_owned()),
+            ("routing key", routing_key.to_owned()),
+        ])
     }
 
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {

@@ -3,9 +3,9 @@
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget};
 use walrelay_redis_sink::{RedisKind, RedisSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
 
-use super::{Delivery, Poison, Sample, SinkSection, SinkSettings, options};
+use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
 
 section! {
@@ -60,6 +60,10 @@ impl SinkSettings for Redis {
     fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
         let options = options(delivery, poison);
         Ok(Box::new(RedisKind::new(&self.section, &options)?))
+    }
+
+    fn destination(&self, record: &Record<'_>) -> Result<Destination, String> {
+        Ok(vec![("stream", record.topic.to_owned())])
     }
 
     fn address(&self, reader: &mut Reader<'_>) -> Result<Option<Address>, AlreadyReported> {
