@@ -5,6 +5,7 @@
 //! mark, and that a test uses it; [`proof`] generates the tests by promise of docs/PROOF.md.
 
 mod cutting_over;
+mod event_stores;
 mod libraries;
 mod migrating;
 mod patterns;

@@ -11,20 +11,20 @@ const DOCUMENT: &str = "docs/PRESETS.md";
 
 /// The table of a library, and what it does with it. `PREFIX` is replaced by the prefix of the
 /// test's topics, without a dot.
-struct Library<'a> {
+pub(super) struct Library<'a> {
     /// The block of the configuration.
-    name: &'static str,
-    table: &'static str,
+    pub(super) name: &'static str,
+    pub(super) table: &'static str,
     /// Makes the table.
-    ddl: &'a str,
+    pub(super) ddl: &'a str,
     /// Writes one message.
-    write: &'static str,
+    pub(super) write: &'static str,
     /// The library's bookkeeping and cleaning, which make no event.
-    later: &'static str,
-    topic: &'static str,
-    key: &'static str,
-    value: &'static str,
-    headers: &'static [(&'static str, &'static str)],
+    pub(super) later: &'static str,
+    pub(super) topic: &'static str,
+    pub(super) key: &'static str,
+    pub(super) value: &'static str,
+    pub(super) headers: &'static [(&'static str, &'static str)],
 }
 
 fn record_of(library: &Library<'_>, rig: &Rig) -> Delivered {
@@ -34,6 +34,8 @@ fn record_of(library: &Library<'_>, rig: &Rig) -> Delivered {
     let config = rig.path("walrelay.toml");
     let url = format!("[source]\nurl = \"{}\"", rig.postgres.url());
     let text = block(DOCUMENT, library.name).replace("[source]", &url);
+    // The topic of a library that has a table for each.
+    let text = text.replace("topic = \"orders\"", &format!("topic = \"{prefix}\""));
     let kafka = format!("\"bootstrap.servers\" = \"{}\"", rig.bootstrap);
     let text = format!("{text}\n[log]\nformat = \"json\"\n\n[sink.kafka]\n{kafka}\n");
     fs::write(&config, text).expect("the configuration is written");
@@ -72,7 +74,7 @@ fn assert_relayed(library: &Library<'_>, rig: &Rig) {
     assert_eq!(record.headers, headers.collect::<Vec<_>>());
 }
 
-fn relays(major: u32, library: &Library<'_>) {
+pub(super) fn relays(major: u32, library: &Library<'_>) {
     let rig = Rig::new(major);
     rig.db().batch(library.ddl);
     assert_relayed(library, &rig);
@@ -264,6 +266,194 @@ fn outboxer() {
             key: "7",
             value: r#"{"invoice_id": 7}"#,
             headers: &[("id", "1")],
+        },
+    );
+}
+
+/// `schema_adapter_postgresql.go` of watermill-sql.
+#[test]
+fn watermill() {
+    relays(
+        17,
+        &Library {
+            name: "watermill",
+            table: "public.watermill_orders",
+            ddl: r#"CREATE TABLE IF NOT EXISTS "watermill_orders" ("offset" BIGSERIAL, "uuid" VARCHAR(36) NOT NULL,
+                "created_at" TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, "payload" JSON DEFAULT NULL,
+                "metadata" JSON DEFAULT NULL, "transaction_id" xid8 NOT NULL,
+                PRIMARY KEY ("transaction_id", "offset"))"#,
+            write: r#"INSERT INTO watermill_orders (uuid, payload, metadata, transaction_id) VALUES
+                ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', '{"orderId":7}',
+                '{"customer_id":"c-7","correlation_id":"a"}', pg_current_xact_id())"#,
+            later: "DELETE FROM watermill_orders",
+            topic: "PREFIX",
+            key: "c-7",
+            value: r#"{"orderId":7}"#,
+            headers: &[
+                (
+                    "_watermill_message_uuid",
+                    "018f5a3e-7c1d-7b1a-9c55-0123456789ab",
+                ),
+                ("customer_id", "c-7"),
+                ("correlation_id", "a"),
+            ],
+        },
+    );
+}
+
+/// `sh/init-outbox.sh` of goharvest.
+#[test]
+fn goharvest() {
+    relays(
+        16,
+        &Library {
+            name: "goharvest",
+            table: "public.outbox",
+            ddl: "CREATE TABLE IF NOT EXISTS outbox (id BIGSERIAL PRIMARY KEY, \
+                  create_time TIMESTAMP WITH TIME ZONE NOT NULL, kafka_topic VARCHAR(249) NOT NULL, \
+                  kafka_key VARCHAR(100) NOT NULL, kafka_value VARCHAR(10000), \
+                  kafka_header_keys TEXT[] NOT NULL, kafka_header_values TEXT[] NOT NULL, leader_id UUID)",
+            write: r#"INSERT INTO outbox
+                (create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values)
+                VALUES (now(), 'PREFIX.placed', 'o-7', '{"orderId":7}', '{applId,"a b"}', '{shop,"x,\"y\""}')"#,
+            later: "UPDATE outbox SET leader_id = gen_random_uuid(); DELETE FROM outbox",
+            topic: "PREFIX.placed",
+            key: "o-7",
+            value: r#"{"orderId":7}"#,
+            headers: &[("id", "1"), ("applId", "shop"), ("a b", "x,\"y\"")],
+        },
+    );
+}
+
+/// `V2020.06.19.22.29.00__add-outbox-tables.sql` of tomorrow-one/transactional-outbox.
+#[test]
+fn transactional_outbox_of_tomorrow() {
+    relays(
+        18,
+        &Library {
+            name: "tomorrow",
+            table: "public.outbox_kafka",
+            ddl: "CREATE SEQUENCE outbox_kafka_id_seq; \
+                  CREATE TABLE outbox_kafka (id BIGINT PRIMARY KEY DEFAULT nextval('outbox_kafka_id_seq'::regclass), \
+                  created TIMESTAMP WITHOUT TIME ZONE NOT NULL, processed TIMESTAMP WITHOUT TIME ZONE NULL, \
+                  topic CHARACTER VARYING(128) NOT NULL, key CHARACTER VARYING(128) NULL, value BYTEA NOT NULL, \
+                  headers JSONB NULL)",
+            write: r#"INSERT INTO outbox_kafka (created, topic, key, value, headers) VALUES
+                (now(), 'PREFIX.placed', 'o-7', convert_to('{"orderId":7}', 'UTF8'), '{"x-value-type": "Placed"}')"#,
+            later: "UPDATE outbox_kafka SET processed = now(); DELETE FROM outbox_kafka",
+            topic: "PREFIX.placed",
+            key: "o-7",
+            value: r#"{"orderId":7}"#,
+            headers: &[("id", "1"), ("x-value-type", "Placed")],
+        },
+    );
+}
+
+/// The columns of `OutboxRecordEntity` of namastack-outbox. A row of another handler is not in the
+/// publication.
+#[test]
+fn namastack() {
+    let rig = Rig::new(15);
+    rig.db().batch(
+        "CREATE TABLE outbox_record (id VARCHAR(255) NOT NULL, status VARCHAR(20) NOT NULL, \
+         record_key VARCHAR(255) NOT NULL, record_type VARCHAR(255) NOT NULL, payload TEXT NOT NULL, context TEXT, \
+         created_at TIMESTAMP WITH TIME ZONE NOT NULL, completed_at TIMESTAMP WITH TIME ZONE, \
+         failure_count INT NOT NULL, failure_reason VARCHAR(1000), \
+         next_retry_at TIMESTAMP WITH TIME ZONE NOT NULL, partition_no INTEGER NOT NULL, \
+         handler_id VARCHAR(1000) NOT NULL, PRIMARY KEY (id))",
+    );
+    psql(
+        &rig.db(),
+        &format!("{}\n", block(DOCUMENT, "namastack-publication")),
+    );
+    let library = Library {
+        name: "namastack",
+        table: "public.outbox_record",
+        ddl: "",
+        write: r#"INSERT INTO outbox_record (id, status, record_key, record_type, payload, context, created_at,
+            failure_count, next_retry_at, partition_no, handler_id)
+            SELECT id, 'NEW', 'o-7', 'PREFIX.Orders$Placed', '{"orderId":"o-7"}', '{"tenant":"a"}', now(), 0, now(), 7,
+            handler FROM (VALUES ('1', 'shop.Relayed#handle(shop.OrderPlaced)'),
+                ('2', 'shop.Mail#handle(shop.OrderPlaced)')) AS v (id, handler)"#,
+        later: "UPDATE outbox_record SET status = 'COMPLETED', completed_at = now()",
+        topic: "PREFIX.Orders.Placed",
+        key: "o-7",
+        value: r#"{"orderId":"o-7"}"#,
+        headers: &[("id", "1"), ("tenant", "a")],
+    };
+    assert_relayed(&library, &rig);
+}
+
+/// The defaults of `DebeziumOutboxConfig` of debezium-quarkus-outbox, which deletes the row in the
+/// transaction that inserts it.
+#[test]
+fn quarkus() {
+    relays(
+        17,
+        &Library {
+            name: "quarkus",
+            table: "public.outboxevent",
+            ddl: "CREATE TABLE OutboxEvent (id uuid NOT NULL, aggregatetype varchar(255) NOT NULL, \
+                  aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, timestamp timestamp(6) NOT NULL, \
+                  payload varchar(8000), tracingspancontext varchar(256), PRIMARY KEY (id))",
+            write: r#"INSERT INTO OutboxEvent (id, aggregatetype, aggregateid, type, timestamp, payload) VALUES
+                ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', 'PREFIX', 'o-7', 'Placed', now(), '{"orderId":7}');
+                DELETE FROM OutboxEvent"#,
+            later: "SELECT 1",
+            topic: "PREFIX.events",
+            key: "o-7",
+            value: r#"{"orderId":7}"#,
+            headers: &[("id", "018f5a3e-7c1d-7b1a-9c55-0123456789ab")],
+        },
+    );
+}
+
+/// `PostgreSqlOutboxBuilder.cs` of Brighter 9.
+#[test]
+fn brighter() {
+    relays(
+        16,
+        &Library {
+            name: "brighter",
+            table: "public.outbox",
+            ddl: "CREATE TABLE Outbox (Id BIGSERIAL PRIMARY KEY, MessageId UUID UNIQUE NOT NULL, \
+                  Topic VARCHAR(255) NULL, MessageType VARCHAR(32) NULL, Timestamp timestamptz NULL, \
+                  CorrelationId uuid NULL, ReplyTo VARCHAR(255) NULL, ContentType VARCHAR(128) NULL, \
+                  Dispatched timestamptz NULL, HeaderBag TEXT NULL, Body TEXT NULL)",
+            write: r#"INSERT INTO Outbox (MessageId, MessageType, Topic, Timestamp, HeaderBag, Body) VALUES
+                ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', 'MT_EVENT', 'PREFIX.placed', now(), '{"tenant":"a"}',
+                '{"orderId":"o-7"}')"#,
+            later: "UPDATE Outbox SET Dispatched = now(); DELETE FROM Outbox",
+            topic: "PREFIX.placed",
+            key: "o-7",
+            value: r#"{"orderId":"o-7"}"#,
+            headers: &[
+                ("MessageId", "018f5a3e-7c1d-7b1a-9c55-0123456789ab"),
+                ("MessageType", "MT_EVENT"),
+                ("tenant", "a"),
+            ],
+        },
+    );
+}
+
+/// `pgmq.create_non_partitioned` of pgmq.sql.
+#[test]
+fn pgmq() {
+    relays(
+        18,
+        &Library {
+            name: "pgmq",
+            table: "pgmq.q_orders",
+            ddl: "CREATE SCHEMA pgmq; CREATE TABLE pgmq.q_orders (msg_id BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY, \
+                  read_ct INT DEFAULT 0 NOT NULL, enqueued_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL, \
+                  vt TIMESTAMP WITH TIME ZONE NOT NULL, message JSONB, headers JSONB)",
+            write: r#"INSERT INTO pgmq.q_orders (vt, message, headers) VALUES
+                (clock_timestamp(), '{"orderId": 7}', '{"x-pgmq-group": "o-7"}')"#,
+            later: "UPDATE pgmq.q_orders SET vt = now(), read_ct = 1; DELETE FROM pgmq.q_orders",
+            topic: "PREFIX",
+            key: "o-7",
+            value: r#"{"orderId": 7}"#,
+            headers: &[("id", "1"), ("x-pgmq-group", "o-7")],
         },
     );
 }

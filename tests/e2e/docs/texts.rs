@@ -212,6 +212,7 @@ fn log_lines_are_those_of_the_code() {
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
         + &text("tests/e2e/docs/cutting_over.rs")
+        + &text("tests/e2e/docs/event_stores.rs")
         + &text("tests/e2e/docs/libraries.rs")
         + &text("tests/e2e/docs/migrating.rs")
         + &text("tests/e2e/docs/patterns.rs")
