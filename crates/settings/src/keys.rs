@@ -118,12 +118,25 @@ pub struct OpenSection {
 pub struct Keys {
     rows: Vec<Row>,
     open: Vec<OpenSection>,
+    /// The section of which each section below is an alternative to the others.
+    alternatives: Option<&'static str>,
 }
 
 impl Keys {
     /// Creates the table of the keys in `rows` and of the sections in `open`.
     pub fn new(rows: Vec<Row>, open: Vec<OpenSection>) -> Self {
-        Self { rows, open }
+        Self {
+            rows,
+            open,
+            alternatives: None,
+        }
+    }
+
+    /// Sets the section of which each section below is an alternative to the others.
+    #[must_use]
+    pub fn with_alternatives(mut self, section: &'static str) -> Self {
+        self.alternatives = Some(section);
+        self
     }
 
     /// Returns the declared keys, in order.
@@ -228,10 +241,25 @@ impl Keys {
     fn nearest(&self, unknown: &str) -> Option<&str> {
         let leaf = unknown.rsplit('.').next().unwrap_or(unknown);
         let within_section = unknown.split_once('.').map_or(unknown, |(_, rest)| rest);
-        // The name is right, but in the wrong section.
+        let section = unknown.rsplit_once('.').map_or("", |(section, _)| section);
+        if SERVERS.contains(&leaf)
+            && let Some(row) = self.find(&format!("{section}.hosts"))
+        {
+            return Some(&row.path);
+        }
+        let alternative = |path: &str| {
+            let (section, _) = below(path, self.alternatives?)?.split_once('.')?;
+            Some(section.to_owned())
+        };
+        let own = alternative(unknown);
+        // The name is right, but in the wrong section. That of an alternative has no effect.
         let misplaced = |name: &str| {
             let name = format!(".{name}");
-            self.rows.iter().find(|row| row.path.ends_with(&name))
+            let mut rows = self.rows.iter();
+            rows.find(|row| {
+                let other = alternative(&row.path);
+                row.path.ends_with(&name) && (own.is_none() || other.is_none() || other == own)
+            })
         };
         if let Some(row) = [unknown, within_section, leaf]
             .into_iter()
@@ -252,6 +280,18 @@ impl Keys {
         )
     }
 }
+
+/// Names by which other programs know the servers, which a section calls `hosts`.
+const SERVERS: [&str; 8] = [
+    "url",
+    "urls",
+    "uri",
+    "host",
+    "server",
+    "servers",
+    "address",
+    "addresses",
+];
 
 /// The most keys that a help lists.
 const MAX_LISTED: usize = 20;

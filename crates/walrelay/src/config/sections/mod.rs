@@ -69,7 +69,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         kind,
         nests: at == route::MEMBERS,
     });
-    Keys::new(declared, open.collect())
+    Keys::new(declared, open.collect()).with_alternatives("sink")
 });
 
 /// Reads the whole configuration. Every section is read before the first error returns, so that all

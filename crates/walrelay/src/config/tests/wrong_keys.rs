@@ -53,6 +53,8 @@ fn unknown_keys_suggest_the_nearest() {
         router          => "route.by.field" = "x"              => `router.debezium.route.by.field`
         delivery        => max_inflight_bytes = "1MiB"         => `delivery.max_in_flight_bytes`
         sink.kafak      => x = 1                               => the section `sink.kafka`
+        sink.redis      => url = "redis://r"                   => `sink.redis.hosts`
+        sink.nats       => servers = ["n"]                     => `sink.nats.hosts`
         zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, prune, http, otel, log
         log             => qqqqqqqqqqqqqq = 1                  => the keys of [log] are level, format
         "#,
@@ -62,6 +64,9 @@ fn unknown_keys_suggest_the_nearest() {
         assert_eq!(id, "config-unknown-key", "{what}");
         assert!(help.contains(meant), "{what}: {help}");
     }
+    // A key of another kind of sink is no help.
+    let (_, _, _, help) = only(parse(&format!("[sink.nats]\nstream = \"x\"\n{LEAST}")));
+    assert!(!help.contains("sink.redis.stream"), "{help}");
     let (_, _, _, help) = only(parse(&format!("slot = \"x\"\n{LEAST}")));
     assert_eq!(help, "did you mean `source.slot`?");
 }
