@@ -47,7 +47,7 @@ pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
     })?;
     let candidates = candidates.map_err(|error| failures::postgres(error.into()))?;
     write_new(&args.output_file, &file(&relay_url, &sink, &candidates))?;
-    Ok(print_text(&summary(&args.output_file, &candidates))?)
+    Ok(print_text(&summary(&args.output_file, &sink, &candidates))?)
 }
 
 /// Asks a question at the terminal.
@@ -178,8 +178,17 @@ fn file(url: &str, sink: &str, candidates: &[OutboxCandidate]) -> String {
     )
 }
 
+/// Returns the names of the environment's variables that lines in force name.
+fn variables(sections: &str) -> impl Iterator<Item = &str> {
+    let lines = sections.lines().filter(|line| !line.starts_with('#'));
+    lines.flat_map(|line| {
+        let parts = line.split("${").skip(1);
+        parts.filter_map(|part| part.split_once('}').map(|(name, _)| name))
+    })
+}
+
 /// Writes the text about what was written, and the next steps.
-fn summary(path: &Path, candidates: &[OutboxCandidate]) -> String {
+fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate]) -> String {
     let found = match candidates {
         [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for another \
                table, see [router.debezium] and [router.route] in docs/CONFIGURATION.md"
@@ -192,8 +201,13 @@ fn summary(path: &Path, candidates: &[OutboxCandidate]) -> String {
             others.len()
         ),
     };
+    let exports = variables(sink).map(|name| {
+        let export = format!("export {name}=…");
+        format!("{export:<36}# of the sink\n  ")
+    });
+    let exports: String = exports.collect();
     format!(
-        "{} is written: {found}.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  \
+        "{} is written: {found}.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  {exports}\
          walrelay init --dry-run > init.sql  # an administrator runs it, and gives the role its password\n  \
          walrelay check\n  walrelay run\n",
         path.display()
@@ -253,6 +267,19 @@ mod tests {
             "postgres://db/app?x=y&password=secret",
         ] {
             assert!(!url_of(url).expect_err("unusable").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn the_next_steps_set_every_variable_of_the_file() {
+        for kind in sink_names() {
+            let sample = sample(kind).map(|sample| (sample, "h:1".to_owned()));
+            let sink = sink_sections(kind, sample);
+            let text = summary(Path::new("walrelay.toml"), &sink, &[]);
+            let exported = text.matches("  export ").count();
+            assert_eq!(exported, 1 + usize::from(kind == "rabbitmq"), "{text}");
+            let named = text.contains("  export RABBITMQ_PASSWORD=…          # of the sink\n");
+            assert_eq!(named, kind == "rabbitmq", "{text}");
         }
     }
 
