@@ -114,13 +114,31 @@ impl<'a> DlqTable<'a> {
     }
 
     pub(super) fn add(&mut self, listed: &Listed, record: &DlqRecord) {
-        let cells = self.cells.iter().map(|cell| cell(listed, record));
+        let last = self.cells.len().saturating_sub(1);
+        let cells = self.cells.iter().enumerate();
+        let cells = cells.map(|(at, cell)| {
+            let text = cell(listed, record)?;
+            Some(if at < last { shortened(text) } else { text })
+        });
         self.table.add(cells);
     }
 
     pub(super) fn print(&self) -> Result<(), Failure> {
         print_text(&self.table.to_string())
     }
+}
+
+/// The most characters of a cell before the last: a longer one, such as a topic of some thousand bytes, would
+/// widen every line.
+const MAX_CELL: usize = 100;
+
+/// Returns the beginning of a long text, and an ellipsis. `walrelay dlq show` and JSON have the whole.
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_CELL) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// Describes one dead letter as lines of text, without its value.
@@ -324,6 +342,28 @@ mod tests {
         };
         assert!(to(Destination::Topic("orders.v2")).contains("-      orders.v2"));
         assert!(to(Destination::Own).contains("TOPIC  GOES TO"));
+    }
+
+    #[test]
+    fn a_long_topic_widens_no_line() {
+        let long = DlqRecord {
+            topic: Some("é".repeat(4_000)),
+            cause: Some("c".repeat(4_000)),
+            ..record()
+        };
+        let mut table = DlqTable::new(Columns::default());
+        table.add(&listed(&long), &long);
+        table.add(&listed(&record()), &record());
+        let shown = table.table.to_string();
+        assert!(
+            shown.contains(&format!(" {}…  ", "é".repeat(100))),
+            "{shown}"
+        );
+        // The cause is the last cell.
+        assert!(shown.contains(&"c".repeat(4_000)));
+        let lengths: Vec<usize> = shown.lines().map(|line| line.chars().count()).collect();
+        assert!(lengths[0] < 300 && lengths[2] < 300, "{lengths:?}");
+        assert!(describe(&listed(&long), &long).contains(&"é".repeat(4_000)));
     }
 
     #[test]
