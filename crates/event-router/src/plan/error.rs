@@ -167,7 +167,7 @@ pub enum RouteError {
 impl RouteError {
     /// Returns the kind of poison that the row is; `None` if the row is not at fault.
     pub const fn poison(&self) -> Option<Poison> {
-        use ValueError::{Empty, NotANumber, NotAToken, NotInTable, NotUtf8, Null};
+        use ValueError::{Empty, NotANumber, NotAToken, NotInTable, NotInUrl, NotUtf8, Null};
 
         let (why, role) = match self {
             Self::UnknownRelation { .. }
@@ -182,7 +182,7 @@ impl RouteError {
                 Role::RouteBy | Role::Template(Target::Topic | Target::Address(_)),
             )
             | (Null | NotANumber, Role::Template(Target::Partition))
-            | (NotInTable | NotAToken, _) => Poison::Unroutable,
+            | (NotInTable | NotAToken | NotInUrl, _) => Poison::Unroutable,
             _ => Poison::Undecodable,
         })
     }

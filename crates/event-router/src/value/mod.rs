@@ -217,6 +217,9 @@ pub enum ValueError {
     /// The value is empty, or has a character that a token of an address cannot have.
     #[error("is empty, or has a dot, a wildcard (* or >), a blank or a control character")]
     NotAToken,
+    /// The value is empty, `.` or `..`, and would be a part of a URL.
+    #[error("is empty, . or .., and would make a URL that leads elsewhere")]
+    NotInUrl,
     /// The value is not a key of the lookup table.
     #[error("is not in the lookup table")]
     NotInTable,
