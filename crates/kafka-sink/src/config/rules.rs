@@ -166,7 +166,8 @@ pub(super) const RULES: &[Rule] = &[
         },
         reason: "this build has PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER; it has no \
                  Kerberos",
-        remedy: "use one of the four",
+        remedy: "use one of the four; in place of AWS_MSK_IAM use OAUTHBEARER, and let token_command in \
+                 [sink.oauthbearer] print a token of the AWS MSK IAM signer",
     },
     Rule {
         names: "sasl.oauthbearer.method",

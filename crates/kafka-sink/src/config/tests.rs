@@ -52,6 +52,7 @@ fn values_that_would_break_a_promise_are_refused_with_reason_and_remedy() {
         ("log.queue", "false"),
         ("sasl.mechanism", "GSSAPI"),
         ("sasl.mechanisms", "GSSAPI"),
+        ("sasl.mechanism", "AWS_MSK_IAM"),
         ("sasl.oauthbearer.method", "oidc"),
         ("sasl.oauthbearer.config", "principal=admin"),
         ("enable.sasl.oauthbearer.unsecure.jwt", "true"),
