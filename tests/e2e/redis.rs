@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use walrelay_testkit::{Redis, RedisClient, RedisReply, StreamEntry, eventually};
 
-use crate::endpoint::{LISTEN, address, status};
+use crate::endpoint::{LISTEN, address, config as config_with_endpoint, metric, status};
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, stdout,
 };
+use crate::shown::Views;
 
 /// Writes the usual configuration with this sink.
 fn config(rig: &Rig, server: &Redis, more: &str) -> PathBuf {
@@ -196,7 +197,11 @@ fn lost_entries_are_noticed_and_a_replay_writes_them() {
     insert(10..20);
     old.kill();
     insert(20..25);
-    relay.says("the stream ends before an entry that was delivered");
+    relay.says("the destination has lost events that it had acknowledged");
+    assert_has(
+        &relay.log(),
+        &["10 or more entries are gone", "walrelay replay --from"],
+    );
     let numbers = |client: &mut RedisClient| -> Vec<u64> {
         client.entries(&stream).iter().map(number).collect()
     };
@@ -205,6 +210,91 @@ fn lost_entries_are_noticed_and_a_replay_writes_them() {
     done(&output_with("replay --yes --from start", &config, &[]));
     let expected = (0..10).chain(20..25).chain(10..25);
     assert!(numbers(&mut client).into_iter().eq(expected));
+}
+
+/// Streams vanish under a relay, whose connection stays.
+#[test]
+fn a_lost_stream_is_shown_with_the_command_that_writes_its_events_again() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::start();
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let stream = |kind: &str| format!("{}{kind}", rig.prefix);
+    let more = format!(
+        "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{}\"\n",
+        server.port(),
+        stream("{aggregatetype}")
+    );
+    let config = config_with_endpoint(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&config);
+    done(&output_with("bookmark create start", &config, &[]));
+    let mut client = server.client();
+    let insert = |kind: &str, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            insert_of(&db, kind, "key", number);
+        }
+        rig.caught_up();
+    };
+    let numbers = |client: &mut RedisClient, kind: &str| -> Vec<u64> {
+        client.entries(&stream(kind)).iter().map(number).collect()
+    };
+    let lost = || metric(address(&relay), "walrelay_destination_lost_events_total");
+    assert_eq!(lost(), Some(0.0), "an alert needs the first value");
+    let losses = || status(address(&relay))["sink"]["losses"].clone();
+    for (at, (kind, command)) in [
+        ("order", "FLUSHALL".to_owned()),
+        ("cart", format!("DEL {}", stream("cart"))),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        insert(kind, 0..10);
+        // Other events do not belong to the range.
+        let other = format!("other{at}");
+        insert(&other, 0..1);
+        client.run(&command);
+        insert(kind, 10..15);
+        assert!(
+            numbers(&mut client, kind).into_iter().eq(10..15),
+            "they are delivered"
+        );
+        assert_eq!(losses()[at]["stream"], *stream(kind));
+        let remedy = losses()[at]["remedy"].clone();
+        let (command, _) = remedy
+            .as_str()
+            .and_then(|it| it.split_once(" sends "))
+            .expect("one");
+        let command = command.strip_prefix("walrelay ").expect("a command");
+        done(&output_with(command, &config, &["--yes"]));
+        assert!(
+            numbers(&mut client, kind)
+                .into_iter()
+                .eq((10..15).chain(0..10)),
+            "{command}"
+        );
+        assert!(client.length(&stream(&other)) < 2, "it is not repeated");
+        let words = [&*stream(kind), "10 or more entries are gone"];
+        let views = Views::new(&config, &relay);
+        views.show_problem(&words, "walrelay replay --from", "WalrelayDestinationLost");
+    }
+    assert!(lost() >= Some(20.0));
+    assert_eq!(losses()[2], Value::Null);
+
+    // A copy of the stream takes its place. The next look at it is not at once.
+    insert("copied", 0..3);
+    let (kept, of) = (stream("kept"), stream("copied"));
+    client.run(&format!("COPY {of} {kept}"));
+    insert("copied", 3..6);
+    client.run(&format!("RENAME {kept} {of}"));
+    eventually(PATIENCE, || {
+        insert("copied", 6..7);
+        losses()[2]["stream"] == *of
+    });
+    let loss = &losses()[2];
+    assert_eq!(loss["events"], 3, "{loss}");
+    relay.ends_well();
 }
 
 /// The configuration of docs/sinks/redis.md, with the test's database and server.

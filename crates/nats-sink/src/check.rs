@@ -64,27 +64,35 @@ pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<Strin
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
 }
 
-/// Returns the settings by which the streams of these subjects lose what they have acknowledged, as far as
-/// the user may see them; `None` if the server does not answer.
-pub(crate) fn losses(login: &Login, subjects: &[String]) -> Option<Vec<SinkCheck>> {
+/// Returns the settings by which streams lose what they have acknowledged: those of these subjects, and the
+/// exclusive one. `None` if the server does not answer, or does not show them to the user.
+pub(crate) fn risks(
+    login: &Login,
+    exclusive: Option<&str>,
+    subjects: &[String],
+) -> Option<Vec<SinkCheck>> {
     let check = async || {
         let connection = connect(login, 0).await?;
         let mut server = Server { connection, login };
-        let mut streams = Streams::new();
+        let mut names: BTreeSet<String> = exclusive.into_iter().map(str::to_owned).collect();
         for subject in subjects {
-            let Found::Streams(names) = server.streams(subject).await? else {
-                break;
-            };
-            for name in names {
-                if !streams.contains_key(&name) {
-                    let config = server.config(&name).await?;
-                    streams.insert(name, config);
-                }
+            match server.streams(subject).await? {
+                Found::Streams(found) => names.extend(found),
+                Found::NotSeen => return Ok(None),
             }
         }
-        Ok::<_, NatsError>(found_losses(&streams))
+        let mut streams = Streams::new();
+        for name in names {
+            let config = server.config(&name).await?;
+            if config.is_none() {
+                return Ok(None);
+            }
+            streams.insert(name, config);
+        }
+        let found = found_losses(&streams, |loss| loss.is_of_acknowledged);
+        Ok::<_, NatsError>(Some(found))
     };
-    run_apart(check).ok()?.ok()
+    run_apart(check).ok()?.ok()?
 }
 
 fn failed(error: &NatsError) -> SinkCheck {
@@ -396,8 +404,9 @@ fn durability(streams: &Streams) -> SinkCheck {
 }
 
 /// Returns a warning of each setting by which some of the streams lose events.
-fn found_losses(streams: &Streams) -> Vec<SinkCheck> {
-    let found = Loss::about(Content::Events).filter_map(|loss| {
+fn found_losses(streams: &Streams, is_wanted: fn(&Loss) -> bool) -> Vec<SinkCheck> {
+    let wanted = Loss::about(Content::Events).filter(|loss| is_wanted(loss));
+    let found = wanted.filter_map(|loss| {
         let names = those(streams, loss.is_set);
         let finding = || format!("{} {}", listed(names.clone()), loss.does);
         (!names.is_empty()).then(|| SinkCheck::warn(finding(), loss.remedy))
@@ -406,7 +415,7 @@ fn found_losses(streams: &Streams) -> Vec<SinkCheck> {
 }
 
 fn discard(streams: &Streams) -> SinkCheck {
-    let found = found_losses(streams).into_iter();
+    let found = found_losses(streams, |_| true).into_iter();
     let (findings, remedies): (Vec<String>, Vec<Option<String>>) =
         found.map(|check| (check.finding, check.remedy)).unzip();
     if !findings.is_empty() {

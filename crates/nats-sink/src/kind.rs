@@ -139,8 +139,9 @@ impl SinkKind for NatsKind {
         check::check(&self.login, self.settings.max_message, exclusive, &input)
     }
 
-    fn losses(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
-        check::losses(&self.login, topics)
+    fn risks(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
+        let exclusive = self.settings.exclusive_stream.as_deref();
+        check::risks(&self.login, exclusive, topics)
     }
 
     fn readable_topics(&self) -> Result<&dyn ReadableTopics, &'static str> {

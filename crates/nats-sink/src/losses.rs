@@ -9,6 +9,8 @@ const A_DAY: i64 = 86_400_000_000_000;
 pub(crate) struct Loss {
     /// What the setting is about; `None`: events and dead letters.
     only: Option<Content>,
+    /// False if the stream acknowledges nothing then.
+    pub(crate) is_of_acknowledged: bool,
     pub(crate) is_set: fn(&Value) -> bool,
     /// What the stream does, behind its name.
     pub(crate) does: &'static str,
@@ -29,30 +31,35 @@ pub(crate) enum Content {
 const LOSSES: &[Loss] = &[
     Loss {
         only: Some(Content::DeadLetters),
+        is_of_acknowledged: true,
         is_set: |config| !config["subject_transform"].is_null(),
         does: "gives messages other subjects, so they cannot be read back",
         remedy: "remove subject_transform from it",
     },
     Loss {
         only: None,
+        is_of_acknowledged: false,
         is_set: |config| config["no_ack"] == true,
         does: "acknowledges nothing (no_ack), so nothing counts as delivered",
         remedy: "set no_ack to false",
     },
     Loss {
         only: Some(Content::DeadLetters),
+        is_of_acknowledged: true,
         is_set: |config| config["retention"] != "limits",
         does: "deletes what was consumed",
         remedy: "set retention to limits",
     },
     Loss {
         only: Some(Content::Events),
+        is_of_acknowledged: true,
         is_set: |config| config["retention"] == "interest",
         does: "drops at once what no consumer is there for (retention interest), and acknowledges it",
         remedy: "set retention to limits, or create all consumers before the relay starts",
     },
     Loss {
         only: None,
+        is_of_acknowledged: true,
         is_set: |config| {
             let is_limited = |name: &str| config[name].as_i64() > Some(0);
             config["discard"] != "new" && (is_limited("max_msgs") || is_limited("max_bytes"))
@@ -63,18 +70,21 @@ const LOSSES: &[Loss] = &[
     },
     Loss {
         only: Some(Content::DeadLetters),
+        is_of_acknowledged: true,
         is_set: |config| config["max_age"].as_i64() > Some(0),
         does: "deletes messages in time (max_age)",
         remedy: "set max_age to 0",
     },
     Loss {
         only: Some(Content::Events),
+        is_of_acknowledged: true,
         is_set: |config| (1..A_DAY).contains(&config["max_age"].as_i64().unwrap_or(0)),
         does: "deletes messages within a day (max_age), consumed or not",
         remedy: "raise max_age beyond the longest outage of a consumer that you expect",
     },
     Loss {
         only: Some(Content::DeadLetters),
+        is_of_acknowledged: true,
         is_set: |config| config["storage"] == "memory",
         does: "loses messages with its server",
         remedy: "make it anew with storage file",

@@ -74,7 +74,7 @@ pub(super) struct Live {
     /// Why no dead letter can be written.
     pub(super) dead_letter_obstacle: Option<String>,
     /// The settings by which the servers of the sink may lose what they have acknowledged.
-    pub(super) sink_losses: Vec<SinkCheck>,
+    pub(super) sink_risks: Vec<SinkCheck>,
     pub(super) passed_over: BTreeMap<String, u64>,
     pub(super) slot: Option<SlotReport>,
     pub(super) slot_error: Option<String>,
@@ -115,7 +115,7 @@ impl Live {
             dead_letters: classes(),
             skipped: classes(),
             dead_letter_obstacle: None,
-            sink_losses: Vec::new(),
+            sink_risks: Vec::new(),
             passed_over: BTreeMap::new(),
             slot: None,
             slot_error: None,

@@ -117,7 +117,7 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     add_state_problems(&mut found, report);
     add_source_problems(&mut found, report);
     add_sink_problems(&mut found, &report.sink);
-    add_losses(&mut found, &report.sink);
+    add_risks(&mut found, &report.sink);
     add_events_problems(&mut found, report);
     if let (Some(why), true) = (&report.not_ready, found.0.is_empty()) {
         let problem = found.alert("bad", "WalrelayNotReady", "The relay is not ready");
@@ -386,6 +386,12 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
             .reason(down.join(", "))
             .remedy("start them; events that need them wait");
     }
+    for loss in &sink.losses {
+        let title = format!("{} has lost events that it had acknowledged", sink.title);
+        let problem = found.alert("bad", "WalrelayDestinationLost", title);
+        problem.reason(loss.text.clone()).remedy(&loss.remedy);
+        problem.since_ms = Some(loss.seen_ms);
+    }
     if sink.unavailable_count > 0 {
         found
             .alert(
@@ -399,13 +405,13 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
 }
 
 /// Adds settings by which the servers may lose what they have acknowledged.
-fn add_losses(found: &mut Problems, sink: &SinkReport) {
-    for loss in &sink.losses {
+fn add_risks(found: &mut Problems, sink: &SinkReport) {
+    for risk in &sink.risks {
         let title = format!("{} may lose events that it has acknowledged", sink.title);
-        let level = if loss.fails { "warn" } else { "note" };
+        let level = if risk.fails { "warn" } else { "note" };
         let problem = found.add(level, SINK_LOSES, title);
-        problem.reason(loss.finding.clone());
-        problem.remedy.clone_from(&loss.remedy);
+        problem.reason(risk.finding.clone());
+        problem.remedy.clone_from(&risk.remedy);
     }
 }
 
@@ -517,7 +523,9 @@ mod tests {
 
     use walrelay_lsn::{CommitEnd, Lsn};
     use walrelay_relay::{Counts, PipelineState, Progress};
-    use walrelay_sink::{ConnectFailure, Endpoints, FailureClass, FailureWords};
+    use walrelay_sink::{
+        ConnectFailure, Endpoints, EventPosition, FailureClass, FailureWords, Loss,
+    };
 
     use super::*;
     use crate::{RecentErrors, Setup, Telemetry};
@@ -556,6 +564,30 @@ mod tests {
                     .contains(expected.unwrap_or_default())
             );
         }
+    }
+
+    #[test]
+    fn a_loss_of_the_destination_is_a_problem_with_its_range_and_command() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let range = [0x10, 0x20].map(|lsn| EventPosition { lsn, row: 1 });
+        let loss = Loss::new("orders", Some("orders"), 4, range.into(), false);
+        telemetry.sink.note_loss(loss);
+        let problems = telemetry.report().problems.into_iter();
+        let mut losses = problems.filter(|it| it.title.contains("has lost events"));
+        let problem = losses.next().expect("a problem");
+        let alert = problem.alert.as_deref();
+        assert_eq!(
+            (&*problem.level, alert),
+            ("bad", Some("WalrelayDestinationLost"))
+        );
+        let reason =
+            "stream \"orders\": 4 or more entries are gone, of the events from 0/10 1 to 0/20 1";
+        assert_eq!(problem.reason.as_deref(), Some(reason));
+        let remedy = problem.remedy.expect("a remedy");
+        assert!(
+            remedy.starts_with("walrelay replay --from 0/10 --to 0/21 "),
+            "{remedy}"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
+use walrelay_sink::Loss;
 
 /// The document of `/api/status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -498,13 +499,20 @@ pub struct SinkReport {
     pub unavailable: Vec<String>,
     /// Settings by which the servers may lose what they have acknowledged, as of the last look.
     #[serde(default)]
-    pub losses: Vec<SinkLossReport>,
+    pub risks: Vec<SinkRiskReport>,
+    /// The number of acknowledged entries that the destination has lost, as far as it was seen since the
+    /// start.
+    #[serde(default)]
+    pub lost_events: u64,
+    /// These losses: five, and further ones as one.
+    #[serde(default)]
+    pub losses: Vec<LossReport>,
 }
 
 /// A setting by which a server may lose what it has acknowledged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct SinkLossReport {
+pub struct SinkRiskReport {
     /// Whether `walrelay check` fails because of it; otherwise it warns.
     pub fails: bool,
     pub finding: String,
@@ -523,6 +531,40 @@ pub struct SinkFailureReport {
     /// The error with its causes, and the id.
     pub cause: String,
     pub remedy: String,
+}
+
+/// Events that the destination had acknowledged and has lost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LossReport {
+    /// The stream; `*` for further ones.
+    pub stream: String,
+    /// The number of lost entries, as far as it is known; 1 at least.
+    pub events: u64,
+    /// The first event that may be lost: the start of its commit record and the number of its row.
+    pub from: String,
+    /// The last event that may be lost.
+    pub to: String,
+    /// When the loss was seen.
+    pub seen_ms: u64,
+    /// Stream, number and range in words.
+    pub text: String,
+    /// The command that sends the events of the range again.
+    pub remedy: String,
+}
+
+impl LossReport {
+    pub(crate) fn new(loss: &Loss) -> Self {
+        Self {
+            stream: loss.place.clone(),
+            events: loss.events,
+            from: loss.from.to_string(),
+            to: loss.to.to_string(),
+            seen_ms: loss.seen_ms,
+            text: loss.text(),
+            remedy: loss.remedy(),
+        }
+    }
 }
 
 /// The brokers of Kafka: [`SinkReport`] by the names of Kafka.

@@ -17,8 +17,8 @@ use super::observed::Telemetry;
 use super::problems::problems;
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LatencyReport,
-    PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkFailureReport,
-    SinkLossReport, SinkReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
+    LossReport, PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkFailureReport,
+    SinkReport, SinkRiskReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -238,6 +238,7 @@ impl Telemetry {
         });
         let unavailable = self.sink.unavailable();
         let fault = self.sink.certificate_fault();
+        let losses = self.sink.losses();
         SinkReport {
             kind: setup.kind.to_owned(),
             title: setup.title.to_owned(),
@@ -261,12 +262,14 @@ impl Telemetry {
             endpoints: endpoints.collect(),
             unavailable_count: unavailable.len() as u64,
             unavailable: unavailable.into_iter().take(NAMED_UNAVAILABLE).collect(),
-            losses: live.sink_losses.iter().map(SinkLossReport::new).collect(),
+            lost_events: losses.events,
+            losses: losses.list.iter().map(LossReport::new).collect(),
+            risks: live.sink_risks.iter().map(SinkRiskReport::new).collect(),
         }
     }
 }
 
-impl SinkLossReport {
+impl SinkRiskReport {
     fn new(check: &SinkCheck) -> Self {
         Self {
             fails: matches!(check.verdict, SinkVerdict::Fail { .. }),

@@ -63,25 +63,25 @@ pub(crate) fn dead_letter_obstacle(login: &Arc<Login>, stream: &str) -> Option<S
     matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
 }
 
-/// Returns the settings by which a server that is used may lose what it has acknowledged, as far as the
-/// user may see them; `None` if a server does not answer.
-pub(crate) fn losses(login: &Arc<Login>, wait: Wait) -> Option<Vec<SinkCheck>> {
+/// Returns the settings by which a server that is used may lose what it has acknowledged; `None` if a
+/// server does not answer, or does not show them to the user.
+pub(crate) fn risks(login: &Arc<Login>) -> Option<Vec<SinkCheck>> {
     let check = async || {
         let link = Link::connect(login, 0).await?;
         let mut server = Server { link, login };
         let mut found = Vec::new();
         for number in 0..server.link.names().count() {
             let Some(info) = server.info(number).await? else {
-                continue;
+                return Ok(None);
             };
-            let kept = [memory(Some(&info)), persistence(Some(&info), wait)];
+            let kept = [memory(Some(&info)), persistence(&info)];
             let named = kept.map(|check| server.named(number, check));
             found.extend(named);
         }
         found.retain(|check| check.verdict != SinkVerdict::Pass);
-        Ok::<_, RedisError>(found)
+        Ok::<_, RedisError>(Some(found))
     };
-    run_apart(check).ok()?.ok()
+    run_apart(check).ok()?.ok()?
 }
 
 fn failed(error: &RedisError) -> SinkCheck {
@@ -448,20 +448,29 @@ fn memory(info: Option<&str>) -> SinkCheck {
     SinkCheck::pass("maxmemory-policy is noeviction")
 }
 
-/// Judges whether events survive the end of the server, and whether what the relay waits for can come.
-fn persistence(info: Option<&str>, wait: Wait) -> SinkCheck {
-    let seen = |name| info.and_then(|info| member(info, name));
-    let Some(enabled) = seen("aof_enabled") else {
-        return unseen("appendonly");
-    };
-    let replicas = seen("connected_slaves").and_then(|it| it.parse::<u32>().ok());
-    match (enabled, replicas) {
-        ("0", _) if wait.fsync => SinkCheck::fail(
+/// Judges whether events survive the end of the server.
+fn persistence(info: &str) -> SinkCheck {
+    if member(info, "aof_enabled") == Some("0") {
+        return SinkCheck::warn(
+            "appendonly is no: events that were delivered are lost if the server ends",
+            ON_DISK,
+        );
+    }
+    SinkCheck::pass("appendonly is yes")
+}
+
+/// Judges whether what the relay waits for can come.
+fn waits(info: &str, wait: Wait) -> Option<SinkCheck> {
+    if wait.fsync && member(info, "aof_enabled") == Some("0") {
+        return Some(SinkCheck::fail(
             ("redis-durability", FailureClass::Configuration),
             "appendonly is no, and wait_fsync is true: no event counts as delivered",
             ON_DISK,
-        ),
-        (_, Some(replicas)) if replicas < wait.replicas => SinkCheck::fail(
+        ));
+    }
+    let replicas: u32 = member(info, "connected_slaves")?.parse().ok()?;
+    (replicas < wait.replicas).then(|| {
+        SinkCheck::fail(
             ("redis-durability", FailureClass::Unavailable),
             format!(
                 "{replicas} replicas are connected, and wait_replicas is {}: no event counts as \
@@ -469,20 +478,21 @@ fn persistence(info: Option<&str>, wait: Wait) -> SinkCheck {
                 wait.replicas
             ),
             "start the replicas, or lower wait_replicas in [sink.redis]",
-        ),
-        ("0", _) => SinkCheck::warn(
-            "appendonly is no: events that were delivered are lost if the server ends",
-            ON_DISK,
-        ),
-        _ => SinkCheck::pass("appendonly is yes"),
-    }
+        )
+    })
 }
 
 const ON_DISK: &str =
     "CONFIG SET appendonly yes appendfsync always, and the same in its configuration";
 
 fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> SinkCheck {
-    let persistence = persistence(info, wait);
+    let Some(info) = info.filter(|info| member(info, "aof_enabled").is_some()) else {
+        return unseen("appendonly");
+    };
+    if let Some(failed) = waits(info, wait) {
+        return failed;
+    }
+    let persistence = persistence(info);
     match sync {
         _ if persistence.verdict != SinkVerdict::Pass => persistence,
         Some("always") => SinkCheck::pass("the server writes to its disk before it answers"),

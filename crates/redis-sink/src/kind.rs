@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
@@ -21,6 +22,9 @@ use crate::dlq::RedisDeadLetters;
 use crate::section::RedisSection;
 use crate::sink::{RedisSinkFactory, Settings, Wait};
 use crate::topics::RedisTopics;
+
+/// The time after which it is asked again what a stream has. The answer has the first and the last entry.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A Redis or Valkey server.
 #[derive(Debug)]
@@ -88,6 +92,7 @@ impl RedisKind {
             reply: section.reply_timeout,
             pauses: (options.backoff_initial, options.backoff_max),
             ids: section.ids,
+            look_every: LOOK_EVERY,
             refusals: Patience::new(options.retry_for),
             wait: Wait {
                 replicas: section.wait_replicas,
@@ -151,8 +156,8 @@ impl SinkKind for RedisKind {
         check::check(&self.login, &self.settings, &input)
     }
 
-    fn losses(&self, _topics: &[String]) -> Option<Vec<SinkCheck>> {
-        check::losses(&self.login, self.settings.wait)
+    fn risks(&self, _topics: &[String]) -> Option<Vec<SinkCheck>> {
+        check::risks(&self.login)
     }
 
     fn dead_letters(&self) -> Option<&dyn DeadLetterStore> {

@@ -133,7 +133,7 @@ pub trait SinkKind: Send + Sync {
     /// Returns the settings of the servers by which they may lose what they have acknowledged, as far as
     /// the relay may see them; `None` if a server does not answer. `topics`: those that records went to.
     /// Changes nothing on them. **Blocks**.
-    fn losses(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
+    fn risks(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
         let _ = topics;
         Some(Vec::new())
     }

@@ -14,7 +14,8 @@
 //!   record by itself, and send it again alone. [`queue_key`]: what is kept in order.
 //! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
 //!   [`OpenRequest`]: what is in flight to one, to know whether it is silent.
-//!   [`CertificateFault`]: why the certificate of a server is refused.
+//!   [`CertificateFault`]: why the certificate of a server is refused. [`Loss`]: acknowledged events that a
+//!   destination has lost.
 //! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
 //! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack.
@@ -52,6 +53,7 @@ mod held_record;
 mod in_span;
 mod key_queues;
 mod kind;
+mod loss;
 mod object;
 mod open_request;
 mod options;
@@ -75,6 +77,7 @@ pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
 pub use key_queues::{KeyQueues, QueuedRecord, queue_key};
 pub use kind::{Ability, KindDescription, SinkKind, SinkTerms};
+pub use loss::{Loss, Losses};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use open_request::OpenRequest;
 pub use options::SinkOptions;

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::sync::lock;
 use crate::unanswered::{ANSWER_LIMIT, Unanswered};
-use crate::{BatchingMode, CertificateFault, ConnectFailure, Disposition, Obstacle, ServerClocks};
+use crate::{
+    BatchingMode, CertificateFault, ConnectFailure, Disposition, Loss, Losses, Obstacle,
+    ServerClocks,
+};
 
 /// The number of topics with figures of their own. Further topics are counted under
 /// [`OTHER_TOPICS`].
@@ -41,6 +44,7 @@ pub struct SinkStats {
     clients: Clients<EndpointStats>,
     unavailable: Clients<String>,
     cluster_id: Mutex<Option<Box<str>>>,
+    losses: Mutex<Losses>,
     /// The clocks of the servers that tell theirs.
     pub clocks: ServerClocks,
 }
@@ -153,6 +157,21 @@ impl SinkStats {
     /// Returns the numbers of records that were accepted and not delivered, by class.
     pub fn failures(&self) -> BTreeMap<String, u64> {
         lock(&self.failed).clone()
+    }
+
+    /// Notes and logs that a destination has lost events that it had acknowledged.
+    pub fn note_loss(&self, loss: Loss) {
+        tracing::warn!(
+            lost = loss.text(),
+            remedy = loss.remedy(),
+            "the destination has lost events that it had acknowledged"
+        );
+        lock(&self.losses).add(loss);
+    }
+
+    /// Returns the losses since the start of the process.
+    pub fn losses(&self) -> Losses {
+        lock(&self.losses).clone()
     }
 
     /// Sets the id of the cluster that records are sent to: a change of it means that the servers are

@@ -17,6 +17,8 @@ const WHILE_MISSING: Duration = Duration::from_secs(30);
 const USUAL: Duration = Duration::from_secs(300);
 /// Time between two questions about settings.
 const SETTINGS: Duration = Duration::from_secs(60);
+/// The same at most while they are not seen.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Ends the thread when it is dropped. A question that is under way is not waited for.
 #[derive(Debug)]
@@ -55,36 +57,39 @@ impl SinkWatch {
         })
     }
 
-    /// Watches the settings by which the servers lose what they have acknowledged.
-    pub(crate) fn on_losses(
+    /// Watches the settings by which the servers may lose what they have acknowledged.
+    pub(crate) fn on_risks(
         sink: Box<dyn SinkKind>,
         stats: Option<Arc<SinkStats>>,
         telemetry: Option<Arc<Telemetry>>,
     ) -> io::Result<Self> {
         let mut before: Vec<SinkCheck> = Vec::new();
-        Self::start("sink-losses", move || {
+        let mut pause = SETTINGS;
+        Self::start("sink-risks", move || {
             let topics = stats.iter().flat_map(|stats| stats.topics());
             let topics = topics.map(|(topic, _)| topic);
             let topics: Vec<String> = topics.filter(|topic| topic != OTHER_TOPICS).collect();
-            // A server that does not answer tells nothing new.
-            let Some(losses) = sink.losses(&topics) else {
-                return SETTINGS;
+            // What is not seen is not known to be repaired. A server may log each refusal.
+            let Some(risks) = sink.risks(&topics) else {
+                pause = (2 * pause).min(LONGEST);
+                return pause;
             };
-            for loss in losses.iter().filter(|loss| !before.contains(loss)) {
-                let (finding, remedy) = (&loss.finding, loss.remedy.as_deref());
+            for risk in risks.iter().filter(|risk| !before.contains(risk)) {
+                let (finding, remedy) = (&risk.finding, risk.remedy.as_deref());
                 warn!(
                     finding,
                     remedy, "the destination may lose events that it has acknowledged"
                 );
             }
-            if losses.is_empty() && !before.is_empty() {
+            if risks.is_empty() && !before.is_empty() {
                 info!("the destination's settings keep what it has acknowledged");
             }
             if let Some(telemetry) = &telemetry {
-                telemetry.sink_losses(losses.clone());
+                telemetry.sink_risks(risks.clone());
             }
-            before = losses;
-            SETTINGS
+            before = risks;
+            pause = SETTINGS;
+            pause
         })
     }
 

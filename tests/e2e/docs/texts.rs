@@ -197,7 +197,7 @@ fn exit_codes_and_supervisors_agree() {
 
 #[test]
 fn log_lines_are_those_of_the_code() {
-    let files = sources_with_sinks(&["walrelay", "relay", "postgres-source", "observe"]);
+    let files = sources_with_sinks(&["walrelay", "relay", "postgres-source", "observe", "sink"]);
     let code: String = files.into_iter().map(|(_, code)| code).collect();
     // Join literals that are broken over lines.
     let code = code.replace("\\\n", "");

@@ -174,6 +174,14 @@ fn table_lock_reason(report: &StatusReport) -> Vec<Row> {
         .collect()
 }
 
+/// Returns a row for each loss of the destination.
+fn loss_reasons(report: &StatusReport) -> Vec<Row> {
+    let losses = report.sink.losses.iter();
+    losses
+        .map(|loss| with_reason(&loss.text, &loss.remedy))
+        .collect()
+}
+
 fn with_reason(reason: &str, remedy: &str) -> Row {
     let plain = |text: &str| {
         let plain = text.chars().map(|c| match c {
@@ -328,6 +336,10 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| sink_figure(r, |sink| u64::from(sink.all_down)) },
     Metric { name: "sink_unavailable_destinations", unit: None, kind: Gauge, help: "Destinations in use that take no record at the moment (partitions without a leader): their records wait",
         rows: |r| sink_figure(r, |sink| sink.unavailable_count) },
+    Metric { name: "destination_lost_events", unit: None, kind: Counter, help: "Entries that the destination has lost after it had acknowledged them, as far as it was seen (Redis)",
+        rows: |r| sink_figure(r, |sink| sink.lost_events) },
+    Metric { name: "destination_loss_reason", unit: None, kind: Gauge, help: "1 with stream and range of each such loss and the remedy, until the relay is restarted; absent while there is none",
+        rows: loss_reasons },
     Metric { name: "kafka_broker_up", unit: None, kind: Gauge, help: "1 while librdkafka can send requests to the broker, and it has answered within five seconds; 0 of one that has left the cluster",
         rows: |r| by_broker(r, |e| Some(is_up(e))) },
     Metric { name: "kafka_round_trip_mean", unit: Some(Unit::Seconds), kind: Gauge, help: "Round-trip time of requests to the broker, mean",

@@ -47,18 +47,6 @@ impl EntryId {
         })
     }
 
-    /// Parses a position, `LSN ROW`.
-    fn from_position(text: &[u8]) -> Option<Self> {
-        let (lsn, row) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        let (high, low) = lsn.split_once('/')?;
-        let high = u32::from_str_radix(high, 16).ok()?;
-        let low = u32::from_str_radix(low, 16).ok()?;
-        Some(Self {
-            first: (u64::from(high) << 32) | u64::from(low),
-            second: row.parse().ok()?,
-        })
-    }
-
     /// Returns the id that follows; the greatest one follows itself, which no server takes.
     pub(super) fn following(self) -> Self {
         match (self.second.checked_add(1), self.first.checked_add(1)) {
@@ -100,8 +88,8 @@ pub(super) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison
     Ok(())
 }
 
-/// Appends `XADD` of a record.
-pub(super) fn put_xadd(out: &mut Vec<u8>, record: &Record<'_>, id: NewId) {
+/// Appends `XADD` of a record. `exists`: the stream is known to exist, and is not made again if it does not.
+pub(super) fn put_xadd(out: &mut Vec<u8>, record: &Record<'_>, id: NewId, exists: bool) {
     let position = record.position.to_string();
     let timestamp = record.timestamp_ms.map(|millis| millis.to_string());
     let own = [
@@ -122,9 +110,13 @@ pub(super) fn put_xadd(out: &mut Vec<u8>, record: &Record<'_>, id: NewId) {
         own.iter()
             .filter_map(|(name, value)| Some((*name, (*value)?)))
     };
-    put_count(out, 3 + 2 * (own().count() + headers.clone().count()));
+    let fields = own().count() + headers.clone().count();
+    put_count(out, 3 + usize::from(exists) + 2 * fields);
     put_string(out, b"XADD");
     put_string(out, record.topic.as_bytes());
+    if exists {
+        put_string(out, b"NOMKSTREAM");
+    }
     match id {
         NewId::Explicit(id) | NewId::Behind(id) => put_string(out, id.to_string().as_bytes()),
         NewId::Clock => put_string(out, b"*"),
@@ -255,13 +247,32 @@ pub(crate) fn read_entries(reply: &Reply) -> Result<Vec<ReadEntry>, ProtocolErro
     entries.collect()
 }
 
-/// The end of a stream. The default is that of one that does not exist.
+/// The end of a stream, and what it has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Newest {
     /// The newest id that the stream has ever had.
     pub(crate) id: EntryId,
     /// The last entry is an event that was appended behind a later one: others may have to follow it.
     pub(super) is_repeat: bool,
+    pub(super) exists: bool,
+    /// The number of entries that were ever added; `None`: the server does not say.
+    pub(super) added: Option<u64>,
+    /// The number of entries.
+    pub(super) length: u64,
+    /// The events of the first and of the last entry; `None`: there is no entry, or it is one of another
+    /// client.
+    pub(super) first: Option<EventPosition>,
+    pub(super) last: Option<EventPosition>,
+}
+
+impl Newest {
+    /// Returns the end of a stream that does not exist.
+    pub(super) fn missing() -> Self {
+        Self {
+            added: Some(0),
+            ..Self::default()
+        }
+    }
 }
 
 /// Finds a member of the reply to `XINFO STREAM`.
@@ -309,14 +320,24 @@ pub(crate) fn newest(reply: &Reply) -> Result<Newest, ProtocolError> {
         _ => return Err(wrong),
     };
     // It is null if all entries were deleted. Of an entry of another client nothing is known.
-    let last = member(reply, b"last-entry").and_then(parts);
-    let ids = last.and_then(|(id, fields)| {
-        let position = value(fields, POSITION)?;
-        Some((EntryId::parse(id)?, EntryId::from_position(position)?))
-    });
+    let event = |name| {
+        let (id, fields) = member(reply, name).and_then(parts)?;
+        let position = std::str::from_utf8(value(fields, POSITION)?).ok()?;
+        Some((EntryId::parse(id)?, position.parse::<EventPosition>().ok()?))
+    };
+    let last = event(b"last-entry");
+    let number = |name| match member(reply, name) {
+        Some(Reply::Integer(number)) => u64::try_from(*number).ok(),
+        _ => None,
+    };
     Ok(Newest {
         id,
-        is_repeat: ids.is_some_and(|(id, position)| id != position),
+        is_repeat: last.is_some_and(|(id, position)| id != position.into()),
+        exists: true,
+        added: number(b"entries-added"),
+        length: number(b"length").unwrap_or_default(),
+        first: event(b"first-entry").map(|(_, position)| position),
+        last: last.map(|(_, position)| position),
     })
 }
 
@@ -374,7 +395,8 @@ mod tests {
     #[test]
     fn an_entry_has_the_fields_of_the_page() {
         let mut out = Vec::new();
-        put_xadd(&mut out, &RECORD, NewId::Explicit(RECORD.position.into()));
+        let id = NewId::Explicit(RECORD.position.into());
+        put_xadd(&mut out, &RECORD, id, false);
         let expected: [&[u8]; 15] = [
             b"XADD",
             b"orders",
@@ -403,8 +425,8 @@ mod tests {
                 topic: "t",
                 ..Record::default()
             };
-            put_xadd(&mut out, &bare, id);
-            let expected: [&[u8]; 5] = [b"XADD", b"t", text, b"position", b"0/0 0"];
+            put_xadd(&mut out, &bare, id, true);
+            let expected: [&[u8]; 6] = [b"XADD", b"t", b"NOMKSTREAM", text, b"position", b"0/0 0"];
             assert_eq!(strings(&out), expected);
         }
     }
@@ -500,19 +522,6 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_parsed_as_it_is_written() {
-        for (lsn, row) in [(0x10, 3), (0x12_3456_789a, 0), (u64::MAX, u64::MAX)] {
-            let position = EventPosition { lsn, row };
-            let text = position.to_string();
-            let parsed = EntryId::from_position(text.as_bytes());
-            assert_eq!(parsed, Some(position.into()), "{text}");
-        }
-        for other in [&b""[..], b"0/10", b"10 3", b"0/x 3", b"0/10 -1", &[0xff]] {
-            assert_eq!(EntryId::from_position(other), None);
-        }
-    }
-
-    #[test]
     fn an_extent_tells_what_was_deleted() {
         let of = |length: i64, added: Option<i64>| {
             let mut members = vec![
@@ -547,21 +556,24 @@ mod tests {
             let fields = Reply::Array(Some(vec![string(name), string(value)]));
             Some(Reply::Array(Some(vec![string(id), fields])))
         };
-        let expected = |is_repeat| {
+        let expected = |is_repeat, last: Option<u64>| {
             let (first, second) = (u64::MAX, 2);
             Ok(Newest {
                 id: EntryId { first, second },
                 is_repeat,
+                exists: true,
+                last: last.map(|row| EventPosition { lsn: 16, row }),
+                ..Newest::default()
             })
         };
-        assert_eq!(with(None), expected(false));
-        assert_eq!(with(Some(Reply::Array(None))), expected(false));
+        assert_eq!(with(None), expected(false, None));
+        assert_eq!(with(Some(Reply::Array(None))), expected(false, None));
         let own = with(last(b"16-3", POSITION, b"0/10 3"));
-        assert_eq!(own, expected(false));
+        assert_eq!(own, expected(false, Some(3)));
         let appended = with(last(b"16-3", POSITION, b"0/10 2"));
-        assert_eq!(appended, expected(true));
+        assert_eq!(appended, expected(true, Some(2)));
         let foreign = with(last(b"16-3", b"field", b"0/10 2"));
-        assert_eq!(foreign, expected(false));
+        assert_eq!(foreign, expected(false, None));
         assert!(newest(&Reply::Array(None)).is_err());
         assert!(newest(&Reply::Array(Some(vec![]))).is_err());
     }

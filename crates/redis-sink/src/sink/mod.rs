@@ -1,6 +1,7 @@
 //! The sink.
 
 mod batch;
+mod contents;
 mod entry;
 mod plan;
 mod round;
@@ -42,6 +43,8 @@ pub(crate) struct Settings {
     /// is sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),
     pub(crate) ids: Ids,
+    /// The time after which it is asked again what a stream has that is written to.
+    pub(crate) look_every: Duration,
     pub(crate) wait: Wait,
     /// For how long an event of a stream that is refused is sent again.
     pub(crate) refusals: Patience,

@@ -23,6 +23,8 @@ pub(super) struct Round {
 pub(super) enum Outcome {
     /// Its entry is there.
     Stored,
+    /// Its stream does not exist any more. Nothing was appended.
+    Gone,
     /// The command was refused with this text.
     Refused(Vec<u8>),
     /// It is to be found out: there was no reply, or another record was refused.
@@ -206,6 +208,8 @@ fn executed(
     for (at, result) in records.iter().zip(results) {
         match result {
             Reply::String(Some(_)) => {}
+            // NOMKSTREAM.
+            Reply::String(None) => outcomes[*at] = Outcome::Gone,
             Reply::Error(text) => outcomes[*at] = Outcome::Refused(text),
             _ => return Err(WRONG),
         }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use walrelay_sink_client::pause;
 
-use super::entry::{EntryId, NewId};
+use super::contents::{Contents, Lost};
+use super::entry::{EntryId, NewId, Newest};
 use crate::client::link::ServerSlot;
 
 /// The most streams that are remembered.
@@ -26,14 +27,32 @@ pub(super) struct Stream {
     pub(super) repeats: bool,
     /// The first of them was logged.
     pub(super) logged: bool,
+    pub(super) contents: Contents,
 }
 
 impl Stream {
-    /// Notes the newest id that the server has. Returns the newest one that was delivered, if the server
-    /// has lost it.
-    pub(super) fn found(&mut self, newest: EntryId) -> Option<EntryId> {
-        self.newest = Some(newest);
-        self.delivered.take_if(|delivered| *delivered > newest)
+    /// Notes where the stream is. Another node may lack what the former one had.
+    pub(super) fn place_at(&mut self, place: ServerSlot) {
+        if self.place != place {
+            self.contents.reconnected();
+        }
+        self.place = place;
+    }
+
+    /// Notes what the server has at `now`. Returns the delivered entries that it has lost.
+    pub(super) fn found(&mut self, end: &Newest, now: Instant) -> Option<Lost> {
+        self.newest = Some(end.id);
+        let is_behind = self.delivered.take_if(|delivered| *delivered > end.id);
+        // By this relay, or by one that ended before it had written the last of them.
+        self.repeats |= end.is_repeat;
+        self.contents.found(end, is_behind.is_some(), now)
+    }
+
+    /// Notes that the stream does not exist any more. Returns the delivered entries that it had.
+    pub(super) fn gone(&mut self) -> Option<Lost> {
+        self.newest = None;
+        self.delivered = None;
+        self.contents.gone()
     }
 
     /// Notes that a record is stored with this id, and all before it. A newer event ends a repeat.
@@ -94,6 +113,7 @@ impl Streams {
             delivered: None,
             repeats: false,
             logged: false,
+            contents: Contents::default(),
         });
         number
     }
@@ -135,6 +155,14 @@ impl Streams {
         until.filter(|until| *until > now).min()
     }
 
+    /// Notes that the connections are new ones.
+    pub(super) fn reconnected(&mut self) {
+        self.forget_newest();
+        for stream in &mut self.all {
+            stream.contents.reconnected();
+        }
+    }
+
     /// Makes the newest ids be asked for again: others may have written meanwhile.
     pub(super) fn forget_newest(&mut self) {
         for stream in &mut self.all {
@@ -159,6 +187,8 @@ impl std::ops::IndexMut<usize> for Streams {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_sink::Record;
+
     use super::*;
 
     #[test]
@@ -183,13 +213,22 @@ mod tests {
         let number = streams.number("a");
         let stream = &mut streams[number];
         let id = |first| EntryId { first, second: 0 };
-        assert_eq!(stream.found(id(7)), None);
+        let is_lost = |stream: &mut Stream, first| {
+            let end = Newest {
+                id: id(first),
+                exists: true,
+                ..Newest::default()
+            };
+            stream.found(&end, Instant::now()).is_some()
+        };
+        assert!(!is_lost(stream, 7));
         stream.stored(Some(NewId::Explicit(id(8))));
         stream.stored(None);
-        assert_eq!(stream.found(id(8)), None);
-        assert_eq!(stream.found(id(9)), None, "another one writes");
-        assert_eq!(stream.found(id(7)), Some(id(8)));
-        assert_eq!(stream.found(id(7)), None);
+        stream.contents.stored(&Record::default(), true);
+        assert!(!is_lost(stream, 8));
+        assert!(!is_lost(stream, 9), "another one writes");
+        assert!(is_lost(stream, 7));
+        assert!(!is_lost(stream, 7));
         assert_eq!(stream.newest, Some(id(7)));
     }
 

@@ -2,6 +2,7 @@
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use walrelay_sink::EventPosition;
+use walrelay_sink_client::FOREVER;
 use walrelay_testkit::Reports;
 
 use super::batch::{Batches, Stop};
@@ -15,6 +16,10 @@ const BEHIND: &str =
     "-ERR The ID specified in XADD is equal or smaller than the target stream top item\r\n";
 
 fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
+    shared_with(replicas, Ids::Position, FOREVER)
+}
+
+fn shared_with(replicas: u32, ids: Ids, look_every: Duration) -> (Shared, Arc<Reports>) {
     let reports = Arc::<Reports>::default();
     let settings = Settings {
         max_records: 1_000,
@@ -22,7 +27,8 @@ fn shared(replicas: u32) -> (Shared, Arc<Reports>) {
         max_message: 1 << 20,
         reply: Duration::from_secs(60),
         pauses: (Duration::ZERO, Duration::ZERO),
-        ids: Ids::Position,
+        ids,
+        look_every,
         refusals: Patience::new(Duration::ZERO),
         wait: Wait {
             replicas,
@@ -146,8 +152,8 @@ fn a_message_is_sent_for_an_event_that_was_found_when_all_writes_are_refused() {
         "XRANGE a 1-1 1-1",
         "XADD a 0-0 field value",
         "MULTI",
-        "XADD a 1-2 position 0/1 2",
-        "XADD a 1-3 position 0/1 3",
+        "XADD a NOMKSTREAM 1-2 position 0/1 2",
+        "XADD a NOMKSTREAM 1-3 position 0/1 3",
         "EXEC",
         "PUBLISH walrelay.wait ",
         "WAIT 1 500",
@@ -191,7 +197,7 @@ fn a_round_that_stores_nothing_is_followed_by_a_pause() {
     queue(&shared, "a", 2);
     let mut batches = Batches::new(&shared);
     let (written, commands) = write(&mut batches, &[&newest("1-1"), BEHIND]);
-    let expected = ["XINFO STREAM a", "XADD a 1-2 position 0/1 2"];
+    let expected = ["XINFO STREAM a", "XADD a NOMKSTREAM 1-2 position 0/1 2"];
     assert_eq!(commands, expected);
     let Err(Stop::Pause(obstacle)) = written else {
         panic!("no pause");
@@ -225,8 +231,8 @@ fn a_late_record_is_appended_once_though_the_answer_is_lost() {
     let replies = [&*newest("1-9"), "*0\r\n", NO_ID, "+OK\r\n", queued, queued];
     let (written, commands) = write(&mut batches, &replies);
     assert!(matches!(written, Err(Stop::Connection(_))));
-    let appended = "XADD dead 1-10 position 0/1 5";
-    let behind = "XADD dead 1-11 position 0/1 10";
+    let appended = "XADD dead NOMKSTREAM 1-10 position 0/1 5";
+    let behind = "XADD dead NOMKSTREAM 1-11 position 0/1 10";
     assert_eq!(commands[4..], [appended, behind]);
     // All of it was executed.
     batches.forget();
@@ -267,7 +273,7 @@ fn a_refused_stream_costs_no_other_record_anything() {
     assert_eq!(commands.len(), 3);
     let (written, commands) = write(&mut batches, &[&string("1-2")]);
     assert!(matches!(written, Ok(true)));
-    assert_eq!(commands, ["XADD good 1-2 key k position 0/1 2"]);
+    assert_eq!(commands, ["XADD good NOMKSTREAM 1-2 key k position 0/1 2"]);
     let (written, _) = write(&mut batches, &[]);
     assert!(matches!(written, Ok(false)), "the rest waits for the relay");
     assert_eq!(reports.outcome(2), Ok(()));
@@ -333,7 +339,10 @@ fn a_replica_that_answers_first_does_not_make_entries_lost() {
     let replies = [&*newest("1-5"), NO_ID, &string("1-6")];
     let (written, commands) = write(&mut batches, &replies);
     assert!(written.is_ok());
-    assert_eq!(commands.last().unwrap(), "XADD a 1-6 position 0/1 6");
+    assert_eq!(
+        commands.last().unwrap(),
+        "XADD a NOMKSTREAM 1-6 position 0/1 6"
+    );
 }
 
 #[test]
@@ -359,4 +368,129 @@ fn the_ends_of_many_streams_are_asked_for_one_part_after_the_other() {
         String::from_utf8(input).unwrap().matches("XINFO").count()
     });
     assert_eq!(asked, 16);
+}
+
+/// Returns the end of a stream with the events of these rows, of which `added` were ever added.
+fn stream(added: u64, rows: std::ops::RangeInclusive<u64>) -> String {
+    let ends = [("first-entry", *rows.start()), ("last-entry", *rows.end())];
+    let ends = ends.map(|(name, row)| {
+        let entry = entry(&format!("1-{row}"), &format!("0/1 {row}"));
+        string(name) + &entry
+    });
+    let newest = format!("1-{}", rows.end());
+    format!(
+        "*10\r\n{}:{}\r\n{}:{added}\r\n{}{}{}",
+        string("length"),
+        rows.end() + 1 - rows.start(),
+        string("entries-added"),
+        string("last-generated-id"),
+        string(&newest),
+        ends.concat()
+    )
+}
+
+const MISSING: &str = "-ERR no such key\r\n";
+
+/// Returns the lost events that were seen, and the rows of the range.
+fn losses(shared: &Shared) -> Vec<(u64, u64, u64)> {
+    let losses = shared.stats.losses().list.into_iter();
+    let rows = losses.map(|loss| (loss.events, loss.from.row, loss.to.row));
+    rows.collect()
+}
+
+#[test]
+fn a_stream_that_is_gone_is_a_loss_and_the_event_is_appended() {
+    for ids in [Ids::Position, Ids::Server] {
+        let (shared, reports) = shared_with(0, ids, FOREVER);
+        queue(&shared, "a", 3);
+        let mut batches = Batches::new(&shared);
+        let (written, _) = write(&mut batches, &[&stream(2, 1..=2), &string("1-3")]);
+        assert!(matches!(written, Ok(true)));
+        queue(&shared, "a", 4);
+        let (written, commands) = write(&mut batches, &["$-1\r\n"]);
+        assert!(matches!(written, Ok(true)));
+        assert!(
+            commands[0].starts_with("XADD a NOMKSTREAM "),
+            "{commands:?}"
+        );
+        assert_eq!(losses(&shared), [(3, 1, 3)]);
+        assert!(reports.is(|state| state.outcomes.len() == 1));
+        let (written, commands) = write(&mut batches, &[MISSING, &string("1-4")]);
+        assert!(matches!(written, Ok(true)));
+        let id = if ids == Ids::Server { "*" } else { "1-4" };
+        let appended = format!("XADD a {id} position 0/1 4");
+        assert_eq!(commands, ["XINFO STREAM a", &appended]);
+        assert!(reports.is(|state| state.outcomes.len() == 2));
+        assert_eq!(losses(&shared).len(), 1, "it is seen once");
+    }
+}
+
+#[test]
+fn a_stream_that_is_gone_costs_no_other_stream_anything() {
+    let (shared, reports) = shared(0);
+    let mut batches = Batches::new(&shared);
+    queue(&shared, "a", 1);
+    queue(&shared, "b", 2);
+    let queued = "+QUEUED\r\n";
+    let stored = |row: u64| string(&format!("1-{row}"));
+    let both = format!("*2\r\n{}{}", stored(1), stored(2));
+    let replies = [MISSING, MISSING, "+OK\r\n", queued, queued, &both];
+    assert!(matches!(write(&mut batches, &replies).0, Ok(true)));
+    for (row, topic) in [(3, "a"), (4, "b"), (5, "a")] {
+        queue(&shared, topic, row);
+    }
+    let one = format!("*3\r\n$-1\r\n{}$-1\r\n", stored(4));
+    let replies = ["+OK\r\n", queued, queued, queued, &one];
+    assert!(matches!(write(&mut batches, &replies).0, Ok(true)));
+    assert!(reports.is(|state| state.is_delivered(4) && state.outcomes.len() == 3));
+    assert_eq!(losses(&shared), [(1, 1, 1)]);
+    let both = format!("*2\r\n{}{}", stored(3), stored(5));
+    let replies = [MISSING, "+OK\r\n", queued, queued, &both];
+    let (_, commands) = write(&mut batches, &replies);
+    assert_eq!(
+        commands[2..4],
+        ["XADD a 1-3 position 0/1 3", "XADD a 1-5 position 0/1 5"]
+    );
+    assert!(reports.is(|state| state.is_delivered(3) && state.is_delivered(5)));
+}
+
+#[test]
+fn a_stream_that_was_restored_is_seen_at_the_next_look() {
+    for ids in [Ids::Position, Ids::Server] {
+        let (shared, reports) = shared_with(0, ids, Duration::ZERO);
+        let mut batches = Batches::new(&shared);
+        for row in 3..5 {
+            queue(&shared, "a", row);
+            let end = stream(row - 1, 1..=row - 1);
+            let replies = match row {
+                3 => vec![&*end, "$3\r\n1-3\r\n"],
+                _ => vec![&*end, NO_ID, "$3\r\n1-4\r\n"],
+            };
+            assert!(matches!(write(&mut batches, &replies).0, Ok(true)));
+        }
+        assert_eq!(losses(&shared), []);
+        // The copy has 2 of 4 entries, and another writer has added one.
+        queue(&shared, "a", 9);
+        let replies = [&*stream(3, 1..=2), NO_ID, &string("1-9")];
+        assert!(matches!(write(&mut batches, &replies).0, Ok(true)));
+        assert_eq!(losses(&shared), [(1, 2, 4)], "{ids:?}");
+        assert!(reports.is(|state| state.outcomes.len() == 3));
+    }
+}
+
+#[test]
+fn a_user_that_may_not_look_still_writes_with_ids_of_the_server() {
+    let (shared, reports) = shared_with(0, Ids::Server, Duration::ZERO);
+    let mut batches = Batches::new(&shared);
+    queue(&shared, "a", 1);
+    let no_right = "-NOPERM No permissions to run the command\r\n";
+    let (written, _) = write(&mut batches, &[no_right, &string("1-1")]);
+    assert!(matches!(written, Ok(true)));
+    queue(&shared, "a", 2);
+    let (_, commands) = write(&mut batches, &["$-1\r\n"]);
+    assert_eq!(commands, ["XADD a NOMKSTREAM * position 0/1 2"]);
+    assert_eq!(losses(&shared), [(1, 1, 1)]);
+    let (_, commands) = write(&mut batches, &[&string("1-1")]);
+    assert_eq!(commands, ["XADD a * position 0/1 2"]);
+    assert!(reports.is(|state| state.outcomes.len() == 2));
 }

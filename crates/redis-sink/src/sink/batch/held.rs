@@ -1,15 +1,16 @@
 //! What the servers have: the newest ids of streams, and entries of records.
 
 use std::collections::{BTreeMap, BTreeSet};
-
-use tracing::warn;
+use std::time::Instant;
 
 use super::{Batches, Stop};
 use crate::client::link::Link;
 use crate::client::protocol;
 use crate::client::refusal::is_forbidden_id;
 use crate::client::resp::Reply;
-use crate::sink::entry::{Newest, is_stored, newest};
+use crate::section::Ids;
+use crate::sink::Settings;
+use crate::sink::entry::{EntryId, Newest, is_stored, newest};
 use crate::sink::plan::Head;
 use crate::sink::round::WRONG;
 
@@ -17,11 +18,23 @@ use crate::sink::round::WRONG;
 const ASKED_AT_ONCE: usize = 16;
 
 impl Batches<'_> {
-    /// Asks for the newest ids that are not known.
+    /// Asks for the newest ids that are not known, and what streams have that were not looked at lately. Notes
+    /// what they have lost.
     pub(super) async fn ask_newest(&mut self, link: &mut Link, heads: &[Head]) -> Result<(), Stop> {
+        let Settings {
+            ids,
+            look_every,
+            reply,
+            ..
+        } = *self.shared.settings;
+        if self.may_not_look {
+            return Ok(());
+        }
+        let now = Instant::now();
         let mut first_of = BTreeMap::new();
         for (at, head) in heads.iter().enumerate() {
-            if self.streams[head.stream].newest.is_none() {
+            let stream = &self.streams[head.stream];
+            if stream.newest.is_none() || stream.contents.is_due(now, look_every) {
                 first_of.entry(head.stream).or_insert(at);
             }
         }
@@ -35,21 +48,29 @@ impl Batches<'_> {
                 let stream = &self.streams[*stream];
                 let ask = ["XINFO", "STREAM", &stream.name];
                 link.put(stream.place.server, &ask);
-                if stream.delivered.is_some() {
+                if stream.contents.has_delivered() {
                     compared.entry(stream.place.server).or_insert(*at);
                 }
             }
             self.put_probes(link, heads, &compared);
-            let mut replies = link.call_all(self.shared.settings.reply).await?;
+            let mut replies = link.call_all(reply).await?;
             for (server, at) in compared {
                 let probe = replies[server].next_back();
                 self.takes_writes(link, server, heads, at, probe)?;
             }
-            for (stream, at) in some {
+            for (number, at) in some {
                 let server = self.server(&heads[*at]);
-                let newest = match replies[server].next() {
+                let stream = &mut self.streams[*number];
+                let end = match replies[server].next() {
                     Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => {
-                        Newest::default()
+                        Newest::missing()
+                    }
+                    // The server's ids need no answer, and a write shows what is refused.
+                    Some(Reply::Error(text)) if ids == Ids::Server => {
+                        self.may_not_look |= text.starts_with(b"NOPERM");
+                        stream.newest = Some(EntryId::default());
+                        stream.contents.not_told(now);
+                        continue;
                     }
                     Some(Reply::Error(text)) => {
                         refused.push((server, *at, text));
@@ -60,18 +81,9 @@ impl Batches<'_> {
                     }
                     None => return Err(protocol(link.name(server), WRONG).into()),
                 };
-                let stream = &mut self.streams[*stream];
-                if let Some(id) = stream.found(newest.id) {
-                    warn!(
-                        stream = &*stream.name,
-                        id = id.to_string(),
-                        newest = newest.id.to_string(),
-                        "the stream ends before an entry that was delivered: Redis has lost entries, or \
-                         the stream was deleted"
-                    );
+                if let Some(lost) = stream.found(&end, now) {
+                    self.shared.stats.note_loss(lost.of_stream(&stream.name));
                 }
-                // By this relay, or by one that ended before it had written the last of them.
-                stream.repeats |= newest.is_repeat;
             }
         }
         let is_refused = !refused.is_empty();

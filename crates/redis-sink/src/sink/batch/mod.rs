@@ -57,6 +57,8 @@ pub(super) struct Batches<'s> {
     unconfirmed: Option<Round>,
     /// The ids with which waiting records were sent, by sequence number. The server may have them or not.
     tried: HashMap<u64, EntryId>,
+    /// The user has not the right to ask what a stream has. Only ids of positions need it.
+    may_not_look: bool,
 }
 
 impl<'s> Batches<'s> {
@@ -66,6 +68,7 @@ impl<'s> Batches<'s> {
             streams: Streams::default(),
             unconfirmed: None,
             tried: HashMap::new(),
+            may_not_look: false,
         }
     }
 
@@ -77,8 +80,9 @@ impl<'s> Batches<'s> {
 
     /// Notes that the connections are new ones.
     pub(super) fn forget(&mut self) {
-        self.streams.forget_newest();
+        self.streams.reconnected();
         self.unconfirmed = None;
+        self.may_not_look = false;
     }
 
     /// Writes the first records of the queue, and reports those that are stored. Returns false if there is
@@ -107,6 +111,7 @@ impl<'s> Batches<'s> {
                 opened = Some(server);
             }
         }
+        self.ask_newest(link, &heads).await?;
         let (ids, found) = match self.shared.settings.ids {
             Ids::Server => (vec![Some(NewId::Clock); heads.len()], BTreeMap::new()),
             Ids::Position => self.ids(link, &heads).await?,
@@ -205,7 +210,7 @@ impl<'s> Batches<'s> {
         for queued in batch {
             let head = queued.record.with(|record| {
                 let (stream, id) = (self.streams.number(record.topic), record.position.into());
-                self.streams[stream].place = link.place(record.topic)?;
+                self.streams[stream].place_at(link.place(record.topic)?);
                 let earlier = (highest >= Some(id))
                     .then(|| plan::same_position(&heads, stream, id))
                     .flatten();
@@ -226,13 +231,13 @@ impl<'s> Batches<'s> {
     }
 
     /// Finds the id of each record; `None`: its entry is there, or is written for an earlier record.
-    /// Returns for each server a stream that has such an entry, too.
+    /// Returns for each server a stream that has such an entry, too. The newest ids of all streams are
+    /// known.
     async fn ids(
         &mut self,
         link: &mut Link,
         heads: &[Head],
     ) -> Result<(Vec<Option<NewId>>, BTreeMap<usize, Found>), Stop> {
-        self.ask_newest(link, heads).await?;
         let asked = plan::to_look_up(heads, &self.streams);
         let there = self.look_up(link, heads, asked).await?;
         let found = there.iter().map(|at| {
@@ -291,7 +296,9 @@ impl<'s> Batches<'s> {
                     let queued = state.records.batch().get(*at);
                     if let (Some(queued), Some(id)) = (queued, round.ids[*at]) {
                         let out = link.out(server);
-                        queued.record.with(|record| put_xadd(out, record, id));
+                        let exists = self.streams[round.heads[*at].stream].contents.exists();
+                        let put = |record: &Record<'_>| put_xadd(out, record, id, exists);
+                        queued.record.with(put);
                         link.expect(server, 1);
                     }
                 }
@@ -347,6 +354,7 @@ impl<'s> Batches<'s> {
         let mut streams: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
         let mut kept = Vec::new();
         let mut stored = Vec::new();
+        let mut has_gone = false;
         {
             let mut state = self.shared.state();
             let batch = state.records.take_batch();
@@ -354,16 +362,30 @@ impl<'s> Batches<'s> {
             for ((queued, (head, id)), outcome) in batch.into_iter().zip(planned).zip(outcomes) {
                 let is_copy = head.again && oversize.iter().any(|(it, _)| it.stream == head.stream);
                 if outcome == Outcome::Stored && !again.contains(&head.stream) && !is_copy {
-                    self.streams[head.stream].stored(id);
+                    let stream = &mut self.streams[head.stream];
+                    stream.stored(id);
+                    let note = |record: &Record<'_>| stream.contents.stored(record, id.is_some());
+                    queued.record.with(note);
                     stored.push((head.stream, queued));
                     continue;
                 }
-                if let Some(NewId::Explicit(id) | NewId::Behind(id)) = id {
+                if let Some(NewId::Explicit(id) | NewId::Behind(id)) = id
+                    && outcome != Outcome::Gone
+                {
                     self.tried.insert(queued.seq, id);
                 }
                 kept.push(queued);
                 match outcome {
                     Outcome::Stored => {}
+                    Outcome::Gone => {
+                        has_gone = true;
+                        again.insert(head.stream);
+                        let stream = &mut self.streams[head.stream];
+                        if let Some(lost) = stream.gone() {
+                            let loss = lost.of_stream(&stream.name);
+                            self.shared.stats.note_loss(loss);
+                        }
+                    }
                     Outcome::Unknown => {
                         self.streams[head.stream].newest = None;
                         again.insert(head.stream);
@@ -386,7 +408,7 @@ impl<'s> Batches<'s> {
             }
             state.records.put_back(kept);
         }
-        let is_done = !stored.is_empty() || !oversize.is_empty() || !streams.is_empty();
+        let is_done = has_gone || !stored.is_empty() || !oversize.is_empty() || !streams.is_empty();
         for (stream, queued) in stored {
             self.tried.remove(&queued.seq);
             self.taken(stream);

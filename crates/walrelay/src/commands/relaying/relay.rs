@@ -212,12 +212,12 @@ impl Relay<'_> {
             let relayed = self.relay(source, factory, observer, stop, COPY_DRAINED);
             return relayed.map_err(copy_failure);
         }
-        let losses = SinkWatch::on_losses(
+        let risks = SinkWatch::on_risks(
             configured_sink(config)?,
             stats.clone(),
             self.telemetry.clone(),
         );
-        let _losses = losses.map_err(no_thread)?;
+        let _risks = risks.map_err(no_thread)?;
         let mut source = self
             .slot_source()
             .with_progress(Arc::clone(&self.snapshot))
