@@ -6,9 +6,12 @@ use std::fs;
 use serde_json::{Value, json};
 use walrelay_testkit::{Nats, NatsClient, NatsMessage};
 
+use crate::endpoint::{address, config as config_with_endpoint, metric, status};
 use crate::rig::{
-    Relay, Rig, assert_has, assert_lacks, done, ends, output_with, refused, run_command, stdout,
+    Relay, Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused, run_command,
+    stdout,
 };
+use crate::shown::Views;
 
 fn ids(messages: &[NatsMessage]) -> Vec<String> {
     let ids = messages
@@ -234,6 +237,89 @@ fn repeats_under_another_subject_count_as_delivered_and_are_stored_once() {
         assert_eq!(messages[0].subject, "elsewhere.first");
         client.delete_stream(&name);
     }
+}
+
+#[test]
+fn a_stream_that_was_created_again_is_shown_with_the_command_that_sends_its_events_again() {
+    shows_a_loss(false);
+}
+
+#[test]
+fn an_exclusive_stream_that_was_created_again_is_shown_in_the_same_way() {
+    shows_a_loss(true);
+}
+
+/// A stream is deleted and created under a relay, whose connection stays. `exclusive`: with
+/// `exclusive_stream`.
+fn shows_a_loss(exclusive: bool) {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let server = Nats::shared();
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let name = rig
+        .prefix
+        .trim_end_matches(['-', '_', '.'])
+        .replace('.', "_");
+    let stream = format!("{name}_events");
+    let mut client = server.client();
+    let create = |client: &mut NatsClient| client.create_stream(&stream, &[&stream], &json!({}));
+    create(&mut client);
+    let more = format!(
+        "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\nsubject = \"{stream}\"\n{}\n",
+        server.port(),
+        if exclusive {
+            format!("exclusive_stream = \"{stream}\"")
+        } else {
+            String::new()
+        }
+    );
+    let config = config_with_endpoint(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&config);
+    done(&output_with("bookmark create start", &config, &[]));
+    let insert = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            insert_of(&db, "order", "key", number);
+        }
+        rig.caught_up();
+    };
+    let numbers = |client: &mut NatsClient| -> Vec<u64> {
+        client.messages(&stream, ">").iter().map(number).collect()
+    };
+    let lost = || metric(address(&relay), "walrelay_destination_lost_events_total");
+    insert(0..5);
+    // The numbers of a stream that is purged go on.
+    client.api(&format!("STREAM.PURGE.{stream}"), &json!({}));
+    insert(5..10);
+    assert_eq!(lost(), Some(0.0));
+    client.delete_stream(&stream);
+    create(&mut client);
+    insert(10..15);
+    assert!(
+        numbers(&mut client).into_iter().eq(10..15),
+        "they are delivered"
+    );
+    assert_eq!(lost(), Some(10.0));
+    let losses = status(address(&relay))["sink"]["losses"].clone();
+    assert_eq!(losses[0]["stream"], *stream);
+    let (command, _) = losses[0]["remedy"]
+        .as_str()
+        .and_then(|remedy| remedy.split_once(" sends "))
+        .expect("a command");
+    let command = command.strip_prefix("walrelay ").expect("a command");
+    done(&output_with(command, &config, &["--yes"]));
+    assert!(
+        numbers(&mut client).into_iter().eq((10..15).chain(0..10)),
+        "{command}"
+    );
+    insert(15..17);
+    assert_eq!(lost(), Some(10.0));
+    let words = [&*stream, "10 or more entries are gone"];
+    let views = Views::new(&config, &relay);
+    views.show_problem(&words, "walrelay replay --from", "WalrelayDestinationLost");
+    relay.ends_well();
+    client.delete_stream(&stream);
 }
 
 /// The users of a server, one with the rights of docs/sinks/nats.md.

@@ -1,6 +1,7 @@
 //! The sink.
 
 mod chain;
+mod sequences;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use super::sequences::Floor;
+
 /// The copies of a message whose answers are awaited. An answer to an older copy is ignored.
 const MAX_COPIES: usize = 4;
 
@@ -44,6 +46,8 @@ struct Unacked {
     question: Option<u64>,
     /// The question whose answer decides what becomes of it.
     asked: Option<Question>,
+    /// What its number must be above, as of the first copy: any of them may be the one that is stored.
+    floor: Option<Floor>,
 }
 
 /// The requests of a connection by their tokens, the last parts of the subjects of their answers.
@@ -69,7 +73,13 @@ impl InFlight {
 
     /// Adds a copy of a record, which is sent now. Returns its token. The time after which it is sent
     /// again doubles with each copy, up to eight times `ack`.
-    pub(super) fn publish(&mut self, seq: u64, now: Instant, ack: Duration) -> u64 {
+    pub(super) fn publish(
+        &mut self,
+        seq: u64,
+        now: Instant,
+        ack: Duration,
+        floor: Option<Floor>,
+    ) -> u64 {
         self.last_token += 1;
         let token = self.last_token;
         let record = self.records.entry(seq).or_insert_with(|| Unacked {
@@ -79,6 +89,7 @@ impl InFlight {
             tokens: Vec::new(),
             question: None,
             asked: None,
+            floor,
         });
         self.expiries.remove(&(record.expires, seq));
         record.sent = now;
@@ -91,6 +102,11 @@ impl InFlight {
             self.requests.remove(&record.tokens.remove(0));
         }
         token
+    }
+
+    /// Returns what the number of a record in flight must be above.
+    pub(super) fn floor(&self, seq: u64) -> Option<Floor> {
+        self.records.get(&seq)?.floor
     }
 
     /// Adds a question about a record. Returns its token; `None` if the record is not in flight.
@@ -181,11 +197,11 @@ mod tests {
     fn each_copy_is_awaited_longer_and_the_first_decisive_answer_forgets_all() {
         let mut in_flight = InFlight::default();
         let now = Instant::now();
-        let first = in_flight.publish(7, now, ACK);
+        let first = in_flight.publish(7, now, ACK, None);
         assert_eq!(in_flight.expired(now), None);
         assert_eq!(in_flight.next_expiry(), Some(now + ACK));
         assert_eq!(in_flight.expired(now + ACK), Some(7));
-        let second = in_flight.publish(7, now + ACK, ACK);
+        let second = in_flight.publish(7, now + ACK, ACK, None);
         assert_eq!(in_flight.next_expiry(), Some(now + 3 * ACK));
         let question = in_flight
             .ask(7, Question::Overdue, now, ACK)
@@ -205,10 +221,10 @@ mod tests {
     fn copies_beyond_a_few_are_forgotten() {
         let mut in_flight = InFlight::default();
         let now = Instant::now();
-        let first = in_flight.publish(1, now, ACK);
+        let first = in_flight.publish(1, now, ACK, None);
         for _ in 0..20 {
             in_flight.ask(1, Question::Overdue, now, ACK);
-            in_flight.publish(1, now, ACK);
+            in_flight.publish(1, now, ACK, None);
         }
         assert_eq!(in_flight.next_expiry(), Some(now + 8 * ACK));
         assert_eq!(in_flight.answered(first), None);

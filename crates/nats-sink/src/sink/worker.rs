@@ -7,6 +7,7 @@ use walrelay_sink::{Chain, Endpoints};
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;
+use super::sequences::Sequences;
 use super::session::Session;
 use crate::client::{Login, connect};
 
@@ -14,6 +15,7 @@ use crate::client::{Login, connect};
 pub(super) async fn carry(login: &Login, shared: &Arc<Shared>, source: Option<String>) -> Failure {
     let mut reconnects = Reconnects::new("NATS", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
+    let mut sequences = Sequences::default();
     loop {
         let connect = async |first| connect(login, first).await;
         let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
@@ -21,7 +23,13 @@ pub(super) async fn carry(login: &Login, shared: &Arc<Shared>, source: Option<St
             return Failure::closed();
         };
         let address = connection.address.clone();
-        let mut session = Session::new(&connection, shared, source.as_deref(), &mut endpoints);
+        let mut session = Session::new(
+            &connection,
+            shared,
+            source.as_deref(),
+            &mut endpoints,
+            &mut sequences,
+        );
         let ended = session.run(connection).await;
         let error = match ended {
             Ok(failure) => return failure,

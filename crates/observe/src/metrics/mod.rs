@@ -336,7 +336,7 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| sink_figure(r, |sink| u64::from(sink.all_down)) },
     Metric { name: "sink_unavailable_destinations", unit: None, kind: Gauge, help: "Destinations in use that take no record at the moment (partitions without a leader): their records wait",
         rows: |r| sink_figure(r, |sink| sink.unavailable_count) },
-    Metric { name: "destination_lost_events", unit: None, kind: Counter, help: "Entries that the destination has lost after it had acknowledged them, as far as it was seen (Redis)",
+    Metric { name: "destination_lost_events", unit: None, kind: Counter, help: "Entries that the destination has lost after it had acknowledged them, as far as it was seen (Redis, NATS)",
         rows: |r| sink_figure(r, |sink| sink.lost_events) },
     Metric { name: "destination_loss_reason", unit: None, kind: Gauge, help: "1 with stream and range of each such loss and the remedy, until the relay is restarted; absent while there is none",
         rows: loss_reasons },

@@ -7,10 +7,11 @@ mod worker;
 
 use std::sync::Arc;
 
-use walrelay_sink::{Disposition, EventPosition, Obstacle};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, Record};
 use walrelay_sink_client::{BatchQueue, Failure};
 
 use super::Settings;
+use super::sequences::Acknowledged;
 use crate::client::error::NatsError;
 use crate::client::exchange::{Exchange, ExchangeError};
 use crate::client::message::is_dead_letter;
@@ -92,6 +93,8 @@ struct Chain<'s> {
     /// The number of refusals without a message that was stored.
     refusals: u32,
     logged: bool,
+    /// The events that the stream has acknowledged to this sink.
+    acknowledged: Option<Acknowledged>,
 }
 
 impl<'s> Chain<'s> {
@@ -113,6 +116,7 @@ impl<'s> Chain<'s> {
             batch_limit: BATCH_RECORDS,
             refusals: 0,
             logged: false,
+            acknowledged: None,
         }
     }
 
@@ -166,6 +170,9 @@ impl<'s> Chain<'s> {
                 let record = &queued.record;
                 record.with(|record| refusals.forget(record.topic.as_bytes()));
             }
+            let known = self.acknowledged;
+            let with = |record: &Record<'_>| Acknowledged::with(known, record);
+            self.acknowledged = Some(queued.record.with(with));
             self.shared.report(&queued, Ok(()));
         }
         if !seqs.is_empty() {

@@ -58,6 +58,10 @@ impl Chain<'_> {
                     stream = self.stream,
                     "the stream was made anew, or has lost messages"
                 );
+                if let Some(acknowledged) = self.acknowledged.take() {
+                    let loss = acknowledged.lost(&self.stream, known - last);
+                    self.shared.stats.note_loss(loss);
+                }
                 // Nothing is known of what the stream has now.
                 self.unread = Some((0, last));
                 (self.since, self.top) = (self.since.min(Some(last)), None);

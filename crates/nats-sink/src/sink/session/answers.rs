@@ -14,6 +14,7 @@ use crate::client::jetstream::{
 };
 use crate::client::wire::Operation;
 use crate::client::{Input, ServerInfo, ended, is_permission, protocol};
+use crate::sink::sequences::Floor;
 use crate::sink::unacked::{Awaited, Question};
 
 /// The cause for which a repeat is sent again: JetStream does not say of which message it is one. It is no
@@ -107,14 +108,35 @@ impl Session<'_> {
                 seq: at,
                 is_duplicate: true,
             } => {
+                self.note_number(seq, &stream, at, None);
                 self.ask_for_kept(seq, &stream, at);
                 None
             }
-            PubAnswer::Stored { .. } => self.stored(seq),
+            PubAnswer::Stored {
+                stream, seq: at, ..
+            } => {
+                let floor = self.in_flight.floor(seq);
+                self.note_number(seq, &stream, at, floor);
+                self.stored(seq)
+            }
             PubAnswer::Refused(refusal) => {
                 self.has_stream(seq);
                 self.refused(seq, refusal)
             }
+        }
+    }
+
+    /// Notes the number that a stream has given to a record, and what that shows to be lost.
+    fn note_number(&mut self, seq: u64, stream: &str, at: u64, floor: Option<Floor>) {
+        let state = self.shared.state();
+        let Some(queued) = state.records.in_flight(seq) else {
+            return;
+        };
+        let record = &queued.record;
+        let loss = record.with(|record| self.sequences.stored(stream, at, floor, record));
+        drop(state);
+        if let Some(loss) = loss {
+            self.shared.stats.note_loss(loss);
         }
     }
 

@@ -14,6 +14,7 @@ use walrelay_sink::{
 use walrelay_sink_client::{ConnectError, Failure};
 
 use super::Shared;
+use super::sequences::Sequences;
 use super::unacked::{InFlight, Question};
 use crate::client::error::NatsError;
 use crate::client::jetstream::{Kept, STREAM_NAMES, kept_request, kept_subject, names_request};
@@ -37,6 +38,7 @@ pub(super) struct Session<'s> {
     /// The source of positions, which each event names; `None`: of no slot.
     source: Option<&'s str>,
     endpoints: &'s mut Endpoints,
+    sequences: &'s mut Sequences,
     /// There while messages are in flight.
     open: Option<OpenRequest>,
     address: String,
@@ -65,11 +67,13 @@ impl<'s> Session<'s> {
         shared: &'s Arc<Shared>,
         source: Option<&'s str>,
         endpoints: &'s mut Endpoints,
+        sequences: &'s mut Sequences,
     ) -> Self {
         Self {
             shared,
             source,
             endpoints,
+            sequences,
             open: None,
             address: connection.address.clone(),
             inbox: format!("{}.", connection.inbox),
@@ -243,7 +247,8 @@ impl<'s> Session<'s> {
             let source = self.source.filter(|_| record.kind == RecordKind::Event);
             put_predecessor(&mut headers, source, None);
             check_size(record, headers.len(), self.info.max_payload, "max_payload")?;
-            let token = self.in_flight.publish(seq, now, shared.settings.ack);
+            let (ack, floor) = (shared.settings.ack, self.sequences.floor());
+            let token = self.in_flight.publish(seq, now, ack, floor);
             let reply = format!("{}{token}", self.inbox);
             put_message(&mut self.out, record, &reply, &headers);
             Ok::<_, (Poison, String)>(())
