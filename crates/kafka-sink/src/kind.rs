@@ -7,12 +7,13 @@ use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
 use walrelay_sink::topics::{ReadableTopics, SinkTopics, TopicReader};
 use walrelay_sink::{
-    AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkStats, SinkTerms, ToFailure as _,
-    any_factory,
+    AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind, SinkStats,
+    SinkTerms, ToFailure as _, any_factory,
 };
 use walrelay_sink_client::expiry_warning;
 
 use crate::dlq::KafkaDeadLetters;
+use crate::producer::check_limits;
 use crate::{
     KafkaConfig, KafkaOptions, KafkaSection, KafkaSinkFactory, Tail, TemporaryTopics, checks,
     was_written_to,
@@ -85,6 +86,10 @@ impl SinkKind for KafkaKind {
         }
         let stats = factory.stats();
         (any_factory(factory), Some(stats))
+    }
+
+    fn refusal(&self, record: &Record<'_>) -> Option<DeliveryError> {
+        check_limits(record, self.config.message_max_bytes())
     }
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {

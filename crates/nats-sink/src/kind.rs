@@ -7,8 +7,8 @@ use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
 use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
-    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
-    SinkTerms, ToFailure as _, any_factory,
+    Ability, AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind,
+    SinkOptions, SinkStats, SinkTerms, ToFailure as _, any_factory,
 };
 use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
 
@@ -18,7 +18,7 @@ use crate::client::Login;
 use crate::client::credentials::Credentials;
 use crate::dlq::NatsDeadLetters;
 use crate::section::{NatsSection, address};
-use crate::sink::{NatsSinkFactory, Settings};
+use crate::sink::{NatsSinkFactory, Settings, check_record};
 use crate::topics::NatsTopics;
 
 /// A NATS server with JetStream.
@@ -132,6 +132,10 @@ impl SinkKind for NatsKind {
             stats: Arc::clone(&stats),
         };
         (any_factory(factory), Some(stats))
+    }
+
+    fn refusal(&self, record: &Record<'_>) -> Option<DeliveryError> {
+        check_record(record, &self.settings).err()
     }
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {

@@ -95,7 +95,7 @@ pub use state_file::{
     StateFileError, check_writable as check_state_file, read as read_state_file, replace_file,
     with_checksum, without_checksum,
 };
-pub use waiting::{WAL_LIMIT, WaitingRows, waiting};
+pub use waiting::{WAL_LIMIT, Waiting, waiting};
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.
 const TIMES: [&str; 2] = ["occurred_at", "created_at"];

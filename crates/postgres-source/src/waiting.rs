@@ -1,46 +1,49 @@
-//! The rows that wait in a slot and their tables: `walrelay check` shows what a relay will meet there.
+//! What waits in a slot: `walrelay check` shows what a relay will meet there.
 
 use walrelay_lsn::{Lsn, RelationId};
-use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident, quote_literal};
+use walrelay_walsender::{ConnInfo, Error, Rows, Session, SessionKind, quote_ident, quote_literal};
 
 use super::bookmarks::copy_slot;
 use super::catalog::Wanted;
+use super::catalog::row::parsed;
 use super::script;
 
 /// Bytes of WAL after the slot's position that are read.
 pub const WAL_LIMIT: u64 = 64 << 20;
 /// The number of messages that are read, up to the end of their transaction.
 const MESSAGE_LIMIT: u32 = 100_000;
-/// The number of messages whose Insert messages are read whole, and the most bytes of one.
-const WHOLE: (u32, u32) = (1_000, 8_192);
+/// The number of changes that are read with their rows, up to the end of their transaction.
+const CHANGE_LIMIT: u32 = 1000;
+/// Bytes of these changes. An answer of the server has twice as many, as hexadecimal digits.
+const CHANGE_BYTES: u32 = 12 << 20;
 /// `statement_timeout`: the server may have to decode much WAL from before the slot's position.
 const SETTINGS: [(&str, &str); 1] = [("statement_timeout", "3s")];
 
-/// Messages that wait in a slot.
-#[derive(Clone, Default)]
-#[expect(missing_debug_implementations, reason = "rows have values")]
-pub struct WaitingRows {
-    /// The Relation messages of the tables that have inserted rows.
+/// What waits in a slot.
+#[derive(Debug)]
+pub struct Waiting {
+    /// The Relation messages of the tables that have inserted rows in the first [`WAL_LIMIT`] bytes.
     pub relations: Vec<Vec<u8>>,
-    /// The Insert messages at the beginning, in no order. Large ones are missing.
-    pub inserts: Vec<Vec<u8>>,
+    /// The first messages, each with its position: of 1,000 changes and 12 MiB at most. Empty: they could not be
+    /// read in time.
+    pub changes: Vec<(Lsn, Vec<u8>)>,
 }
 
-/// Returns the messages in the first [`WAL_LIMIT`] bytes after `confirmed`, the slot's position.
+/// Reads what waits after `confirmed`, the slot's position.
 ///
 /// Reads a temporary copy of the slot, so a relay may read the slot meanwhile.
 ///
 /// # Errors
 /// Also if the server takes longer than 3 s, or has no room for another slot.
-pub async fn waiting(
-    info: &ConnInfo,
-    wanted: &Wanted,
-    confirmed: Lsn,
-) -> Result<WaitingRows, Error> {
+pub async fn waiting(info: &ConnInfo, wanted: &Wanted, confirmed: Lsn) -> Result<Waiting, Error> {
     let mut session = Session::connect(info, SessionKind::Sql, &SETTINGS).await?;
     let copy = format!("walrelay_check_{:08x}", fastrand::u32(..));
     session.query(&copy_slot(&wanted.slot, &copy, true)).await?;
     let peeked = session.query(&peek_sql(&copy, wanted, confirmed)).await;
+    let changes = match &peeked {
+        Ok(_) => session.query(&changes_sql(&copy, wanted, confirmed)).await,
+        Err(_) => Ok(Rows::default()),
+    };
     // The end of the session drops the copy too, but some time after `check` has ended.
     let dropped = session.query(&script::drop_slot(&copy)).await;
     let rows = peeked?;
@@ -50,34 +53,59 @@ pub async fn waiting(
         messages.partition(|message| message.first() == Some(&b'R'));
     session.close().await;
     let with_rows: Vec<RelationId> = inserts.iter().filter_map(|of| relation_of(of)).collect();
-    let relations = relations.into_iter();
-    Ok(WaitingRows {
-        relations: relations
-            .filter(|message| relation_of(message).is_some_and(|id| with_rows.contains(&id)))
-            .collect(),
-        inserts: inserts.into_iter().filter(|of| of.len() > 5).collect(),
+    let relations = relations
+        .into_iter()
+        .filter(|message| relation_of(message).is_some_and(|id| with_rows.contains(&id)));
+    // A transaction that takes the server too long, or has too large a row, leaves the tables.
+    let changes = changes.unwrap_or_default();
+    let changes = changes
+        .iter()
+        .filter_map(|row| Some((parsed(&row, "lsn")?, bytes(row.get("message")?)?)));
+    Ok(Waiting {
+        relations: relations.collect(),
+        changes: changes.collect(),
     })
 }
 
-/// Returns a query of the Relation messages that wait, of the first Insert messages, and of the first
-/// five bytes of each other one.
+/// Writes a call of the function that reads the messages of a copy, up to this number of them and the end of
+/// their transaction.
+fn peek_call(copy: &str, wanted: &Wanted, confirmed: Lsn, limit: u32, options: &str) -> String {
+    format!(
+        "pg_catalog.pg_logical_slot_peek_binary_changes({copy}, {upto}, {limit}, 'proto_version', '1', \
+         'publication_names', {publication}{options})",
+        copy = quote_literal(copy),
+        upto = quote_literal(&Lsn::new(confirmed.get().saturating_add(WAL_LIMIT)).to_string()),
+        publication = quote_literal(&quote_ident(&wanted.publication)),
+    )
+}
+
+/// Returns a query of the first messages in their order.
+fn changes_sql(copy: &str, wanted: &Wanted, confirmed: Lsn) -> String {
+    let messages = match wanted.messages {
+        Some(_) => ", 'messages', 'true'",
+        None => "",
+    };
+    format!(
+        "SELECT lsn, pg_catalog.encode(data, 'hex') AS message FROM (SELECT lsn, data, number, \
+         sum(pg_catalog.octet_length(data)) OVER (ORDER BY number) AS total FROM {} \
+         WITH ORDINALITY AS peeked(lsn, xid, data, number)) AS peeked \
+         WHERE total <= {CHANGE_BYTES} ORDER BY number",
+        peek_call(copy, wanted, confirmed, CHANGE_LIMIT, messages)
+    )
+}
+
+/// Returns a query of the Relation messages that wait, and of the first five bytes of each Insert
+/// message.
 ///
 /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 fn peek_sql(copy: &str, wanted: &Wanted, confirmed: Lsn) -> String {
     format!(
-        "SELECT DISTINCT pg_catalog.encode(CASE WHEN pg_catalog.get_byte(data, 0) = {insert} \
-          AND (number > {first} OR pg_catalog.octet_length(data) > {longest}) \
+        "SELECT DISTINCT pg_catalog.encode(CASE pg_catalog.get_byte(data, 0) WHEN {insert} \
           THEN pg_catalog.substring(data, 1, 5) ELSE data END, 'hex') AS message \
-         FROM pg_catalog.pg_logical_slot_peek_binary_changes({copy}, {upto}, {MESSAGE_LIMIT}, \
-          'proto_version', '1', 'publication_names', {publication}) \
-         WITH ORDINALITY AS changes(lsn, xid, data, number) WHERE pg_catalog.get_byte(data, 0) IN ({insert}, {relation})",
-        first = WHOLE.0,
-        longest = WHOLE.1,
+         FROM {peeked} WHERE pg_catalog.get_byte(data, 0) IN ({insert}, {relation})",
         insert = b'I',
         relation = b'R',
-        copy = quote_literal(copy),
-        upto = quote_literal(&Lsn::new(confirmed.get().saturating_add(WAL_LIMIT)).to_string()),
-        publication = quote_literal(&quote_ident(&wanted.publication)),
+        peeked = peek_call(copy, wanted, confirmed, MESSAGE_LIMIT, ""),
     )
 }
 

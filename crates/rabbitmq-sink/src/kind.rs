@@ -7,8 +7,8 @@ use std::time::Duration;
 use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
-    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
-    SinkTerms, ToFailure as _, any_factory,
+    Ability, AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind,
+    SinkOptions, SinkStats, SinkTerms, ToFailure as _, any_factory,
 };
 use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning, host_and_port};
 
@@ -19,7 +19,7 @@ use crate::client::declare::Declare;
 use crate::client::publish::DeadLetterAddress;
 use crate::management::Management;
 use crate::section::{Auth, RabbitmqSection};
-use crate::sink::{RabbitmqSinkFactory, Settings};
+use crate::sink::{RabbitmqSinkFactory, Settings, check_record};
 use crate::topics::RabbitmqTopics;
 
 /// The age of a channel from which on it is replaced when a queue refuses a message.
@@ -196,6 +196,10 @@ impl SinkKind for RabbitmqKind {
             stats: Arc::clone(&stats),
         };
         (any_factory(factory), Some(stats))
+    }
+
+    fn refusal(&self, record: &Record<'_>) -> Option<DeliveryError> {
+        check_record(record, &self.settings).err()
     }
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {

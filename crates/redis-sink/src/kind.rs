@@ -8,8 +8,8 @@ use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
 use walrelay_sink::dead_letters::DeadLetterStore;
 use walrelay_sink::topics::ReadableTopics;
 use walrelay_sink::{
-    Ability, AnySinkFactory, KindDescription, SinkFailure, SinkKind, SinkOptions, SinkStats,
-    SinkTerms, ToFailure as _, any_factory,
+    Ability, AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind,
+    SinkOptions, SinkStats, SinkTerms, ToFailure as _, any_factory,
 };
 use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
 
@@ -20,7 +20,7 @@ use crate::client::sentinel::Sentinel;
 use crate::client::{Credentials, Login};
 use crate::dlq::RedisDeadLetters;
 use crate::section::RedisSection;
-use crate::sink::{RedisSinkFactory, Settings, Wait};
+use crate::sink::{RedisSinkFactory, Settings, Wait, check_record};
 use crate::topics::RedisTopics;
 
 /// The time after which it is asked again what a stream has. The answer has the first and the last entry.
@@ -150,6 +150,10 @@ impl SinkKind for RedisKind {
             stats: Arc::clone(&stats),
         };
         (any_factory(factory), Some(stats))
+    }
+
+    fn refusal(&self, record: &Record<'_>) -> Option<DeliveryError> {
+        check_record(record, &self.settings).err()
     }
 
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::check::{CheckInput, SinkCheck, SinkChecks};
 use crate::dead_letters::DeadLetterStore;
 use crate::topics::{ReadableTopics, SinkTopics};
-use crate::{AnySinkFactory, SinkStats};
+use crate::{AnySinkFactory, DeliveryError, Record, SinkStats};
 
 /// Something that a configuration or a command asks of a sink, and that not every sink can do.
 /// Displays as the words after "the sink cannot".
@@ -116,6 +116,13 @@ pub trait SinkKind: Send + Sync {
     /// Creates a factory of sinks that count in `stats`, or in figures of their own. Returns the
     /// figures too; `None` if the sink has none.
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>);
+
+    /// Returns why a sink refuses a record without asking its servers, for example because it is larger than the
+    /// configuration allows; `None` if it would offer the record to them.
+    fn refusal(&self, record: &Record<'_>) -> Option<DeliveryError> {
+        let _ = record;
+        None
+    }
 
     /// Checks the servers, for `walrelay check`. Changes nothing on them. **Blocks**.
     fn check(&self, input: CheckInput<'_>) -> SinkChecks {

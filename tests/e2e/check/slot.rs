@@ -4,7 +4,7 @@ use walrelay_testkit::{Db, Standby, eventually, servers};
 
 use super::{Case, Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
 use crate::rig::{
-    NOWHERE, PATIENCE, Rig, SLOT, assert_has, create_slot, insert, output_with, said,
+    NOWHERE, PATIENCE, Rig, SLOT, assert_has, assert_lacks, create_slot, insert, output_with, said,
 };
 
 const ADVANCE: &str = "SELECT pg_replication_slot_advance('walrelay', pg_current_wal_flush_lsn())";
@@ -137,6 +137,41 @@ fn of_what_waits_in_the_slot() {
     }
     case.check()
         .warns(item, &["is not seen", "max_replication_slots"]);
+}
+
+/// Rows that the router or the sink refuses, whether or not a relay has met them.
+#[test]
+fn of_events_that_wait_in_the_slot() {
+    let case = Case::new(Rig::without_broker(17));
+    let item = "postgres/waiting-rows";
+    let refused = |sets: &[&str]| Checked::run(&case.config, sets);
+    case.db
+        .batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
+    insert(&case.db, 1);
+    refused(&[]).passes(item, &["its first 1 event(s)", "[sink.kafka]"]);
+    case.db.batch(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'large', 'T', \
+         jsonb_build_object('text', repeat('secret-value', 200000)))",
+    );
+    let words = [
+        "[delivery]",
+        "message.max.bytes is",
+        "row 0 of the transaction",
+    ];
+    let found = refused(&[]).fails(item, &words).to_string();
+    assert_lacks(&found, &["secret-value"]);
+    let larger = "--set=sink.kafka.message.max.bytes=10000000";
+    refused(&[larger]).passes(item, &["its first 2 event(s)"]);
+
+    case.db.batch(
+        "INSERT INTO outbox VALUES (gen_random_uuid(), NULL, 'key', 'T', '\"secret-value\"')",
+    );
+    let found = refused(&[larger])
+        .fails(item, &["[unroutable]"])
+        .to_string();
+    assert_lacks(&found, &["secret-value"]);
+    let skips = "--set=poison.unroutable=skip";
+    refused(&[larger, skips]).passes(item, &["its first 2 event(s)"]);
 }
 
 /// `check` itself has the only session that the role may have: the remedy is about sessions.

@@ -24,4 +24,5 @@ mod statistics;
 pub(crate) mod topic_checks;
 pub(crate) mod topic_ids;
 
+pub(crate) use sink::check_limits;
 pub use sink::{KafkaSink, KafkaSinkFactory};

@@ -106,23 +106,22 @@ pub(crate) struct RabbitmqSink(SinkThread<KeyQueues, Arc<Settings>>);
 
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
+/// Checks what can be told of a record without asking a server.
+pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
+    let checked = publish::check(record, &settings.dead_letters, settings.max_message);
+    checked.map_err(|(poison, reason)| DeliveryError {
+        topic: record.topic.into(),
+        reason,
+        disposition: Disposition::Fatal,
+        poison: Some(poison),
+    })
+}
+
 impl Sink for RabbitmqSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         let shared = &self.0.shared;
-        let Settings {
-            dead_letters,
-            max_message,
-            ..
-        } = &*shared.settings;
-        publish::check(record, dead_letters, *max_message).map_err(|(poison, reason)| {
-            DeliveryError {
-                topic: record.topic.into(),
-                reason,
-                disposition: Disposition::Fatal,
-                poison: Some(poison),
-            }
-        })?;
-        let lane = publish::address(record, dead_letters).exchange;
+        check_record(record, &shared.settings)?;
+        let lane = publish::address(record, &shared.settings.dead_letters).exchange;
         let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
         shared.accept(record, lane, seq, weight)
     }

@@ -103,17 +103,20 @@ pub(crate) struct RedisSink(SinkThread<BatchQueue, Arc<Settings>>);
 
 type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>;
 
+/// Checks what can be told of a record without asking a server.
+pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
+    entry::check(record, settings.max_message).map_err(|(poison, reason)| DeliveryError {
+        topic: record.topic.into(),
+        reason,
+        disposition: Disposition::Fatal,
+        poison: Some(poison),
+    })
+}
+
 impl Sink for RedisSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         let shared = &self.0.shared;
-        entry::check(record, shared.settings.max_message).map_err(|(poison, reason)| {
-            DeliveryError {
-                topic: record.topic.into(),
-                reason,
-                disposition: Disposition::Fatal,
-                poison: Some(poison),
-            }
-        })?;
+        check_record(record, &shared.settings)?;
         let weight = entry::size(record) + RECORD_OVERHEAD;
         shared.accept(record, record.topic, seq, weight)
     }

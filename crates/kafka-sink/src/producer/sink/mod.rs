@@ -31,6 +31,7 @@ mod held_topics;
 mod refusals;
 
 use held_topics::{HeldTopic, HeldTopics};
+pub(crate) use refusals::check_limits;
 use refusals::{check_record, refusal, refused, size_in_request};
 
 const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \

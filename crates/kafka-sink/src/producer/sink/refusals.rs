@@ -61,6 +61,17 @@ pub(super) fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
     }
 }
 
+/// Checks what can be told of a record without asking a broker. `message_max_bytes`: the limit of the client.
+pub(crate) fn check_limits(record: &Record<'_>, message_max_bytes: &str) -> Option<DeliveryError> {
+    match check_record(record) {
+        Err(SendError::Refused(error)) => return Some(error),
+        Err(SendError::Full) | Ok(_) => {}
+    }
+    let most = message_max_bytes.parse().unwrap_or(usize::MAX);
+    let too_large = RDKafkaErrorCode::MessageSizeTooLarge;
+    (size_in_request(record) > most).then(|| refusal(record, too_large, message_max_bytes))
+}
+
 /// Returns a refusal without asking the broker: permanent if it is the record's fault, and
 /// otherwise until there is a new producer.
 pub(super) fn refused(topic: &str, reason: impl Into<String>, poison: Option<Poison>) -> SendError {

@@ -32,7 +32,7 @@ use walrelay_walsender::{Ancestor, ConnInfo, Error, Session, SessionKind, System
 
 use super::item::{Check, Checks, Item};
 use crate::commands::assembly::server::failure;
-use crate::commands::assembly::{router, wanted};
+use crate::commands::assembly::wanted;
 use crate::config::PipelineConfig;
 
 /// No query of the doctor waits for long: not for a server that is slow, and not for a lock of DDL on
@@ -152,18 +152,10 @@ async fn connect_and_check(
     let account = account::account(&mut session, info, &db).await?;
     let connection = server::connection(&db, session.is_encrypted());
     let mut addresses = Addresses::new();
-    let router_again = || router_of(config, router.is_some());
-    let waiting = match router_again().zip(router_again()) {
-        Some(routers) => {
-            waiting::check(
-                info,
-                &mut session,
-                &db,
-                routers,
-                described.clone(),
-                &mut addresses,
-            )
-            .await
+    let waiting = match &router {
+        Some(_) => {
+            let described = described.clone();
+            waiting::check(info, &mut session, &db, described, &mut addresses).await
         }
         None => None,
     };
@@ -213,12 +205,6 @@ async fn connect_and_check(
         addresses,
         largest,
     })
-}
-
-/// Makes another router for the check of what waits in the slot, if the first could be made.
-fn router_of(config: &PipelineConfig, usable: bool) -> Option<Router> {
-    let router = usable.then(|| router(config).ok())?;
-    router.map(|(router, _)| router)
 }
 
 /// Names the item that all these checks are of.

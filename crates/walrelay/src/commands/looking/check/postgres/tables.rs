@@ -126,7 +126,7 @@ fn add_addresses(
 }
 
 /// Adds the address of a row. A row that cannot be routed is ignored: samples lack long values.
-pub(super) fn add_address(router: &mut Router, insert: &Insert<'_>, addresses: &mut Addresses) {
+fn add_address(router: &mut Router, insert: &Insert<'_>, addresses: &mut Addresses) {
     let event = Event {
         commit_lsn: Lsn::new(0),
         row: 0,

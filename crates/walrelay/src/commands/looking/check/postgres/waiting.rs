@@ -2,29 +2,37 @@
 
 use std::sync::Arc;
 
-use walrelay_checkpoint::AckRing;
-use walrelay_event_router::{Router, TableFacts as ColumnFacts};
+use walrelay_checkpoint::{AckRing, Seq};
+use walrelay_event_router::TableFacts as ColumnFacts;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
-use walrelay_postgres_source::{SetupError, WAL_LIMIT, WaitingRows, place, waiting};
-use walrelay_relay::{Core, CoreError, Placement, PoisonDecisions, RecordSpace, TableName};
+use walrelay_postgres_source::{PostgresError, SetupError, WAL_LIMIT, place, waiting};
+use walrelay_relay::{
+    Core, CoreError, OnUpdate, PipelineError, Placement, PoisonAction, PoisonDecisions,
+    PoisonPolicy, RecordSpace, Step, TableName,
+};
+use walrelay_sink::{Record, SinkError, SinkKind, id_text};
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
-use super::tables::add_address;
 use super::{Addresses, DatabaseState, failed};
+use crate::cli::Failure;
 use crate::commands::assembly::server::failure;
-use crate::commands::assembly::settings;
+use crate::commands::assembly::sink::any_sink;
+use crate::commands::assembly::{poison_policy, router, settings};
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
 use crate::failures;
 
-/// Passes the tables that wait in the slot to a relay's core, which returns the errors of `run`.
-/// `None`: there is no slot or publication to look at, which other checks report.
+/// Records of the changes that are read, at least.
+const CHANGES: usize = 1 << 16;
+
+/// Passes what waits in the slot to a relay's core, which returns the errors of `run`.
+/// `None`: there is no slot or publication to look at, which other checks report. Adds the addresses of
+/// events: the role need not be allowed to read the tables.
 pub(super) async fn check(
     info: &ConnInfo,
     session: &mut Session,
     db: &DatabaseState<'_>,
-    (router, of_addresses): (Router, Router),
     described: Vec<ColumnFacts>,
     addresses: &mut Addresses,
 ) -> Option<Vec<Check>> {
@@ -35,16 +43,28 @@ pub(super) async fn check(
     if !ours || slot.lost().is_some() || db.facts.publication.is_none() {
         return None;
     }
+    let first_changes = core_of(db, described.clone(), CHANGES)?;
+    let tables = core_of(db, described, 1)?;
     let found = async {
         let waiting = waiting(info, &db.wanted, confirmed).await?;
-        add_addresses(db, of_addresses, described.clone(), &waiting, addresses);
-        place_all(session, db, router, described, waiting.relations).await
+        let mut found = Found::default();
+        let mut walked = Walked {
+            events: &mut found.events,
+            addresses,
+        };
+        let stopped = walk(session, db, first_changes, &waiting.changes, &mut walked).await?;
+        found.failed.extend(stopped);
+        place_all(session, db, tables, waiting.relations, &mut found).await?;
+        Ok::<_, Error>(found)
     };
     Some(match found.await {
         Ok(found) if found.failed.is_empty() && found.passed_over.is_empty() => {
             vec![Check::pass(format!(
-                "{} has nothing that run would stop at",
-                looked_at(db, confirmed)
+                "{} has no table that run would stop at, and its first {} event(s) can be routed and are within the \
+                 limits of [sink.{}]",
+                looked_at(db, confirmed),
+                found.events,
+                db.config.sink.description().name
             ))]
         }
         Ok(found) => {
@@ -79,32 +99,6 @@ pub(super) async fn check(
     })
 }
 
-/// Adds the addresses of the first rows that wait in the outbox tables. The role need not be allowed to read
-/// these.
-fn add_addresses(
-    db: &DatabaseState<'_>,
-    mut router: Router,
-    described: Vec<ColumnFacts>,
-    waiting: &WaitingRows,
-    addresses: &mut Addresses,
-) {
-    router.describe(described);
-    for body in &waiting.relations {
-        if let Ok(Message::Relation(relation)) = decode(body) {
-            let table = TableName::new(relation.namespace, relation.name);
-            // The item of the waiting rows reports a table that cannot be routed.
-            if db.wanted.tables.contains(&table) {
-                let _ = router.relation(&relation);
-            }
-        }
-    }
-    for body in &waiting.inserts {
-        if let Ok(Message::Insert(insert)) = decode(body) {
-            add_address(&mut router, &insert, addresses);
-        }
-    }
-}
-
 /// Returns the part of the WAL that was looked at.
 fn looked_at(db: &DatabaseState<'_>, confirmed: Lsn) -> String {
     let behind = db
@@ -129,23 +123,148 @@ fn looked_at(db: &DatabaseState<'_>, confirmed: Lsn) -> String {
 struct Found {
     failed: Vec<Check>,
     passed_over: Vec<TableName>,
+    /// The number of events that can be routed.
+    events: usize,
 }
 
+/// The events that were passed so far.
+struct Walked<'a> {
+    /// The number of those that can be routed.
+    events: &'a mut usize,
+    addresses: &'a mut Addresses,
+}
+
+impl Walked<'_> {
+    fn add(&mut self, record: &Record<'_>) {
+        *self.events += 1;
+        let routing_key = record.routing_key.map(str::to_owned);
+        let address = (record.topic.to_owned(), routing_key);
+        if !self.addresses.contains(&address) {
+            self.addresses.push(address);
+        }
+    }
+}
+
+/// Makes the core of a relay of this configuration; `None` if its route cannot be used, which other checks report.
+/// `records`: the most that are in flight.
+fn core_of(db: &DatabaseState<'_>, described: Vec<ColumnFacts>, records: usize) -> Option<Core> {
+    let (router, messages) = router(db.config).ok()?;
+    let settings = settings(db.config, messages, None, None);
+    let ring = Arc::new(AckRing::new(records));
+    let confirmed = CommitEnd::from_slot(Lsn::ZERO);
+    let mut core = Core::new(router, settings.tables, ring, confirmed)
+        .with_messages(settings.messages)
+        .with_decisions(PoisonDecisions::new(settings.poison))
+        .passing_over(settings.pass_over)
+        .stopping_at_updates(settings.on_update == OnUpdate::Stop);
+    core.describe(described);
+    Some(core)
+}
+
+/// Passes the first messages that wait to a relay's core, and their records to the limits of the sink, up to the
+/// first error.
+async fn walk(
+    session: &mut Session,
+    db: &DatabaseState<'_>,
+    mut core: Core,
+    changes: &[(Lsn, Vec<u8>)],
+    walked: &mut Walked<'_>,
+) -> Result<Option<Check>, Error> {
+    let Ok(sink) = any_sink(db.config) else {
+        return Ok(None);
+    };
+    let policy = poison_policy(db.config, None);
+    let mut changes = changes.iter();
+    let mut change = changes.next();
+    while let Some((lsn, body)) = change {
+        let stops = |failure| Ok(Some(Check::failed(failure)));
+        match pass(&mut core, &*sink, &policy, (*lsn, body), walked) {
+            Ok(Passed::Record { seq }) => {
+                if let Err(error) = core.sent(seq) {
+                    return stops(failures::core(error));
+                }
+            }
+            Ok(Passed::Other) => {}
+            Ok(Passed::Waits) => {
+                let Some(id) = core.unresolved() else {
+                    // The schema registry has an item of its own; or the ring is full.
+                    return Ok(None);
+                };
+                let place = place(session, &db.wanted.tables, id).await?;
+                match core.place(id, place) {
+                    Ok(_) => continue,
+                    Err(error) => return stops(failures::core(error)),
+                }
+            }
+            Err(failure) => return stops(failure),
+        }
+        change = changes.next();
+    }
+    Ok(None)
+}
+
+/// The result of passing a message to the core.
+enum Passed {
+    /// The record of an event, or a dead letter, which the sink would offer to its servers.
+    Record { seq: Seq },
+    /// It yields no record.
+    Other,
+    /// It is to be passed again once a table is placed, or a schema is known.
+    Waits,
+}
+
+/// Passes a message to the core, and its record to the limits of the sink.
+fn pass(
+    core: &mut Core,
+    sink: &dyn SinkKind,
+    policy: &PoisonPolicy,
+    (lsn, body): (Lsn, &[u8]),
+    walked: &mut Walked<'_>,
+) -> Result<Passed, Failure> {
+    let frame = Frame::XLogData {
+        start: lsn,
+        end: lsn,
+        sent_at: 0,
+        body,
+    };
+    let mut space = RecordSpace::default();
+    Ok(
+        match core.frame(&frame, &mut space).map_err(failures::core)? {
+            Step::Consumed | Step::Reply | Step::Committed(_) => Passed::Other,
+            Step::Blocked | Step::AwaitsSchema | Step::AwaitsPlace => Passed::Waits,
+            Step::Send(outgoing) => {
+                let (record, event) = (outgoing.record(), outgoing.event());
+                if !event.dead_letter {
+                    walked.add(&record);
+                }
+                let refusal = sink.refusal(&record).filter(|error| {
+                    let action = error.poison.map(|poison| policy.action(poison));
+                    action == Some(PoisonAction::Halt) || event.dead_letter
+                });
+                if let Some(source) = refusal {
+                    let error = PipelineError::<PostgresError, SinkError>::Delivery {
+                        event: Some(event),
+                        event_id: record.event_id.map(id_text),
+                        source,
+                    };
+                    return Err(failures::pipeline(error));
+                }
+                Passed::Record {
+                    seq: outgoing.seq(),
+                }
+            }
+        },
+    )
+}
+
+/// Passes the tables that wait to a relay's core.
 async fn place_all(
     session: &mut Session,
     db: &DatabaseState<'_>,
-    router: Router,
-    described: Vec<ColumnFacts>,
+    mut core: Core,
     relations: Vec<Vec<u8>>,
-) -> Result<Found, Error> {
-    let settings = settings(db.config, None, None, None);
-    let ring = Arc::new(AckRing::new(1));
-    let confirmed = CommitEnd::from_slot(Lsn::ZERO);
-    let mut core = Core::new(router, settings.tables, ring, confirmed)
-        .with_decisions(PoisonDecisions::new(settings.poison))
-        .passing_over(settings.pass_over);
-    core.describe(described);
-    let mut found = Found::default();
+    found: &mut Found,
+) -> Result<(), Error> {
     for body in relations {
         let mut placed = announce(&mut core, &body);
         if let Ok(Some(id)) = placed {
@@ -166,7 +285,7 @@ async fn place_all(
             }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Passes a Relation message to the core. Returns the relation, which may have to be placed.
