@@ -33,6 +33,15 @@ CREATE SEQUENCE IF NOT EXISTS walrelay_state."publication:walrelay" MINVALUE -92
 GRANT SELECT ON SEQUENCE walrelay_state."publication:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."publication:walrelay" TO "walrelay";
 
+-- The error with which a run ends: walrelay status and check show it while no relay runs.
+CREATE SCHEMA IF NOT EXISTS walrelay_state;
+GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
+CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
+    slot  name PRIMARY KEY, -- the relay's slot
+    error text NOT NULL     -- the error with which its last run ended, as JSON
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
+
 -- From here on Postgres keeps the log until the relay has confirmed it: last, and not
 -- long before the relay is started.
 SELECT pg_catalog.pg_create_logical_replication_slot('walrelay', 'pgoutput')

@@ -28,6 +28,7 @@
 //! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its
 //!   remedy.
 //! - [`otel`]: metrics and spans for a collector.
+//! - [`last_error`]: the error of a relay that has ended is shown by `status`, `check` and the next run.
 //! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
 //! - [`logins`]: a login or a port that a sink's servers refuse, in the words of `check`.
 //! - [`errors`]: each error has its own id and exit code.
@@ -91,6 +92,7 @@ mod http;
 mod idle;
 mod import_debezium;
 mod large;
+mod last_error;
 mod logins;
 mod marks;
 mod modes;

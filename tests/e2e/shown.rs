@@ -429,8 +429,8 @@ fn a_schema_registry_that_is_away() {
     relay.kill();
 }
 
-/// A relay that has ended has no endpoint: `status` reads the slot, and leads to `check`, whose item
-/// has the reason and the remedy. An open page says that its relay is gone (`page`).
+/// A relay that has ended has no endpoint: `status` reads the slot and the error of the run, or leads to `check`,
+/// whose item has the reason and the remedy. An open page says that its relay is gone (`page`).
 #[test]
 fn relays_that_have_ended() {
     let postgres = servers::postgres_with(18, &[("max_slot_wal_keep_size", "1MB")]);
@@ -471,7 +471,11 @@ fn relays_that_have_ended() {
     ends(&mut relay, 78, "publication-lacks-table");
     ended(
         "the publication lost a table",
-        &["walrelay: not read", "see what stops it: walrelay check"],
+        &[
+            "walrelay: not read",
+            "by [publication-lacks-table]",
+            "ADD TABLE",
+        ],
         "postgres/publication-tables",
         &["[publication-lacks-table]", "ADD TABLE"],
     );

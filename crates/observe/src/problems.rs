@@ -30,6 +30,7 @@ const SINK_DOWN: &str = "walrelaysinkdown";
 const SLOT_LOST: &str = "the-slot-is-lost";
 const SCHEMA_REGISTRY: &str = "the-schema-registry";
 const HALTED: &str = "when-something-is-wrong";
+const ENDED: &str = "the-relay-has-ended";
 const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
 const SINK_LOSES: &str = "the-destination-may-lose-events";
@@ -44,6 +45,7 @@ pub(crate) fn headings() -> Vec<String> {
         SLOT_LOST,
         SCHEMA_REGISTRY,
         HALTED,
+        ENDED,
         WATCHING,
         DEAD_LETTERS,
         SINK_LOSES,
@@ -119,6 +121,7 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     add_sink_problems(&mut found, &report.sink);
     add_risks(&mut found, &report.sink);
     add_events_problems(&mut found, report);
+    add_last_error(&mut found, report);
     if let (Some(why), true) = (&report.not_ready, found.0.is_empty()) {
         let problem = found.alert("bad", "WalrelayNotReady", "The relay is not ready");
         problem.reason(why.clone()).is_state = true;
@@ -130,6 +133,17 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     };
     found.sort_by_key(rank);
     found
+}
+
+/// Adds the error with which the last run ended, until this run has passed its place.
+fn add_last_error(found: &mut Problems, report: &StatusReport) {
+    let Some(error) = &report.last_error else {
+        return;
+    };
+    let problem = found.add("note", ENDED, "The last run ended with an error");
+    problem.reason(error.text.clone());
+    problem.remedy.clone_from(&error.remedy);
+    problem.since_ms = Some(error.at_ms);
 }
 
 /// Adds the state of the pipeline, unless it streams.

@@ -41,6 +41,10 @@ pub struct StatusReport {
     pub bookmark: Option<BookmarkReport>,
     /// Why the last query of the slot failed.
     pub slot_error: Option<String>,
+    /// The error with which the last run ended, until the slot has passed the place where that run ended; `null`
+    /// if it ended without one.
+    #[serde(default)]
+    pub last_error: Option<LastErrorReport>,
     /// Records in flight and acknowledged.
     pub delivery: DeliveryReport,
     /// Latencies of acknowledged transactions.
@@ -65,6 +69,20 @@ pub struct StatusReport {
     /// The last whole second: a row of `/api/history`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
+}
+
+/// The error with which the last run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LastErrorReport {
+    /// The end of that run, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The id of the error.
+    pub id: String,
+    /// When and how the run ended.
+    pub text: String,
+    /// What an operator can do about it.
+    pub remedy: Option<String>,
 }
 
 /// One problem of a relay.

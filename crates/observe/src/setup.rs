@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::{SlotWait, SnapshotProgress};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{Parking, SinkKind, SinkTerms};
@@ -45,6 +46,8 @@ pub struct Setup {
     pub snapshot: Option<Arc<SnapshotProgress>>,
     /// What the making of the slot waits for.
     pub slot_wait: Arc<SlotWait>,
+    /// The error with which the last run ended, once the relay has found it.
+    pub last_error: Arc<FoundError>,
     /// Requests to the schema registry; `None` if none is configured.
     pub registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.

@@ -16,9 +16,10 @@ use super::millis_now;
 use super::observed::Telemetry;
 use super::problems::problems;
 use super::report::{
-    DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LatencyReport,
-    LossReport, PipelineReport, ProcessReport, RegistryReport, RetryingReport, SinkFailureReport,
-    SinkReport, SinkRiskReport, SnapshotReport, SourceReport, StatusReport, TopicReport,
+    DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LastErrorReport,
+    LatencyReport, LossReport, PipelineReport, ProcessReport, RegistryReport, RetryingReport,
+    SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport, SourceReport, StatusReport,
+    TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -84,6 +85,7 @@ impl Telemetry {
             slot: live.slot.clone(),
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
+            last_error: self.last_error(&live),
             delivery: self.delivery(&live),
             latency: LatencyReport {
                 commit_to_ack: self.commit_to_ack.last_minute(),
@@ -115,6 +117,18 @@ impl Telemetry {
         drop(live);
         report.problems = problems(&report);
         report
+    }
+
+    fn last_error(&self, live: &Live) -> Option<LastErrorReport> {
+        let confirmed = live.progress.map(|progress| progress.confirmed.lsn());
+        let error = self.setup.last_error.get();
+        let error = error.filter(|error| !error.is_passed(confirmed))?;
+        Some(LastErrorReport {
+            at_ms: error.at_ms,
+            id: error.id.clone(),
+            text: error.text(),
+            remedy: error.remedy.clone(),
+        })
     }
 
     fn source(&self, live: &Live) -> SourceReport {

@@ -13,7 +13,7 @@
 //! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
 //! - `waiting`: the rows that wait in a slot, and their tables.
-//! - `bookmarks`: kept slots that replays read.
+//! - `bookmarks`: kept slots that replays read. [`last_error`]: the error with which the last run ended.
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
@@ -35,6 +35,7 @@ mod dead_letters;
 mod deadline;
 mod error;
 mod foreign_tables;
+pub mod last_error;
 mod mark;
 pub mod noted;
 mod outbox_table;

@@ -246,8 +246,8 @@ pub(crate) async fn may(session: &mut Session, slot: &str, privilege: &str) -> R
     may_use(session, &name(slot), privilege).await
 }
 
-/// Checks whether a sequence is missing, and this role may create it.
-async fn may_create(session: &mut Session, name: &str) -> Result<bool, Error> {
+/// Checks whether a sequence is missing, and this role may create objects of the schema.
+pub(crate) async fn may_create(session: &mut Session, name: &str) -> Result<bool, Error> {
     // CREATE SCHEMA IF NOT EXISTS needs the privilege for the database also if the schema exists.
     let sql = format!(
         "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE') \
@@ -323,7 +323,8 @@ pub(crate) async fn set_system(
 
 /// Begins a transaction that writes the publication's note, whatever the role's default is, and waits for no
 /// lock.
-const WRITE: &str = "SET transaction_read_only = off; SET LOCAL lock_timeout = '500ms'; ";
+pub(crate) const WRITE: &str =
+    "SET transaction_read_only = off; SET LOCAL lock_timeout = '500ms'; ";
 
 /// Notes the number of the publication's row filters. `create`: missing objects may be created. Returns
 /// whether this role may.

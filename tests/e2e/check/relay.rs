@@ -1,10 +1,13 @@
 use std::net::TcpListener;
 
 use walrelay_testkit::{eventually, eventually_some};
+use walrelay_throwaway::Signal;
 
-use super::Checked;
-use crate::endpoint::{address, config};
-use crate::rig::{PATIENCE, Rig, assert_has, insert, kafka_in_turn, output_with, said};
+use super::{Checked, WITHOUT_KAFKA};
+use crate::endpoint::{address, at, config};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, ends, insert, kafka_in_turn, output_with, said, with_source,
+};
 
 /// A role that reads no table learns the topics of the running relay.
 #[test]
@@ -57,6 +60,56 @@ fn of_a_relay_that_runs() {
         check(&set).worst("relay/state")["verdict"] == "pass"
     });
     relay.ends_well();
+}
+
+/// A process that is stopped keeps its slot and its port.
+#[test]
+fn of_a_relay_that_hangs() {
+    let rig = Rig::with_outbox(16);
+    let configured = config(&rig, &rig.postgres.url(), "");
+    // The server keeps the walsender of a process that is stopped.
+    let configured = with_source(configured, "wal_sender_timeout = \"10m\"");
+    let relay = rig.streaming(&configured);
+    let set = at(address(&relay));
+    relay.signal(Signal::Stop);
+    let held = Checked::run(&configured, &[&set]);
+    let words = [
+        "[relay-silent]",
+        "does not answer",
+        "is held by server process",
+        "SIGKILL",
+    ];
+    held.fails("relay/state", &words);
+    let output = output_with("status", &configured, &[&set, "--exit-code"]);
+    assert_eq!(output.status.code(), Some(69));
+    assert_has(&said(&output), &["the relay hangs", "does not answer"]);
+    relay.signal(Signal::Cont);
+    eventually(PATIENCE, || {
+        Checked::run(&configured, &[&set]).worst("relay/state")["verdict"] == "pass"
+    });
+    relay.ends_well();
+}
+
+/// The reason of a relay that has ended, which nobody reads in its log.
+#[test]
+fn of_a_relay_that_has_ended() {
+    let rig = Rig::without_broker(18).outbox();
+    let db = rig.db();
+    let configured = rig.config();
+    rig.create_slot();
+    db.batch("ALTER PUBLICATION walrelay SET (publish = 'delete')");
+    ends(
+        &mut rig.start(&configured),
+        78,
+        "publication-without-insert",
+    );
+    let found = Checked::run(&configured, &WITHOUT_KAFKA);
+    let words = [
+        "[run-ended]",
+        "[publication-without-insert]",
+        "ALTER PUBLICATION",
+    ];
+    found.fails("relay/last-run", &words);
 }
 
 /// An operator reads which server takes its time.

@@ -27,6 +27,7 @@ use super::carried::LastLook;
 use super::catalog::{RetainedWal, ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
+use super::last_error::FoundError;
 use super::retention::RetentionWatch;
 use super::setup::{Moment, Setup, SlotWait, Unfinished, plan};
 use super::snapshot::{LockThread, SnapshotProgress};
@@ -54,6 +55,8 @@ pub struct SourceOptions {
     pub accept_gap: bool,
     /// Warn if more bytes of WAL than this are kept for the slot; 0 disables the warning.
     pub retained_wal_warning: u64,
+    /// Where to put the error with which the last run ended.
+    pub last_error: Arc<FoundError>,
 }
 
 /// Opens the replication connection of one slot, with a control connection beside it.
@@ -66,6 +69,10 @@ pub struct PostgresSource {
     /// The inspections beside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
+    /// The path of the state file.
+    state_path: Option<PathBuf>,
+    /// The error with which the last run ended.
+    last_error: Arc<FoundError>,
     /// The positions that are noted in the database.
     notes: Notes,
     /// The sums of acknowledged rows, which are written with the notes.
@@ -124,7 +131,9 @@ impl PostgresSource {
             marked: CommitEnd::from_slot(Lsn::ZERO),
             wal_sender_timeout: options.wal_sender_timeout,
             inspections: Inspections::default(),
+            state_path: options.state_file.clone(),
             state_file: options.state_file.map(StateWriter::new),
+            last_error: options.last_error,
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,

@@ -25,6 +25,7 @@ use crate::catalog::{
 };
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
+use crate::last_error;
 use crate::noted::{self, Access, Noted, Standing};
 use crate::sent_rows::account::{self, OpenedAccount};
 use crate::setup::{
@@ -595,6 +596,9 @@ impl PostgresSource {
                 return Err(error);
             }
         }
+        if !self.started {
+            self.find_last_error(&mut control, confirmed).await;
+        }
         self.inspections = Inspections::over(control);
         if by_file && self.started {
             // The file's position covers the slot's, or `continue_file` would have failed.
@@ -606,6 +610,20 @@ impl PostgresSource {
         opened.stream.queue_status(StatusUpdate::NO_POSITION);
         let _ = bounded("the first status", opened.stream.flush()).await;
         Ok(opened)
+    }
+
+    /// Looks for the error with which the last run ended, so that views show it until the slot has moved.
+    async fn find_last_error(&self, control: &mut Session, confirmed: Lsn) {
+        let find = last_error::find(control, &self.wanted.slot, self.state_path.as_deref());
+        match timeout(carried::NOTE_LIMIT, find).await {
+            Ok(Ok(Some(error))) if !error.is_passed(Some(confirmed)) => {
+                info!(remedy = error.remedy, "the last run {}", error.text());
+                let _ = self.last_error.set(error);
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => debug!(error = %Chain(&error), "the last error cannot be read"),
+            Err(_) => debug!("the last error cannot be read: no answer"),
+        }
     }
 
     /// Begins or continues the account of sent rows. Without it the stream goes on, and its rows stay.

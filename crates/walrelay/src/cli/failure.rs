@@ -54,6 +54,14 @@ impl Failure {
         self
     }
 
+    /// Returns what is wrong and the causes, the outer first, on one line.
+    pub(crate) fn finding(&self) -> String {
+        let mut parts = vec![self.what.clone()];
+        parts.extend(self.causes());
+        let lines = parts.iter().flat_map(|part| part.lines()).map(str::trim);
+        lines.collect::<Vec<_>>().join(": ")
+    }
+
     /// Returns the causes, the outer first.
     fn causes(&self) -> Vec<String> {
         let mut causes = Vec::new();

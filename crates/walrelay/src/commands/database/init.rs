@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
-    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect, lock_setup,
-    noted, plan, script, snapshot_record, unmark, unmarked,
+    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect, last_error,
+    lock_setup, noted, plan, script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -165,6 +165,10 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     });
     let usage = script::grant_usage(&wanted.tables, role).filter(|_| uses_rows(wanted));
     let usage = usage.map(|sql| ("The relay reads or changes rows of these schemas.", sql));
+    let ended = (
+        "The error with which a run ends: walrelay status and check show it while no relay runs.",
+        last_error::create_sql(Some(role)),
+    );
     let others = [
         (
             seen,
@@ -182,7 +186,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         .chain(account)
         .chain(unmarked)
         .chain(read);
-    let parts = parts.chain([noted, last]);
+    let parts = parts.chain([noted, ended, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -251,6 +255,7 @@ async fn create(
     if wanted.marks.is_some() {
         session.query(&unmarked::create_sql(role)).await?;
     }
+    session.query(&last_error::create_sql(role)).await?;
     if noted::grant(session, &wanted.slot, role).await? {
         let slot = &wanted.slot;
         done.created
@@ -481,7 +486,8 @@ mod tests {
             ..wanted()
         };
         let script = whole_script(&messages, "walrelay", Some(&default_table()));
-        assert!(!script.contains("TABLE"), "{script}");
+        let others = script.replace("TABLE IF NOT EXISTS walrelay_state.", "");
+        assert!(!others.contains("TABLE"), "{script}");
         assert!(
             script.contains("CREATE PUBLICATION \"walrelay\"\n        WITH ("),
             "{script}"

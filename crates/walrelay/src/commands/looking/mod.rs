@@ -1,6 +1,7 @@
 //! Commands that show and change nothing.
 
 pub(crate) mod check;
+pub(crate) mod endpoint;
 pub(crate) mod route;
 pub(crate) mod status;
 pub(crate) mod tail;

@@ -6,29 +6,27 @@ use std::io::{self, IsTerminal, Write as _};
 use std::thread;
 use std::time::Duration;
 
-use secrecy::ExposeSecret;
 use serde::Serialize;
-use walrelay_http_client::{Roots, agent};
 use walrelay_observe::{
     BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
     printable_json, slot_report,
 };
+use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::{Danger, slot_standing};
 use walrelay_sink::EndpointStats;
 
 use crate::cli::{Exit, Failure, Output, StatusArgs};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
+use crate::commands::looking::endpoint::{SILENT_REMEDY, fetch_status};
 use crate::commands::terminal::units::{bytes, rows_bar};
 use crate::commands::{CommandResult, EnvVars, load, print_text, write_failed};
-use crate::config::{Config, Http, PipelineConfig};
+use crate::config::{Config, PipelineConfig};
 
-/// Timeout of a request to the endpoint, and of an answer of Postgres.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of an answer of Postgres.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Largest document that is read.
-const MOST_BYTES: u64 = 4 << 20;
 /// Moves to the upper left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
@@ -37,6 +35,7 @@ const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: doc
 const LOST_SLOT: &str = "docs/OPERATIONS.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
 const NEAR_LIMIT: &str = "docs/OPERATIONS.md, \"WalrelaySlotWalNearLimit\": raise max_slot_wal_keep_size now, or end what \
      keeps the relay from delivering";
+const SILENT: &str = "a process has the address of [http] listen, and does not answer";
 const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
@@ -46,8 +45,13 @@ struct Status {
     relay: Option<StatusReport>,
     /// Why the endpoint did not answer.
     relay_error: Option<String>,
+    /// True if something listens at the address of the endpoint, and gave no answer in time.
+    #[serde(skip)]
+    is_silent: bool,
     /// The slot, read from Postgres if the endpoint did not answer.
     slot: Option<SlotReport>,
+    /// The error with which the last run ended, if the endpoint did not answer and the slot is not beyond it.
+    last_error: Option<LastError>,
 }
 
 /// Runs `walrelay status`.
@@ -88,8 +92,15 @@ fn not_well(slot: &str, status: &Status) -> Option<Failure> {
                 failure(Exit::Unavailable, format!("slot {slot} does not exist"))
                     .remedy(MISSING_SLOT),
             ),
+            Some(_) if status.is_silent => {
+                Some(failure(Exit::Unavailable, SILENT.to_owned()).remedy(SILENT_REMEDY))
+            }
             Some(found) => slot_problem(found).map(|(what, remedy)| {
-                failure(Exit::Unavailable, format!("slot {slot} {what}")).remedy(remedy)
+                let failure = failure(Exit::Unavailable, format!("slot {slot} {what}"));
+                match status.last_error.as_ref().filter(|_| !found.active) {
+                    Some(error) => with_last_error(failure, error),
+                    None => failure.remedy(remedy),
+                }
             }),
         };
     };
@@ -99,6 +110,12 @@ fn not_well(slot: &str, status: &Status) -> Option<Failure> {
         Some(remedy) => failure.remedy(remedy),
         None => failure,
     })
+}
+
+/// Adds the error with which the last run ended to the failure that its slot is not read.
+fn with_last_error(mut failure: Failure, error: &LastError) -> Failure {
+    failure.what = format!("{}: the last run {}", failure.what, error.text());
+    failure.remedy(error.remedy.as_deref().unwrap_or(UNREAD_SLOT))
 }
 
 /// Returns the problem of a slot that the server was asked for, and the remedy.
@@ -119,79 +136,41 @@ fn slot_problem(slot: &SlotReport) -> Option<(String, &'static str)> {
 fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
     let relay = match &config.process.http {
         Some(http) => fetch_status(http),
-        None => Err("[http] listen is not configured".to_owned()),
+        None => Err("[http] listen is not configured".to_owned().into()),
     };
-    let slot = match &relay {
-        Ok(_) => None,
+    let (slot, last_error) = match &relay {
+        Ok(_) => (None, None),
         Err(_) => query_slot(&config.pipeline, env)?,
     };
+    let no_document = relay.as_ref().err();
     Ok(Status {
-        relay_error: relay.as_ref().err().cloned(),
+        relay_error: no_document.map(ToString::to_string),
+        is_silent: no_document.is_some_and(|reason| reason.is_silent),
         relay: relay.ok(),
         slot,
+        last_error,
     })
 }
 
-/// Fetches the status document of a relay with this configuration on this machine.
-pub(crate) fn fetch_status(http: &Http) -> Result<StatusReport, String> {
-    let url = "/api/status";
-    let body = fetch(http, url)?;
-    serde_json::from_str(&body)
-        .map_err(|_| format!("{url} is not of walrelay, or of another version"))
-}
-
-/// Fetches a path of the endpoint.
-pub(crate) fn fetch(http: &Http, path: &str) -> Result<String, String> {
-    let mut address = http.listen;
-    if address.ip().is_unspecified() {
-        address.set_ip(match address {
-            std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    let (scheme, roots) = match &http.tls {
-        None => ("http", Roots::None),
-        // Trust the certificates of the endpoint's own file: the chain may end with its authority.
-        Some((certificate, _)) => {
-            let roots = Roots::from_file(certificate).map_err(|error| error.to_string())?;
-            ("https", roots)
-        }
-    };
-    let url = format!("{scheme}://{address}{path}");
-    let mut request = agent(REQUEST_TIMEOUT, roots).get(&url);
-    if let Some(token) = &http.token {
-        request = request.header(
-            "Authorization",
-            format!("Bearer {}", token.expose_secret().trim()),
-        );
-    }
-    let mut answer = request.call().map_err(|error| format!("{url}: {error}"))?;
-    if answer.status() != 200 {
-        return Err(format!(
-            "{url} answered with status {}",
-            answer.status().as_u16()
-        ));
-    }
-    let body = answer
-        .body_mut()
-        .with_config()
-        .limit(MOST_BYTES)
-        .read_to_string();
-    body.map_err(|error| format!("{url}: {error}"))
-}
-
-/// Reads the state of the slot from Postgres.
-fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Option<SlotReport>, Failure> {
+/// Reads the state of the slot from Postgres, and the error with which its last run ended.
+fn query_slot(
+    config: &PipelineConfig,
+    env: EnvVars<'_>,
+) -> Result<(Option<SlotReport>, Option<LastError>), Failure> {
     let info = conn_info(&config.source, env)?;
-    let standing = block_on(async {
+    let state_file = config.source.state_file.as_deref();
+    let (standing, error) = block_on(async {
         let mut session = sql_session(&info).await?;
-        session.limit_answers(REQUEST_TIMEOUT);
+        session.limit_answers(ANSWER_TIMEOUT);
         let standing = slot_standing(&mut session, &config.source.slot).await;
         let standing = standing.map_err(failure)?;
+        let error = last_error::find(&mut session, &config.source.slot, state_file).await;
         session.close().await;
-        Ok::<_, Failure>(standing)
+        Ok::<_, Failure>((standing, error.map_err(failure)?))
     })??;
-    Ok(slot_report(standing))
+    let confirmed = standing.slot.as_ref().and_then(|slot| slot.confirmed);
+    let error = error.filter(|error| !error.is_passed(confirmed));
+    Ok((slot_report(standing), error))
 }
 
 fn snapshot_line(snapshot: &SnapshotReport) -> String {
@@ -208,10 +187,14 @@ fn screen(slot: &str, status: &Status) -> String {
         (Some(relay), _) => status_lines(relay),
         (None, standing) => {
             let reason = status.relay_error.as_deref().unwrap_or("no reason");
+            // The remedy of the last error is the one for a slot that is not read.
+            let is_ended = status.last_error.is_some();
             let (standing, remedy) = match standing {
                 Some(standing) => (
                     format!("{slot}: {}", slot_line(standing)),
-                    slot_problem(standing).map(|(_, remedy)| remedy),
+                    slot_problem(standing)
+                        .map(|(_, remedy)| remedy)
+                        .filter(|remedy| !is_ended || *remedy != UNREAD_SLOT),
                 ),
                 None => (format!("{slot} does not exist"), Some(MISSING_SLOT)),
             };
@@ -219,7 +202,15 @@ fn screen(slot: &str, status: &Status) -> String {
                 ("relay".to_owned(), format!("not asked: {reason}")),
                 ("slot".to_owned(), standing),
             ];
-            lines.extend(remedy.map(|remedy| (String::new(), format!("-> {remedy}"))));
+            let help = |remedy: &str| (String::new(), format!("-> {remedy}"));
+            lines.extend(remedy.map(help));
+            if status.is_silent {
+                lines.insert(1, help(SILENT_REMEDY));
+            }
+            if let Some(error) = &status.last_error {
+                lines.push(("last run".to_owned(), error.text()));
+                lines.extend(error.remedy.as_deref().map(help));
+            }
             lines
         }
     };
@@ -489,7 +480,9 @@ mod tests {
         let of_slot = |slot| Status {
             relay: None,
             relay_error: None,
+            is_silent: false,
             slot,
+            last_error: None,
         };
         let exit = |status: &Status| not_well("s", status).map(|failure| failure.exit);
         for (status, word) in [
@@ -522,7 +515,9 @@ mod tests {
         let of_relay = |telemetry: &Telemetry| Status {
             relay: Some(telemetry.report()),
             relay_error: None,
+            is_silent: false,
             slot: None,
+            last_error: None,
         };
         assert_eq!(exit(&of_relay(&telemetry)), Some(Exit::Temporary));
         telemetry.state(&walrelay_relay::PipelineState::Streaming);

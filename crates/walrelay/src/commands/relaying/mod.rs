@@ -1,5 +1,6 @@
 //! Commands that send records: the relay, and rows sent again.
 
+mod ended;
 pub(crate) mod relay;
 pub(crate) mod replay;
 pub(crate) mod resend;

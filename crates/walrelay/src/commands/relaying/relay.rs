@@ -11,6 +11,7 @@ use walrelay_observe::{
     Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver, Setup,
     SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
 };
+use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::{
     CopySource, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SlotWait,
     SnapshotProgress, SourceOptions, bookmark_slot,
@@ -83,6 +84,7 @@ impl<'a> RelayRun<'a> {
         let entered = span.enter();
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
         let (snapshot, slot_wait) = (Arc::default(), Arc::default());
+        let last_error = Arc::default();
         let sink = configured_sink(config)?;
         let info = conn_info(&config.source, env)?;
         let dead_letters = readable_dead_letters(config)?;
@@ -96,6 +98,7 @@ impl<'a> RelayRun<'a> {
                 slot_wait: Arc::clone(&slot_wait),
                 spans: process.otel.is_some(),
                 dead_letters,
+                last_error: Arc::clone(&last_error),
                 expect_event_every: process
                     .http
                     .as_ref()
@@ -118,6 +121,7 @@ impl<'a> RelayRun<'a> {
             snapshot,
             slot_wait,
             telemetry,
+            last_error,
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
             account: accounts.then(|| {
                 let columns = account_columns(config);
@@ -152,18 +156,20 @@ fn limit_of_keys(env: EnvVars<'_>) -> usize {
 
 /// A relay that can be started.
 pub(super) struct Relay<'a> {
-    config: &'a PipelineConfig,
+    pub(super) config: &'a PipelineConfig,
     accept_gap: bool,
     switches: bool,
     /// The span of all that the pipeline logs.
     span: Span,
-    info: ConnInfo,
+    pub(super) info: ConnInfo,
     sink: Box<dyn SinkKind>,
     parking: Option<Arc<Parking>>,
     snapshot: Arc<SnapshotProgress>,
     slot_wait: Arc<SlotWait>,
     /// `None` if `[http]` is not configured.
     telemetry: Option<Arc<Telemetry>>,
+    /// The error with which the last run ended.
+    pub(super) last_error: Arc<FoundError>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
     sent_rows: Option<Arc<SentRows>>,
     /// Adds up acknowledged rows; `None` if rows are not deleted by an account.
@@ -244,6 +250,7 @@ impl Relay<'_> {
             state_file: config.source.state_file.clone(),
             accept_gap: self.accept_gap,
             retained_wal_warning: config.source.retained_wal_warning,
+            last_error: Arc::clone(&self.last_error),
         };
         let mut wanted = wanted(config);
         if self.switches {

@@ -2,6 +2,7 @@
 
 use walrelay_observe::{RecentErrors, RunObserver, log_to_stderr};
 
+use super::ended::ErrorKeeper;
 use super::relay::{RelayRun, start_views};
 use super::together::run_together;
 use crate::cli::{self, Exit, Failure, RunArgs};
@@ -54,8 +55,13 @@ fn relay(
     };
     let relay = relay.prepare()?;
     let _views = start_views(&config.process, &[&relay])?;
+    let keeper = ErrorKeeper::new(&relay);
     let relays = vec![(relay, RunObserver::new(env))];
-    let relayed = run_together(relays, stop_signal).into_iter();
+    let relayed = run_together(relays, stop_signal);
+    for (keeper, result) in keeper.iter().zip(&relayed) {
+        keeper.keep(result);
+    }
+    let relayed = relayed.into_iter();
     let failures: Vec<_> = relayed.filter_map(Result::err).collect();
     if failures.is_empty() {
         Ok(())

@@ -127,6 +127,7 @@ items! {
     Relay = Relay, "state";
     RelayServers = Relay, "servers";
     RelayProblems = Relay, "problems";
+    LastRun = Relay, "last-run";
 }
 
 /// The verdict of a check, with the exit code of a failure.

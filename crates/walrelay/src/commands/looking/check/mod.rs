@@ -62,17 +62,19 @@ fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
     if args.offline {
         return Ok(checks);
     }
-    let (mut addresses, mut largest) = (Vec::new(), Ok(None));
+    let (mut addresses, mut largest, mut reader) = (Vec::new(), Ok(None), None);
     if let Some(info) = usable.info {
         let check = postgres::check(&info, &config, usable.router, usable.known);
         let what = format!("Postgres, {}", info.redacted());
         let database = waiting_for(&what, || block_on(Box::pin(check)))?;
         checks.extend(database.checks);
-        (addresses, largest) = (database.addresses, database.largest);
+        (addresses, largest, reader) = (database.addresses, database.largest, database.reader);
     }
     let relay = process.http.as_ref().map(|http| {
         let what = format!("the relay, {}", http.listen);
-        waiting_for(&what, || relay::check(http, &config.source.slot))
+        waiting_for(&what, || {
+            relay::check(http, &config.source.slot, reader.as_deref())
+        })
     });
     if let Some(sink) = usable.sink {
         let mut topics: Vec<String> = Vec::new();

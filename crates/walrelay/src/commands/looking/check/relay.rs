@@ -6,7 +6,7 @@ use walrelay_sink::check::shortened;
 
 use super::item::{Check, Checks, Item};
 use crate::cli::Exit;
-use crate::commands::looking::status::fetch_status;
+use crate::commands::looking::endpoint::{SILENT_REMEDY, fetch_status};
 use crate::config::Http;
 
 /// Number of endpoints that a finding names at most.
@@ -19,15 +19,31 @@ pub(super) struct RelayChecks {
     pub(super) topics: Vec<String>,
 }
 
-/// Asks the relay of this configuration on this machine for its state and its topics.
-pub(super) fn check(http: &Http, slot: &str) -> RelayChecks {
-    match fetch_status(http) {
-        Ok(relay) => check_relay(&relay, slot),
-        Err(why) => RelayChecks {
-            checks: vec![(Item::Relay, Check::pass(format!("none was asked: {why}")))],
-            topics: Vec::new(),
-        },
+/// Asks the relay of this configuration on this machine for its state and its topics. `reader`: the process that
+/// reads the slot.
+pub(super) fn check(http: &Http, slot: &str, reader: Option<&str>) -> RelayChecks {
+    let check = match fetch_status(http) {
+        Ok(relay) => return check_relay(&relay, slot),
+        Err(reason) if reason.is_silent => Check::fail(
+            ("relay-silent", Exit::Unavailable),
+            silent(&reason.to_string(), slot, reader),
+            SILENT_REMEDY,
+        ),
+        Err(reason) => Check::pass(format!("none was asked: {reason}")),
+    };
+    RelayChecks {
+        checks: vec![(Item::Relay, check)],
+        topics: Vec::new(),
     }
+}
+
+/// Describes a relay that has its port and does not answer.
+fn silent(reason: &str, slot: &str, reader: Option<&str>) -> String {
+    let held = match reader {
+        Some(reader) => format!("slot {slot} is held by {reader}"),
+        None => format!("slot {slot} is not read"),
+    };
+    format!("a relay listens and does not answer ({reason}), and {held}")
 }
 
 fn check_relay(relay: &StatusReport, slot: &str) -> RelayChecks {

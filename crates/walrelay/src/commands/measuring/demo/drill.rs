@@ -14,7 +14,8 @@ use super::tracker::EventTracker;
 use super::{outbox, print};
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{block_on, sql_session};
-use crate::commands::looking::status::{fetch, fetch_status, status_lines};
+use crate::commands::looking::endpoint::{NoDocument, fetch, fetch_status};
+use crate::commands::looking::status::status_lines;
 use crate::config::{Config, Http};
 
 /// Interval of requests to the endpoint, and the time limit of a step.
@@ -218,10 +219,13 @@ impl Drill<'_> {
     }
 
     /// Makes a request to the HTTP endpoint.
-    fn request<T>(&self, request: impl FnOnce(&Http) -> Result<T, String>) -> Result<T, Failure> {
+    fn request<T>(
+        &self,
+        request: impl FnOnce(&Http) -> Result<T, NoDocument>,
+    ) -> Result<T, Failure> {
         let http = self.config.process.http.as_ref();
         let answer = http
-            .ok_or_else(|| "no endpoint is configured".to_owned())
+            .ok_or_else(|| "no endpoint is configured".to_owned().into())
             .and_then(request);
         answer.map_err(|error| {
             Failure::new("demo", Exit::Internal, "the status page does not answer").caused_by(error)

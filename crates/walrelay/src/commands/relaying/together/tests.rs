@@ -11,7 +11,7 @@ use walrelay_sink::lock;
 use walrelay_testkit::{Db, PATIENCE, eventually, eventually_some, servers};
 
 use super::*;
-use crate::commands::looking::status::fetch;
+use crate::commands::looking::endpoint::fetch;
 use crate::commands::relaying::relay::{RelayRun, start_views};
 use crate::config::{Config, Http, Log, LogFormat};
 

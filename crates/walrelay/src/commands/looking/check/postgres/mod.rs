@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::{
     Facts, Moment, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted, check_noted,
     describe, inspect,
@@ -60,6 +61,8 @@ struct DatabaseState<'a> {
     /// The slot's position compared with its note, and what this role may do with the note. `None`: `run`
     /// notes no position.
     noted: Option<(Standing, Access)>,
+    /// The error with which the last run ended.
+    last_error: Option<LastError>,
     /// The publication carries what its relay has noted, as far as `run` compares it.
     carried: Result<(), SetupError>,
 }
@@ -70,6 +73,8 @@ pub(super) struct DatabaseChecks {
     /// Topics and routing keys of sampled rows, and of those that wait.
     pub(super) addresses: Addresses,
     pub(super) largest: Largest,
+    /// The process that reads the slot, as texts name it.
+    pub(super) reader: Option<String>,
 }
 
 /// Bytes of the largest row of the outbox tables: the columns that the router reads, as text;
@@ -89,6 +94,7 @@ pub(super) async fn check(
         checks: vec![(Item::Connection, failed(error))],
         addresses: Vec::new(),
         largest: Ok(None),
+        reader: None,
     })
 }
 
@@ -104,6 +110,8 @@ async fn connect_and_check(
     let facts = inspect(&mut session, &wanted).await?;
     let survey = survey(&mut session, &wanted).await?;
     let reader = slot_reader(&mut session, &wanted.slot).await?;
+    let state_file = config.source.state_file.as_deref();
+    let last_error = last_error::find(&mut session, &wanted.slot, state_file).await?;
     // After the slot: a running relay notes a position before the slot has it.
     let noted = Noted::find(&mut session, &wanted.slot, wanted.create).await?;
     let replication = open_replication(info).await;
@@ -136,6 +144,7 @@ async fn connect_and_check(
         },
         noted: is_noted.then_some((standing, noted.access)),
         carried,
+        last_error,
         facts,
     };
     let clock = clock(&mut session).await?;
@@ -186,6 +195,7 @@ async fn connect_and_check(
     checks.push((Item::Slot, slot::slot(&db)));
     checks.extend(with_item(Item::SlotPosition, slot::position(&db)));
     checks.extend(with_item(Item::Account, account));
+    checks.extend(with_item(Item::LastRun, slot::last_run(&db)));
     checks.extend(with_item(Item::Waiting, waiting.into_iter().flatten()));
     checks.extend(with_item(Item::Snapshot, snapshot));
     checks.extend(with_item(Item::RetainedWal, slot::retained(&db)));
@@ -204,6 +214,7 @@ async fn connect_and_check(
         checks,
         addresses,
         largest,
+        reader: db.reader.as_ref().map(ToString::to_string),
     })
 }
 

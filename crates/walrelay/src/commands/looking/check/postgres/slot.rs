@@ -9,6 +9,7 @@ use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use super::{DatabaseState, check_result, failed};
+use crate::cli::Exit;
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
 
@@ -78,6 +79,27 @@ pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
         Check::pass(format!(
             "the positions of {name} are noted: a start stops if something else moved the slot"
         ))
+    })
+}
+
+/// Checks the error with which the last run ended, if there was one.
+pub(super) fn last_run(db: &DatabaseState<'_>) -> Option<Check> {
+    let error = db.last_error.as_ref()?;
+    let finding = format!("the last run {}", error.text());
+    let slot = db.facts.slot.as_ref();
+    Some(if error.is_passed(slot.and_then(|slot| slot.confirmed)) {
+        Check::pass(format!("{finding}; the slot has passed that place since"))
+    } else if slot.is_some_and(|slot| slot.active_pid.is_some()) {
+        Check::pass(format!("{finding}; the slot is being read again"))
+    } else {
+        let mut codes = Exit::ALL.into_iter();
+        let exit = codes.find(|exit| exit.code() == error.exit_code);
+        let remedy = error.remedy.as_deref();
+        Check::fail(
+            ("run-ended", exit.unwrap_or(Exit::Data)),
+            finding,
+            remedy.unwrap_or("mend what the finding names, and start walrelay run"),
+        )
     })
 }
 

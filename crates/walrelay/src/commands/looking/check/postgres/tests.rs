@@ -59,6 +59,7 @@ fn healthy() -> DatabaseState<'static> {
         facts,
         survey,
         reader: None,
+        last_error: None,
         moment: Moment::Start {
             known: None,
             noted: None,
