@@ -161,7 +161,7 @@ fn add_state_problems(found: &mut Problems, report: &StatusReport) {
         }
         "streaming" => return,
         "connecting" if pipeline.cause.as_deref() == Some(OPEN_TRANSACTIONS) => {
-            let title = "The slot is not made yet: Postgres waits for open transactions";
+            let title = "The slot is not created yet: Postgres waits";
             found.alert("warn", not_ready, title)
         }
         "connecting" => {

@@ -44,7 +44,7 @@ pub struct Setup {
     pub parking: Option<Arc<Parking>>,
     /// Progress of the snapshot; `None` if none is configured.
     pub snapshot: Option<Arc<SnapshotProgress>>,
-    /// What the making of the slot waits for.
+    /// What the creation of the slot waits for.
     pub slot_wait: Arc<SlotWait>,
     /// The error with which the last run ended, once the relay has found it.
     pub last_error: Arc<FoundError>,

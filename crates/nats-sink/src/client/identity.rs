@@ -3,7 +3,7 @@
 //! Its source, its position and its content identify an event. The subject of a message proves nothing
 //! by itself: a stream (`subject_transform`), an account (mappings) and the configuration can change it.
 
-use walrelay_sink::{EventPosition, Record, dlq_headers};
+use walrelay_sink::{EventPosition, Record, RecordKind, dlq_headers};
 
 use super::jetstream::KeptMessage;
 use super::message::{KEY, MESSAGE_ID, NULL, POSITION, SOURCE, SUBJECT, headers, line};
@@ -22,8 +22,8 @@ const RECORD_ALIGNMENT: u64 = 8;
 ///   starts again.
 /// - The value alone proves nothing: two tables can have the same ids and the same values.
 ///
-/// The keys must not contradict each other, unless both messages are from one source. A message without
-/// a key contradicts none.
+/// The keys must be equal, unless both messages are from one source. At the position, a message without a
+/// key contradicts none. A dead letter is read from its own subject, so it must have that.
 pub(crate) fn is_same(record: &Record<'_>, source: Option<&str>, kept: &KeptMessage) -> bool {
     let their_source = line(&kept.headers, SOURCE);
     let slots = their_source
@@ -37,9 +37,12 @@ pub(crate) fn is_same(record: &Record<'_>, source: Option<&str>, kept: &KeptMess
         has_subject(record, kept),
     ];
     let their_key = line(&kept.headers, KEY);
-    let is_of_key = their_key.is_none() || their_key == line(&headers(record), KEY);
-    let is_of_source = is_at_position && slots.is_some();
-    (is_of_key || is_of_source) && evidence.into_iter().filter(|it| *it).count() >= 2
+    let is_of_key = their_key == line(&headers(record), KEY);
+    let may_be_of_key = is_at_position && (their_key.is_none() || slots.is_some());
+    let may_be_there = record.kind == RecordKind::Event || has_subject(record, kept);
+    may_be_there
+        && (is_of_key || may_be_of_key)
+        && evidence.into_iter().filter(|it| *it).count() >= 2
 }
 
 /// Returns true if a message of a stream, of whatever id, is this record with its id.
@@ -78,8 +81,8 @@ pub(crate) enum Likeness {
 }
 
 /// Compares a message of a stream, of whatever id, with a record of this source. They are the same if
-/// system, slot, position and id are equal, and the value or the subject is; without an id timeline and
-/// value must be equal.
+/// system, slot, position and id are equal, and the value or the subject is; without an id timeline, value,
+/// subject and key must be equal.
 pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMessage) -> Likeness {
     if stored_position(kept) != Some(record.position) {
         return Likeness::Other;
@@ -90,7 +93,12 @@ pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMes
     let id = line(&ours, MESSAGE_ID);
     let is_same = match id {
         Some(_) => is_of_slot && (has_value(record, kept) || has_subject(record, kept)),
-        None => their_source == source.map(str::as_bytes) && has_value(record, kept),
+        None => {
+            their_source == source.map(str::as_bytes)
+                && has_value(record, kept)
+                && has_subject(record, kept)
+                && line(&kept.headers, KEY) == line(&ours, KEY)
+        }
     };
     if is_same && id == line(&kept.headers, MESSAGE_ID) {
         return Likeness::Same;
@@ -231,7 +239,7 @@ mod tests {
                 true,
             ),
             ("without a key, mapped", foreign("mapped.x", at, b"v"), true),
-            ("of another program", foreign("t.a", "", b"v"), true),
+            ("of another program", foreign("t.a", "", b"v"), false),
             ("a row that is sent again", kept(&moved, OURS), true),
             (
                 "of another slot, but equal",
@@ -280,6 +288,14 @@ mod tests {
         ] {
             assert_eq!(is_same(&event, OURS, &kept), expected, "{what}");
         }
+        // A dead letter is looked for under its own subject.
+        let dead = |topic| Record {
+            kind: RecordKind::DeadLetter,
+            topic,
+            ..event
+        };
+        let (here, there) = (kept(&dead("t.a"), OURS), kept(&dead("t.b"), OURS));
+        assert!(is_same(&dead("t.a"), OURS, &here) && !is_same(&dead("t.a"), OURS, &there));
         // An empty value is no tombstone.
         let empty = with(|it| (it.position, it.value) = (MOVED, Some(b"".as_slice())));
         let tombstone = with(|it| it.value = None);
@@ -329,7 +345,7 @@ mod tests {
             (record, kept(&without_id, OURS), Unclear),
             (without_id, kept(&record, OURS), Unclear),
             (without_id, kept(&without_id, OURS), Same),
-            (without_id, kept(&elsewhere(without_id), OURS), Same),
+            (without_id, kept(&elsewhere(without_id), OURS), Unclear),
             (without_id, kept(&without_id, Some("7/2/s")), Unclear),
             (without_id, kept(&changed(without_id), OURS), Unclear),
         ] {

@@ -92,7 +92,7 @@ pub(crate) struct Setup {
     /// Holds the setup lock.
     pub control: Session,
     pub unfinished: Unfinished,
-    /// The server, and where it is told what the making of the slot waits for.
+    /// The server, and where it is told what the creation of the slot waits for.
     waits: (ConnInfo, Arc<SlotWait>),
 }
 

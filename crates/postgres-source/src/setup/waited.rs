@@ -1,4 +1,4 @@
-//! What the making of a slot waits for: Postgres makes a slot when all transactions have ended that were
+//! What the creation of a slot waits for: Postgres creates a slot when all transactions have ended that were
 //! open at its beginning, in any database of the server.
 
 use std::future::Future;
@@ -14,14 +14,18 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 use super::apply::ON_STANDBY;
 use crate::deadline::bounded;
 
-/// Time between two looks. Usually a slot is made before the first.
+/// Time between two looks. Usually a slot is created before the first.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// The same after a look that failed: each costs the server a connection.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// What Postgres waits for, in words.
+const WAITING: &str = "Postgres creates the slot when open transactions have ended";
 
 /// The remedy for a transaction that is open for long.
 const REMEDY: &str =
     "end the transaction: SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED in its database";
 
-/// What the making of a slot waits for, shared by the source and its views.
+/// What the creation of a slot waits for, shared by the source and its views.
 #[derive(Debug, Default)]
 pub struct SlotWait(Mutex<Option<String>>);
 
@@ -40,7 +44,7 @@ impl SlotWait {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
-    /// Waits for a slot that a session makes, and names meanwhile what the server waits for. It looks by a
+    /// Waits for a slot that a session creates, and names meanwhile what the server waits for. It looks by a
     /// session of its own: that of the setup must be idle when a stop drops this future.
     pub(crate) async fn name_while<T>(
         &self,
@@ -51,42 +55,42 @@ impl SlotWait {
         let mut made = pin!(made);
         // Cleared also if this future is dropped.
         let waiting = Waiting(self);
-        let mut logged = String::new();
-        let mut session = None;
+        let (mut logged, mut session, mut pause) = (String::new(), None, INTERVAL);
         loop {
-            tokio::select! {
+            let look = async {
+                sleep(pause).await;
+                match in_recovery {
+                    true => Ok(None),
+                    false => bounded("reading open transactions", oldest(&mut session, info)).await,
+                }
+            };
+            let found = tokio::select! {
                 biased;
                 made = &mut made => return made,
-                () = sleep(INTERVAL) => {}
-            }
-            if in_recovery {
-                waiting.0.set(Some(ON_STANDBY.to_owned()));
-                continue;
-            }
-            let found = bounded("reading open transactions", oldest(&mut session, info)).await;
-            let (holder, text) = match found {
-                Ok(None) => continue,
+                found = look => found,
+            };
+            pause = INTERVAL;
+            let text = match found {
+                Ok(None) if in_recovery => ON_STANDBY.to_owned(),
+                Ok(None) => WAITING.to_owned(),
                 Ok(Some(Oldest { holder, seconds })) => {
-                    let since = format!("{holder}, open for {seconds} s");
-                    (holder, since)
+                    if holder != logged {
+                        warn!(
+                            transaction = holder,
+                            remedy = REMEDY,
+                            "waiting for an open transaction before creating the slot"
+                        );
+                    }
+                    let text = format!("{WAITING}; the oldest: {holder}, open for {seconds} s");
+                    logged = holder;
+                    text
                 }
                 Err(error) => {
                     session = None;
-                    let holder = format!("none is seen: {}", Chain(&error));
-                    (holder.clone(), holder)
+                    pause = LONGEST_PAUSE;
+                    format!("{WAITING}, which are not seen: {}", Chain(&error))
                 }
             };
-            if holder != logged {
-                let remedy = REMEDY;
-                warn!(
-                    transaction = holder,
-                    remedy, "the slot is made when open transactions have ended"
-                );
-                logged = holder;
-            }
-            let text = format!(
-                "Postgres makes the slot when open transactions have ended; the oldest: {text}"
-            );
             waiting.0.set(Some(text));
         }
     }

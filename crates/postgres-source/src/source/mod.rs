@@ -162,7 +162,7 @@ impl PostgresSource {
         }
     }
 
-    /// Says there what the making of the slot waits for.
+    /// Says there what the creation of the slot waits for.
     #[must_use]
     pub fn with_slot_wait(self, slot_wait: Arc<SlotWait>) -> Self {
         Self { slot_wait, ..self }

@@ -131,7 +131,9 @@ pub(crate) fn core(error: CoreError) -> Failure {
             if lacks_column && let Some(remedy) = &mut failure.remedy {
                 remedy.push_str(
                     ". If the table has the column, a column list of the publication left it out, and rows of that \
-                     time lack it for ever: docs/OPERATIONS.md, \"A column was renamed or dropped\"",
+                     time lack it for ever: once the list is away, start once with --set poison.unroutable=skip, and \
+                     publish the rows again that the log names: docs/OPERATIONS.md, \"A column was renamed or \
+                     dropped\"",
                 );
             }
             let again = "what was sent is confirmed; the relay goes on from here when started again. ";
@@ -166,12 +168,17 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 }
                 _ => "make the column NOT NULL",
             };
+            let confirmed = "what came before is confirmed.";
+            let Some(class) = source.poison().map(Poison::name) else {
+                return Failure::new("unroutable", Exit::Data, what)
+                    .caused_by(source)
+                    .remedy(format!("{confirmed} {BUG}"));
+            };
             // The id is the key of the policy.
-            let class = source.poison().unwrap_or(Poison::Unroutable).name();
             Failure::new(class, Exit::Data, what)
                 .caused_by(source)
                 .remedy(format!(
-                    "what came before is confirmed. Start again with [poison] {class} = \"dead-letter\" \
+                    "{confirmed} Start again with [poison] {class} = \"dead-letter\" \
                      (--set poison.{class}=dead-letter) to keep the event in a topic of its own and go on, \
                      or \"skip\" to pass it over; and {again} so that it does not happen again"
                 ))
