@@ -13,7 +13,7 @@ use crate::shown::{SINK_DOWN, Views};
 /// Asserts that a relay with this sink shows the finding of this item, which has the id and these words, before
 /// an event waits and after that. `title`: what the page says of the destination.
 #[track_caller]
-fn is_shown(sink: &str, (item, id): (&str, &str), title: &str, words: &str) {
+fn is_refusal_shown(sink: &str, (item, id): (&str, &str), title: &str, words: &str) {
     let rig = Rig::without_broker(18).outbox();
     let configured = config(&rig, &rig.postgres.url(), &format!("[sink]\n{sink}"));
     let relay = rig.streaming(&configured);
@@ -50,7 +50,7 @@ fn that_redis_refuses_are_named_as_check_names_them() {
     let login = "username = \"weak\"\npassword = \"secret-word\"\n";
     let sink = redis(Redis::shared().port(), login);
     let title = "Redis refuses the relay";
-    is_shown(&sink, (REDIS, "redis-access"), title, "WRONGPASS");
+    is_refusal_shown(&sink, (REDIS, "redis-access"), title, "WRONGPASS");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_port_of_another_service_is_no_redis() {
     }
     let sink = redis(Nats::shared().port(), "");
     let title = "the server at hosts does not speak as Redis does";
-    is_shown(&sink, (REDIS, "redis-protocol"), title, "the server sent");
+    is_refusal_shown(&sink, (REDIS, "redis-protocol"), title, "the server sent");
 }
 
 const RABBITMQ: &str = "rabbitmq/rabbitmq-login";
@@ -80,7 +80,7 @@ fn that_rabbitmq_refuses_are_named_as_check_names_them() {
     let port = RabbitMq::shared().port();
     let sink = rabbitmq(port, "password = \"secret-word\"\n");
     let title = "RabbitMQ refuses the relay";
-    is_shown(
+    is_refusal_shown(
         &sink,
         (RABBITMQ, "rabbitmq-access"),
         title,
@@ -98,7 +98,7 @@ fn the_management_interface_is_no_rabbitmq() {
     let sink = rabbitmq(port, "password = \"guest\"\n");
     let title = "RabbitMQ is down: no node answers";
     let words = "unexpected end of file";
-    is_shown(&sink, (RABBITMQ, "rabbitmq-unreachable"), title, words);
+    is_refusal_shown(&sink, (RABBITMQ, "rabbitmq-unreachable"), title, words);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn tls_at_a_port_without_it_is_named_as_check_names_it() {
         ca.display()
     );
     let sink = rabbitmq(RabbitMq::shared().port(), &more);
-    is_shown(
+    is_refusal_shown(
         &sink,
         (RABBITMQ, "rabbitmq-tls"),
         "TLS to RabbitMQ fails",
@@ -134,5 +134,5 @@ fn that_nats_refuses_are_named_as_check_names_them() {
         server.port()
     );
     let (item, title) = ("nats/nats-login", "NATS refuses the relay");
-    is_shown(&sink, (item, "nats-access"), title, "refuses the login");
+    is_refusal_shown(&sink, (item, "nats-access"), title, "refuses the login");
 }

@@ -102,6 +102,7 @@ fn looks_at_views(test: &str) -> bool {
         ".show_problem(",
         "ended(",
         "is_outage_shown(",
+        "is_refusal_shown(",
     ];
     body.is_some_and(|(body, _)| looks.iter().any(|look| body.contains(look)))
 }
