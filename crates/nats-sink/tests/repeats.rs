@@ -34,7 +34,7 @@ fn stream(window: u64) -> (Server, NatsClient, Counter) {
     (server, client, Counter { subscriber })
 }
 
-/// Counts the messages that are published, whether the stream takes them or not.
+/// A subscriber that counts published messages, whether the stream takes them or not.
 struct Counter {
     subscriber: NatsClient,
 }

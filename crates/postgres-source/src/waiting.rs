@@ -19,7 +19,7 @@ const CHANGE_BYTES: u32 = 12 << 20;
 /// `statement_timeout`: the server may have to decode much WAL from before the slot's position.
 const SETTINGS: [(&str, &str); 1] = [("statement_timeout", "3s")];
 
-/// What waits in a slot.
+/// The messages that wait in a slot.
 #[derive(Debug)]
 pub struct Waiting {
     /// The Relation messages of the tables that have inserted rows in the first [`WAL_LIMIT`] bytes.

@@ -2,10 +2,12 @@
 
 use walrelay_lsn::Lsn;
 
-use crate::{EventPosition, OTHER_TOPICS, micros_now};
+use crate::{EventPosition, micros_now};
 
-/// The number of losses that are kept apart. Further ones are one loss of [`OTHER_TOPICS`].
+/// The number of losses that are kept apart. Further ones are one loss of the place [`OTHERS`].
 const MAX_LOSSES: usize = 5;
+/// The name of all further places.
+const OTHERS: &str = "*";
 
 /// Events that a destination had acknowledged and has lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +59,7 @@ impl Loss {
             to,
             ..
         } = self;
-        let place = if place == OTHER_TOPICS {
+        let place = if place == OTHERS {
             "further streams".to_owned()
         } else {
             format!("stream {place:?}")
@@ -84,19 +86,21 @@ impl Loss {
         // The end is exclusive.
         let end = Lsn::new(self.to.lsn.saturating_add(1));
         let from = Lsn::new(self.from.lsn);
-        let mut command = format!("walrelay replay --from {from} --to {end}");
-        if let Some(topic) = &self.topic
-            && !topic.contains(['\'', '"', '\\', '$', '`'])
-            && !topic.contains(char::is_control)
-        {
-            command += &format!(" --where \"topic = '{topic}'\"");
-        }
-        command
+        let selected = self.topic.as_ref().filter(|topic| {
+            // A shell or the condition would read these in another way.
+            let special = |c: char| matches!(c, '\'' | '"' | '\\' | '$' | '`') || c.is_control();
+            !topic.contains(special)
+        });
+        let selected = selected.map(|topic| format!(" --where \"topic = '{topic}'\""));
+        format!(
+            "walrelay replay --from {from} --to {end}{}",
+            selected.unwrap_or_default()
+        )
     }
 
     /// Adds another loss, whose place may be another one.
     fn merge(&mut self, other: &Self) {
-        OTHER_TOPICS.clone_into(&mut self.place);
+        OTHERS.clone_into(&mut self.place);
         self.topic = None;
         self.events = self.events.saturating_add(other.events);
         self.from = self.from.min(other.from);

@@ -52,11 +52,11 @@ fn more_headers(router: &mut Router, values: &[Value<'_>]) -> Result<Vec<String>
     Ok(found)
 }
 
-fn of_column(type_oid: u32, value: Value<'_>) -> Result<Vec<String>, RouteError> {
+fn column_headers(type_oid: u32, value: Value<'_>) -> Result<Vec<String>, RouteError> {
     more_headers(&mut router(column(), &[("h", type_oid)]), &[value])
 }
 
-fn of_arrays(names: Value<'_>, values: Value<'_>) -> Result<Vec<String>, RouteError> {
+fn array_headers(names: Value<'_>, values: Value<'_>) -> Result<Vec<String>, RouteError> {
     let columns = [("h", TEXT_ARRAY), ("v", VARCHAR_ARRAY)];
     more_headers(&mut router(arrays(), &columns), &[names, values])
 }
@@ -67,7 +67,7 @@ fn each_member_of_an_object_is_a_header() {
                      "o": {"b": [1, "x"]}, "l": [], "": "", "é x": "1"}"#;
     for type_oid in [JSON, JSONB, TEXT, VARCHAR, HSTORE] {
         assert_eq!(
-            of_column(type_oid, text(object)).unwrap(),
+            column_headers(type_oid, text(object)).unwrap(),
             [
                 "trace=00-\"1\"é\n",
                 "n=1.50",
@@ -80,11 +80,11 @@ fn each_member_of_an_object_is_a_header() {
             ]
         );
         for none in [text("{}"), Value::Null] {
-            assert_eq!(of_column(type_oid, none).unwrap(), [""; 0]);
+            assert_eq!(column_headers(type_oid, none).unwrap(), [""; 0]);
         }
     }
     // In a column of type json a name may stand twice.
-    let twice = of_column(JSON, text(r#"{"a": 1, "a": 2}"#)).unwrap();
+    let twice = column_headers(JSON, text(r#"{"a": 1, "a": 2}"#)).unwrap();
     assert_eq!(twice, ["a=1", "a=2"]);
 }
 
@@ -93,16 +93,16 @@ fn each_entry_of_an_hstore_is_a_header() {
     for type_oid in [HSTORE, TEXT] {
         let entries = r#""a"=>"1", "b"=>NULL, "c d"=>"x\"y", "é"=>"{\"j\": 1}""#;
         assert_eq!(
-            of_column(type_oid, text(entries)).unwrap(),
+            column_headers(type_oid, text(entries)).unwrap(),
             ["a=1", "b=(null)", "c d=x\"y", "é={\"j\": 1}"]
         );
-        assert_eq!(of_column(type_oid, text("")).unwrap(), [""; 0]);
+        assert_eq!(column_headers(type_oid, text("")).unwrap(), [""; 0]);
     }
 }
 
 #[test]
 fn two_arrays_have_names_and_values() {
-    let both = of_arrays(
+    let both = array_headers(
         text(r#"{trace,"b, c",NULLS,"NULL"}"#),
         text(r#"[2:5]={"00-1",NULL,"a\"b",""}"#),
     );
@@ -112,14 +112,17 @@ fn two_arrays_have_names_and_values() {
     );
     for [names, values] in [["{}", "{}"], ["{a,a}", "{1,2}"]] {
         let count = names.matches('a').count();
-        assert_eq!(of_arrays(text(names), text(values)).unwrap().len(), count);
+        assert_eq!(
+            array_headers(text(names), text(values)).unwrap().len(),
+            count
+        );
     }
     for (names, values) in [
         (Value::Null, Value::Null),
         (Value::Null, text("{}")),
         (text("{}"), Value::Null),
     ] {
-        assert_eq!(of_arrays(names, values).unwrap(), [""; 0]);
+        assert_eq!(array_headers(names, values).unwrap(), [""; 0]);
     }
 }
 
@@ -143,14 +146,14 @@ fn other_texts_are_poison() {
         (HSTORE, "\"s3cret\"=>\"a\",", "is neither"),
         (JSONB, &many, "has more than 1000 headers"),
     ] {
-        let error = of_column(type_oid, text(value)).unwrap_err();
+        let error = column_headers(type_oid, text(value)).unwrap_err();
         assert_eq!(error.poison(), Some(Poison::Undecodable), "{value}");
         let said = error.to_string();
         let start = "table public.outbox: column \"h\", needed for the headers, ";
         assert!(said.starts_with(&format!("{start}{why}")), "{said}");
         assert!(!said.contains("s3cret"), "{said}");
     }
-    let not_utf8 = of_column(TEXT, Value::Text(b"{\"a\": \"\xe4\"}")).unwrap_err();
+    let not_utf8 = column_headers(TEXT, Value::Text(b"{\"a\": \"\xe4\"}")).unwrap_err();
     assert!(not_utf8.to_string().contains("is not UTF-8"), "{not_utf8}");
 
     let many = format!("{{{}}}", vec!["s3cret"; 1_001].join(","));
@@ -175,7 +178,7 @@ fn other_texts_are_poison() {
         (&many, &many, "h", "has more than 1000 headers"),
         (&many, "{}", "h", "has more than 1000 headers"),
     ] {
-        let error = of_arrays(text(names), text(values)).unwrap_err();
+        let error = array_headers(text(names), text(values)).unwrap_err();
         assert_eq!(error.poison(), Some(Poison::Undecodable), "{names}");
         let said = error.to_string();
         let expected = format!("column {column:?}, needed for the headers, {why}");
@@ -183,7 +186,7 @@ fn other_texts_are_poison() {
         assert!(!said.contains("s3cret"), "{said}");
     }
     let thousand = format!("{{{}}}", vec!["a"; 1_000].join(","));
-    let thousand = of_arrays(text(&thousand), text(&thousand)).unwrap();
+    let thousand = array_headers(text(&thousand), text(&thousand)).unwrap();
     assert_eq!(thousand.len(), 1_000);
 }
 

@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// A record as its stream has it.
+    /// Makes the message of a record in its stream.
     fn kept(record: &Record<'_>, source: Option<&str>) -> KeptMessage {
         let mut headers = headers(record);
         put_predecessor(&mut headers, source, None);
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A message with some headers only.
+    /// Makes a message with the id and these headers.
     fn foreign(subject: &str, headers: &str, payload: &[u8]) -> KeptMessage {
         KeptMessage {
             subject: subject.to_owned(),

@@ -6,7 +6,7 @@ use walrelay_sink::{EventPosition, Loss, Record, RecordKind};
 
 use super::entry::Newest;
 
-/// What a stream has, as far as a sink knows.
+/// The contents of a stream, as far as a sink knows them.
 ///
 /// # Losses
 /// `XADD` with `NOMKSTREAM` shows that a stream is gone. The number of entries that were ever added falls
@@ -43,7 +43,7 @@ pub(super) struct Lost {
 
 impl Lost {
     /// Names the stream.
-    pub(super) fn of_stream(self, stream: &str) -> Loss {
+    pub(super) fn into_loss(self, stream: &str) -> Loss {
         let range = (self.from, self.to);
         let is_of_dead_letters = self.is_of_dead_letters;
         Loss::new(
@@ -146,7 +146,7 @@ mod tests {
         EventPosition { lsn: 1, row }
     }
 
-    /// Contents after a look and these new entries.
+    /// Returns contents after a look and these new entries.
     fn with(end: &Newest, rows: std::ops::Range<u64>) -> Contents {
         let mut contents = Contents::default();
         assert_eq!(contents.found(end, false, Instant::now()), None);
@@ -160,7 +160,7 @@ mod tests {
         contents
     }
 
-    /// The end of a stream that was ever given `added` entries, and has those of these rows.
+    /// Returns the end of a stream that has the entries of these rows, of `added` that it ever had.
     fn end(added: u64, rows: std::ops::RangeInclusive<u64>) -> Newest {
         Newest {
             exists: true,
@@ -172,26 +172,26 @@ mod tests {
         }
     }
 
-    fn lost(entries: u64, from: u64, to: u64) -> Option<Lost> {
-        Some(Lost {
+    fn lost(entries: u64, from: u64, to: u64) -> Lost {
+        Lost {
             entries,
             from: position(from),
             to: position(to),
             is_of_dead_letters: false,
-        })
+        }
     }
 
     #[test]
     fn a_stream_that_is_gone_has_lost_all_that_it_had() {
         let mut contents = with(&end(9, 3..=4), 5..8);
         assert!(contents.exists());
-        assert_eq!(contents.gone(), lost(5, 3, 7));
+        assert_eq!(contents.gone(), Some(lost(5, 3, 7)));
         assert_eq!(contents.gone(), None, "once");
         assert!(!contents.exists());
         let mut contents = with(&Newest::missing(), 5..8);
         assert_eq!(
             contents.found(&Newest::missing(), false, Instant::now()),
-            lost(3, 5, 7)
+            Some(lost(3, 5, 7))
         );
         // Nothing of it was delivered by this process.
         assert_eq!(with(&end(9, 3..=4), 0..0).gone(), None);
@@ -223,7 +223,10 @@ mod tests {
         let now = Instant::now();
         // Restored from a copy of 6 entries, and written to before it was looked at again.
         let mut contents = with(&end(9, 1..=4), 5..9);
-        assert_eq!(contents.found(&end(7, 1..=8), false, now), lost(6, 1, 8));
+        assert_eq!(
+            contents.found(&end(7, 1..=8), false, now),
+            Some(lost(6, 1, 8))
+        );
         assert_eq!(contents.found(&end(7, 1..=8), false, now), None, "once");
         let mut contents = with(&end(9, 1..=4), 5..9);
         contents.reconnected();
@@ -241,7 +244,7 @@ mod tests {
             let mut contents = with(&end(9, 1..=4), 5..9);
             contents.reconnected();
             let found = contents.found(&end(11, 1..=6), is_behind, now);
-            assert_eq!(found, lost(2, 6, 8), "{is_behind}");
+            assert_eq!(found, Some(lost(2, 6, 8)), "{is_behind}");
         }
     }
 

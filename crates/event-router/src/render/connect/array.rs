@@ -73,7 +73,7 @@ fn array<'t>(
         items.push(match text.peek() {
             Some('{') => array(text, element, depth - 1)?,
             Some('"') => element(&text.backslashed().ok_or(Malformed)?)?.into_owned(),
-            _ => unquoted(text)?.map_or(Ok(Data::Null), |plain| element(plain))?,
+            _ => unquoted(text)?.map_or(Ok(Data::Null), element)?,
         });
     }
     Ok(Data::List(items))

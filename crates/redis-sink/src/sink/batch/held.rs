@@ -82,7 +82,7 @@ impl Batches<'_> {
                     None => return Err(protocol(link.name(server), WRONG).into()),
                 };
                 if let Some(lost) = stream.found(&end, now) {
-                    self.shared.stats.note_loss(lost.of_stream(&stream.name));
+                    self.shared.stats.note_loss(lost.into_loss(&stream.name));
                 }
             }
         }

@@ -382,7 +382,7 @@ impl<'s> Batches<'s> {
                         again.insert(head.stream);
                         let stream = &mut self.streams[head.stream];
                         if let Some(lost) = stream.gone() {
-                            let loss = lost.of_stream(&stream.name);
+                            let loss = lost.into_loss(&stream.name);
                             self.shared.stats.note_loss(loss);
                         }
                     }

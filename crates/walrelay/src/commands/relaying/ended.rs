@@ -19,7 +19,7 @@ use crate::commands::assembly::block_on;
 /// The time that writing may take: a server that does not answer delays the exit by no more.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where the error of a run is kept.
+/// The places that keep the error of a run.
 pub(super) struct ErrorKeeper {
     info: ConnInfo,
     slot: String,

@@ -252,7 +252,6 @@ fn headers_come_from_one_column_or_two() {
         headers_from = ['a', 'b', 'c']   => names one column, or two
         headers_from = ''                => invalid value of `router.headers_from`
         headers_from = 3                 => `router.headers_from` wants
-        headers_form = 'metadata'        => did you mean `router.headers_from`?
         ",
     );
 }
