@@ -116,7 +116,7 @@ async fn run(
             sleep(INTERVAL / 4).await;
         }
     };
-    let ended = timeout(PATIENCE, pipeline.run(stopped)).await;
+    let ended = timeout(PATIENCE, Box::pin(pipeline.run(stopped))).await;
     ended.expect("the pipeline ends")
 }
 

@@ -59,10 +59,10 @@ impl SlotWait {
         loop {
             let look = async {
                 sleep(pause).await;
-                match in_recovery {
-                    true => Ok(None),
-                    false => bounded("reading open transactions", oldest(&mut session, info)).await,
+                if in_recovery {
+                    return Ok(None);
                 }
+                bounded("reading open transactions", oldest(&mut session, info)).await
             };
             let found = tokio::select! {
                 biased;

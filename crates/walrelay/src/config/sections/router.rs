@@ -123,16 +123,17 @@ pub(super) fn headers_from(
     let Some(columns) = HeaderColumns::read(reader)?.columns else {
         return Ok(None);
     };
-    match <[String; 2]>::try_from(columns) {
-        Ok([names, values]) => Ok(Some(HeadersFrom::Arrays { names, values })),
-        Err(mut columns) => match (columns.pop(), columns.is_empty()) {
-            (Some(column), true) => Ok(Some(HeadersFrom::Column(column))),
-            _ => {
-                let what = "`router.headers_from` names one column, or two: that of the names and \
-                            that of the values";
-                Err(reader.conflict("router.headers_from", what.to_owned()))
-            }
-        },
+    match &*columns {
+        [column] => Ok(Some(HeadersFrom::Column(column.clone()))),
+        [names, values] => Ok(Some(HeadersFrom::Arrays {
+            names: names.clone(),
+            values: values.clone(),
+        })),
+        _ => {
+            let what = "`router.headers_from` names one column, or two: that of the names and \
+                        that of the values";
+            Err(reader.conflict("router.headers_from", what.to_owned()))
+        }
     }
 }
 

@@ -164,7 +164,8 @@ async fn connect_and_check(
     let waiting = match &router {
         Some(_) => {
             let described = described.clone();
-            waiting::check(info, &mut session, &db, described, &mut addresses).await
+            let waiting = waiting::check(info, &mut session, &db, described, &mut addresses);
+            Box::pin(waiting).await
         }
         None => None,
     };
