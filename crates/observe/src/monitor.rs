@@ -10,15 +10,13 @@ use walrelay_sink::clock_offset;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::observed::Telemetry;
+use super::recent::STANDBY_REMEDY;
 use super::report::SlotReport;
 use super::{millis_now, wall_clock};
 use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_standing, table_locks};
 
 /// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);
-
-/// The remedy while the server waits for standbys.
-pub(crate) const STANDBY_REMEDY: &str = "start the standby, or take its slot out of synchronized_standby_slots: walrelay check names it (standby-slots)";
 
 /// Reports the state of one slot to the telemetry.
 #[derive(Debug)]

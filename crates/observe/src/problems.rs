@@ -7,10 +7,8 @@ use std::sync::LazyLock;
 use walrelay_postgres_source::Danger;
 use walrelay_sink::EndpointStats;
 
-use super::monitor::STANDBY_REMEDY;
-use super::recent::{is_of_sink, remedy_of_cause};
+use super::recent::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
 use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
-use super::status::OPEN_TRANSACTIONS;
 
 /// The alerts that users install; their times are shown.
 const ALERTS: &str = include_str!("../../../deploy/prometheus/alerts.yml");

@@ -22,6 +22,12 @@ const KEPT: usize = 20;
 /// Longest message in characters; the rest is cut off.
 const LONGEST: usize = 1_000;
 
+/// The cause of a start that waits for transactions of the server.
+pub(crate) const OPEN_TRANSACTIONS: &str = "open-transactions";
+
+/// The remedy while the server waits for standbys.
+pub(crate) const STANDBY_REMEDY: &str = "start the standby, or take its slot out of synchronized_standby_slots: walrelay check names it (standby-slots)";
+
 /// The remedies of failures that the relay retries, by
 /// [`PipelineError::cause`](walrelay_relay::PipelineError::cause).
 const REMEDIES: &[(&str, &str)] = &[

@@ -15,6 +15,7 @@ use super::live::{Live, describe, remedy};
 use super::millis_now;
 use super::observed::Telemetry;
 use super::problems::problems;
+use super::recent::OPEN_TRANSACTIONS;
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LastErrorReport,
     LatencyReport, LossReport, PipelineReport, ProcessReport, RegistryReport, RetryingReport,
@@ -27,9 +28,6 @@ const NAMED_UNAVAILABLE: usize = 20;
 /// The kind of sink whose figures are also shown by names of its own, on which users depend:
 /// the report's member, and metrics.
 const KAFKA: &str = "kafka";
-
-/// The cause of a start that waits for transactions of the server.
-pub(crate) const OPEN_TRANSACTIONS: &str = "open-transactions";
 
 impl Telemetry {
     /// Returns the status document, without the configuration and the sample.

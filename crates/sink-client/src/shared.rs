@@ -320,7 +320,7 @@ impl<Q, S> fmt::Debug for Shared<Q, S> {
     }
 }
 
-/// Why what was in flight is sent again.
+/// The reason why records in flight are sent again.
 const LOST: &str = "the connection was lost";
 
 impl<S> Shared<KeyQueues, S> {

@@ -10,7 +10,8 @@ use walrelay_walsender::{
     ConnInfo, Error, ErrorClass, Session, SlotOptions, quote_ident, quote_literal,
 };
 
-use super::{Action, Moment, Plan, SlotWait, plan};
+use super::waited::{ON_STANDBY, SlotWait};
+use super::{Action, Moment, Plan, plan};
 use crate::catalog::row::is_true;
 use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
@@ -30,11 +31,6 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 pub(crate) const UNDO_DEADLINE: Duration = Duration::from_secs(5);
 /// Interval of the queries for a slot whose creation was ended.
 const UNDO_INTERVAL: Duration = Duration::from_millis(20);
-
-/// The text about the event that the creation of a slot on a standby waits for.
-pub const ON_STANDBY: &str = "the standby waits for the next record of running transactions \
-    from its primary, and for open transactions; SELECT pg_log_standby_snapshot() on the primary \
-    writes such a record at once";
 
 /// Locks the setup of this slot until `unlock_setup` or the end of the session. Without the lock,
 /// of two relays that start at the same time one could find the publication without the slot, and

@@ -6,11 +6,11 @@ mod plan;
 pub(crate) mod tests;
 mod waited;
 
-pub use apply::{ON_STANDBY, lock_setup, unmark, wait_for_lock};
 pub(super) use apply::{Prepared, Setup, UNDO_DEADLINE, Unfinished, unlock_setup};
+pub use apply::{lock_setup, unmark, wait_for_lock};
 pub use plan::{
     Action, Moment, Plan, carries_columns, carries_inserts, carries_tables, failover_known,
     no_publication, plan, sends_columns, slot as slot_fits, slots_needed, table as table_fits,
     tells_age, wal_level,
 };
-pub use waited::SlotWait;
+pub use waited::{ON_STANDBY, SlotWait};

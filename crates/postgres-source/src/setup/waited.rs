@@ -11,21 +11,25 @@ use tracing::warn;
 use walrelay_sink::Chain;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use super::apply::ON_STANDBY;
 use crate::deadline::bounded;
+
+/// The text about the event that the creation of a slot on a standby waits for.
+pub const ON_STANDBY: &str = "the standby waits for the next record of running transactions \
+    from its primary, and for open transactions; SELECT pg_log_standby_snapshot() on the primary \
+    writes such a record at once";
 
 /// Time between two looks. Usually a slot is created before the first.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The same after a look that failed: each costs the server a connection.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// What Postgres waits for, in words.
+/// The text about the event that the creation of a slot waits for.
 const WAITING: &str = "Postgres creates the slot when open transactions have ended";
 
 /// The remedy for a transaction that is open for long.
 const REMEDY: &str =
     "end the transaction: SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED in its database";
 
-/// What the creation of a slot waits for, shared by the source and its views.
+/// The event that the creation of a slot waits for, shared by the source and its views.
 #[derive(Debug, Default)]
 pub struct SlotWait(Mutex<Option<String>>);
 
