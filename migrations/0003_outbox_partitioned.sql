@@ -43,6 +43,15 @@ BEGIN
 END $do$;
 GRANT outbox_owner TO walrelay;
 
+-- The error with which a run ends: walrelay status and check show it while no relay runs.
+CREATE SCHEMA IF NOT EXISTS walrelay_state;
+GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
+CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
+    slot  name PRIMARY KEY, -- the relay's slot
+    error text NOT NULL     -- the error with which its last run ended, as JSON
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
+
 -- The account of sent rows, and the note of the slot's position: only rows that were sent are deleted.
 CREATE SCHEMA IF NOT EXISTS walrelay_state;
 CREATE TABLE IF NOT EXISTS walrelay_state.account (
@@ -80,12 +89,3 @@ GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."publication:walrelay" MINVALUE -9223372036854775808; -- the row filters of the publication
 GRANT SELECT ON SEQUENCE walrelay_state."publication:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."publication:walrelay" TO "walrelay";
-
--- The error with which a run ends: walrelay status and check show it while no relay runs.
-CREATE SCHEMA IF NOT EXISTS walrelay_state;
-GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
-CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
-    slot  name PRIMARY KEY, -- the relay's slot
-    error text NOT NULL     -- the error with which its last run ended, as JSON
-);
-GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
