@@ -515,7 +515,7 @@ fn headers_come_from_columns() {
     let config = rig.path("headers.toml");
     let mut relay = rig.streaming(&config);
     db.batch("INSERT INTO outbox (payload, names, texts) VALUES ('{}', '{s3cret,b}', '{1}')");
-    let said = ends(&mut relay, 65, "unroutable");
+    let said = ends(&mut relay, 65, "undecodable");
     assert_has(
         &said,
         &["texts", "has not as many items as the array of the names"],

@@ -140,6 +140,10 @@ impl HeaderBuffer {
         if matches!(text.trim_start().bytes().next(), None | Some(b'"')) {
             return hstore::each(text, |name, value| self.add(&name, value.as_deref()));
         }
+        // Some libraries write it for a value that is absent.
+        if text.trim() == "null" {
+            return Ok(());
+        }
         let mut is_text = true;
         let read = each_member(text, |name, raw| match raw.map(RawValue::get) {
             Some(string) if string.starts_with('"') => match unquote(string) {

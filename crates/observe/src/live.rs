@@ -32,6 +32,8 @@ pub(super) struct Failure {
     pub(super) why: String,
     /// The position that was confirmed when it failed.
     confirmed: Option<Lsn>,
+    /// The records that were acknowledged until then.
+    acknowledged: u64,
 }
 
 /// The changing state of a running relay.
@@ -159,6 +161,7 @@ impl Live {
                 cause,
                 why: why.clone(),
                 confirmed: self.progress.map(|progress| progress.confirmed.lsn()),
+                acknowledged: self.acknowledged(),
             });
         }
         let streams = matches!(state, PipelineState::Streaming);
@@ -186,7 +189,9 @@ impl Live {
         match self.state {
             PipelineState::Connecting => true,
             PipelineState::Streaming => {
-                is_of_sink(failure.cause) && !(is_idle && lasts >= USUAL_CONFIRM_DELAY)
+                // A long transaction confirms nothing while its records are acknowledged.
+                let is_fine = is_idle || self.acknowledged() > failure.acknowledged;
+                is_of_sink(failure.cause) && !(is_fine && lasts >= USUAL_CONFIRM_DELAY)
             }
             _ => false,
         }

@@ -92,6 +92,12 @@ async fn may(session: &mut Session, privilege: &str) -> Result<bool, Error> {
     Ok(!session.query(&sql).await?.is_empty())
 }
 
+/// Returns true if a publication carries each new table: a subscriber would stop at this one.
+async fn is_published(session: &mut Session) -> Result<bool, Error> {
+    let sql = "SELECT FROM pg_catalog.pg_publication WHERE puballtables";
+    Ok(!session.query(sql).await?.is_empty())
+}
+
 /// Reads the error from the database; `None`: there is none, or this role may not read it.
 pub async fn read(session: &mut Session, slot: &str) -> Result<Option<LastError>, Error> {
     if !may(session, "SELECT").await? {
@@ -130,7 +136,10 @@ pub async fn write(
 ) -> Result<bool, Error> {
     error.position = slot(session, name).await?.and_then(|slot| slot.confirmed);
     if !may(session, "INSERT").await? {
-        if !create || !noted::may_create(session, "last_error").await? {
+        if !create
+            || is_published(session).await?
+            || !noted::may_create(session, "last_error").await?
+        {
             return Ok(false);
         }
         let sql = format!("{}\n{}", noted::LOCK, create_sql(None));

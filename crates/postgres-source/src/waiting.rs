@@ -24,9 +24,9 @@ const SETTINGS: [(&str, &str); 1] = [("statement_timeout", "3s")];
 pub struct Waiting {
     /// The Relation messages of the tables that have inserted rows in the first [`WAL_LIMIT`] bytes.
     pub relations: Vec<Vec<u8>>,
-    /// The first messages, each with its position: of 1,000 changes and 12 MiB at most. Empty: they could not be
+    /// The first messages, each with its position: of 1,000 changes and 12 MiB at most. `None`: they could not be
     /// read in time.
-    pub changes: Vec<(Lsn, Vec<u8>)>,
+    pub changes: Option<Vec<(Lsn, Vec<u8>)>>,
 }
 
 /// Reads what waits after `confirmed`, the slot's position.
@@ -56,14 +56,15 @@ pub async fn waiting(info: &ConnInfo, wanted: &Wanted, confirmed: Lsn) -> Result
     let relations = relations
         .into_iter()
         .filter(|message| relation_of(message).is_some_and(|id| with_rows.contains(&id)));
-    // A transaction that takes the server too long, or has too large a row, leaves the tables.
-    let changes = changes.unwrap_or_default();
-    let changes = changes
-        .iter()
-        .filter_map(|row| Some((parsed(&row, "lsn")?, bytes(row.get("message")?)?)));
+    let read = |rows: Rows| -> Vec<(Lsn, Vec<u8>)> {
+        let changes = rows.iter();
+        let changes =
+            changes.filter_map(|row| Some((parsed(&row, "lsn")?, bytes(row.get("message")?)?)));
+        changes.collect()
+    };
     Ok(Waiting {
         relations: relations.collect(),
-        changes: changes.collect(),
+        changes: changes.ok().map(read),
     })
 }
 

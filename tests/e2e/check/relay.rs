@@ -104,12 +104,8 @@ fn of_a_relay_that_has_ended() {
         "publication-without-insert",
     );
     let found = Checked::run(&configured, &WITHOUT_KAFKA);
-    let words = [
-        "[run-ended]",
-        "[publication-without-insert]",
-        "ALTER PUBLICATION",
-    ];
-    found.fails("relay/last-run", &words);
+    let words = ["[publication-without-insert]", "ALTER PUBLICATION"];
+    found.warns("relay/last-run", &words);
 }
 
 /// An operator reads which server takes its time.

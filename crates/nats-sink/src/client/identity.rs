@@ -81,8 +81,8 @@ pub(crate) enum Likeness {
 }
 
 /// Compares a message of a stream, of whatever id, with a record of this source. They are the same if
-/// system, slot, position and id are equal, and the value or the subject is; without an id timeline, value,
-/// subject and key must be equal.
+/// system, slot, position and id are equal, and the value or the subject is; without an id timeline, value
+/// and key must be equal.
 pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMessage) -> Likeness {
     if stored_position(kept) != Some(record.position) {
         return Likeness::Other;
@@ -96,7 +96,6 @@ pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMes
         None => {
             their_source == source.map(str::as_bytes)
                 && has_value(record, kept)
-                && has_subject(record, kept)
                 && line(&kept.headers, KEY) == line(&ours, KEY)
         }
     };
@@ -329,6 +328,10 @@ mod tests {
             key: None,
             ..record
         };
+        let mapped = |record: Record<'static>| Record {
+            topic: "t.b",
+            ..record
+        };
         let changed = |record: Record<'static>| Record {
             value: None,
             ..record
@@ -345,6 +348,7 @@ mod tests {
             (record, kept(&without_id, OURS), Unclear),
             (without_id, kept(&record, OURS), Unclear),
             (without_id, kept(&without_id, OURS), Same),
+            (without_id, kept(&mapped(without_id), OURS), Same),
             (without_id, kept(&elsewhere(without_id), OURS), Unclear),
             (without_id, kept(&without_id, Some("7/2/s")), Unclear),
             (without_id, kept(&changed(without_id), OURS), Unclear),

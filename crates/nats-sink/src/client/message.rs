@@ -160,7 +160,7 @@ fn block(record: &Record<'_>, is_exact: bool) -> Vec<u8> {
     put(&mut out, POSITION, |out| {
         out.extend_from_slice(record.position.to_string().as_bytes());
     });
-    if record.kind == RecordKind::Event {
+    if record.kind == RecordKind::Event && !id.is_empty() {
         put(&mut out, SUBJECT, |out| {
             out.extend_from_slice(record.topic.as_bytes());
         });
@@ -419,8 +419,7 @@ mod tests {
         let text = String::from_utf8(super::headers(&tombstone)).unwrap();
         assert_eq!(
             text,
-            "NATS/1.0\r\nwalrelay.position: 10/1 2\r\nwalrelay.subject: events.Order\r\n\
-             walrelay.null: true\r\n\r\n"
+            "NATS/1.0\r\nwalrelay.position: 10/1 2\r\nwalrelay.null: true\r\n\r\n"
         );
     }
 

@@ -12,7 +12,7 @@ const MAX_STREAMS: usize = 1_000;
 pub(super) struct Acknowledged {
     first: EventPosition,
     last: EventPosition,
-    /// The last one was no event.
+    /// None of them was an event.
     is_of_dead_letters: bool,
 }
 
@@ -23,7 +23,8 @@ impl Acknowledged {
         Self {
             first: known.map_or(position, |known| known.first.min(position)),
             last: known.map_or(position, |known| known.last.max(position)),
-            is_of_dead_letters: record.kind != RecordKind::Event,
+            is_of_dead_letters: known.is_none_or(|known| known.is_of_dead_letters)
+                && record.kind != RecordKind::Event,
         }
     }
 

@@ -132,9 +132,10 @@ impl Contents {
             self.added = self.added.map(|added| added.saturating_add(1));
             self.length = self.length.saturating_add(1);
         }
+        let is_of_others = self.last.is_none() || self.is_of_dead_letters;
+        self.is_of_dead_letters = is_of_others && record.kind != RecordKind::Event;
         self.first = Some(self.first.map_or(position, |first| first.min(position)));
         self.last = self.last.max(Some(position));
-        self.is_of_dead_letters = record.kind != RecordKind::Event;
     }
 }
 

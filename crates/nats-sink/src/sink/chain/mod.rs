@@ -7,7 +7,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use walrelay_sink::{Disposition, EventPosition, Obstacle, Record};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, Record, RecordKind};
 use walrelay_sink_client::{BatchQueue, Failure};
 
 use super::Settings;
@@ -171,8 +171,11 @@ impl<'s> Chain<'s> {
                 record.with(|record| refusals.forget(record.topic.as_bytes()));
             }
             let known = self.acknowledged;
-            let with = |record: &Record<'_>| Acknowledged::with(known, record);
-            self.acknowledged = Some(queued.record.with(with));
+            // Dead letters belong into another stream.
+            self.acknowledged = queued.record.with(|record: &Record<'_>| match record.kind {
+                RecordKind::Event => Some(Acknowledged::with(known, record)),
+                _ => known,
+            });
             self.shared.report(&queued, Ok(()));
         }
         if !seqs.is_empty() {

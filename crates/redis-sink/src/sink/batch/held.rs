@@ -54,9 +54,15 @@ impl Batches<'_> {
             }
             self.put_probes(link, heads, &compared);
             let mut replies = link.call_all(reply).await?;
+            let mut unclear = BTreeSet::new();
             for (server, at) in compared {
-                let probe = replies[server].next_back();
-                self.takes_writes(link, server, heads, at, probe)?;
+                match replies[server].next_back() {
+                    // The server's ids need no answer, and a write shows what is refused.
+                    Some(Reply::Error(text)) if ids == Ids::Server && !is_forbidden_id(&text) => {
+                        unclear.insert(server);
+                    }
+                    probe => self.takes_writes(link, server, heads, at, probe)?,
+                }
             }
             for (number, at) in some {
                 let server = self.server(&heads[*at]);
@@ -65,10 +71,14 @@ impl Batches<'_> {
                     Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => {
                         Newest::missing()
                     }
-                    // The server's ids need no answer, and a write shows what is refused.
                     Some(Reply::Error(text)) if ids == Ids::Server => {
                         self.may_not_look |= text.starts_with(b"NOPERM");
                         stream.newest = Some(EntryId::default());
+                        stream.contents.not_told(now);
+                        continue;
+                    }
+                    Some(_) if unclear.contains(&server) => {
+                        stream.newest.get_or_insert_default();
                         stream.contents.not_told(now);
                         continue;
                     }

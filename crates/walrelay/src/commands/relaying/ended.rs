@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -10,14 +12,17 @@ use tracing::debug;
 use walrelay_observe::millis_now;
 use walrelay_postgres_source::last_error::{self, FoundError, LastError};
 use walrelay_relay::Chain;
+use walrelay_sink::in_current_span;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::relay::{CommitToAck, Relay};
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::block_on;
 
-/// The time that writing may take: a server that does not answer delays the exit by no more.
+/// The time that writing may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
+/// The longest delay of the exit, also if a resolver or a disk does not answer.
+const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
 /// The places that keep the error of a run.
 pub(super) struct ErrorKeeper {
@@ -43,14 +48,29 @@ impl ErrorKeeper {
         })
     }
 
-    /// Keeps the error of a run, or removes that of the run before if this one has ended well.
-    pub(super) fn keep(&self, result: &Result<CommitToAck, Failure>) {
-        match result {
+    /// Keeps the error of a run, or removes that of the run before if this one has ended well. Works on a
+    /// thread of its own, which the end of the process ends.
+    pub(super) fn keep(self, result: &Result<CommitToAck, Failure>) {
+        let mut error = match result {
             // A stop that was too slow: the next start goes on by itself.
-            Err(failure) if failure.exit == Exit::Temporary => {}
-            Err(failure) => self.write(&mut last_error_of(failure)),
-            Ok(_) if self.found.get().is_some() => self.clear(),
-            Ok(_) => {}
+            Err(failure) if failure.exit == Exit::Temporary => return,
+            Err(failure) => Some(last_error_of(failure)),
+            Ok(_) if self.found.get().is_some() => None,
+            Ok(_) => return,
+        };
+        let (done, is_done) = channel();
+        let work = move || {
+            match &mut error {
+                Some(error) => self.write(error),
+                None => self.clear(),
+            }
+            // Nobody waits any more if it took too long.
+            let _ = done.send(());
+        };
+        let thread = thread::Builder::new().name("last-error".to_owned());
+        if thread.spawn(in_current_span(work)).is_err() || is_done.recv_timeout(EXIT_LIMIT).is_err()
+        {
+            debug!("the error of the run is not kept in time");
         }
     }
 

@@ -58,7 +58,7 @@ fn relay(
     let keeper = ErrorKeeper::new(&relay);
     let relays = vec![(relay, RunObserver::new(env))];
     let relayed = run_together(relays, stop_signal);
-    for (keeper, result) in keeper.iter().zip(&relayed) {
+    for (keeper, result) in keeper.into_iter().zip(&relayed) {
         keeper.keep(result);
     }
     let relayed = relayed.into_iter();

@@ -9,7 +9,6 @@ use walrelay_sink::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use super::{DatabaseState, check_result, failed};
-use crate::cli::Exit;
 use crate::commands::looking::check::item::Check;
 use crate::commands::terminal::units::bytes;
 
@@ -92,11 +91,9 @@ pub(super) fn last_run(db: &DatabaseState<'_>) -> Option<Check> {
     } else if slot.is_some_and(|slot| slot.active_pid.is_some()) {
         Check::pass(format!("{finding}; the slot is being read again"))
     } else {
-        let mut codes = Exit::ALL.into_iter();
-        let exit = codes.find(|exit| exit.code() == error.exit_code);
+        // The cause may be mended by now: while it lasts, other checks fail.
         let remedy = error.remedy.as_deref();
-        Check::fail(
-            ("run-ended", exit.unwrap_or(Exit::Data)),
+        Check::warn(
             finding,
             remedy.unwrap_or("mend what the finding names, and start walrelay run"),
         )

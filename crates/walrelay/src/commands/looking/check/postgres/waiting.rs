@@ -52,13 +52,25 @@ pub(super) async fn check(
             events: &mut found.events,
             addresses,
         };
-        let stopped = walk(session, db, first_changes, &waiting.changes, &mut walked).await?;
-        found.failed.extend(stopped);
+        if let Some(changes) = &waiting.changes {
+            let stopped = walk(session, db, first_changes, changes, &mut walked).await?;
+            found.failed.extend(stopped);
+        }
+        found.are_events_read = waiting.changes.is_some();
         place_all(session, db, tables, waiting.relations, &mut found).await?;
         Ok::<_, Error>(found)
     };
     Some(match found.await {
-        Ok(found) if found.failed.is_empty() && found.passed_over.is_empty() => {
+        Ok(found) if found.is_nothing() && !found.are_events_read => {
+            vec![Check::warn(
+                format!(
+                    "{} has no table that run would stop at; its first events could not be read in time",
+                    looked_at(db, confirmed)
+                ),
+                "run check again when the server is less busy",
+            )]
+        }
+        Ok(found) if found.is_nothing() => {
             vec![Check::pass(format!(
                 "{} has no table that run would stop at, and its first {} event(s) can be routed and are within the \
                  limits of [sink.{}]",
@@ -125,6 +137,14 @@ struct Found {
     passed_over: Vec<TableName>,
     /// The number of events that can be routed.
     events: usize,
+    /// False if the events could not be read in time.
+    are_events_read: bool,
+}
+
+impl Found {
+    fn is_nothing(&self) -> bool {
+        self.failed.is_empty() && self.passed_over.is_empty()
+    }
 }
 
 /// The events that were passed so far.
