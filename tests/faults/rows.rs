@@ -34,7 +34,7 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     };
     relay = killed(ctx, relay);
     relay.streaming();
-    // It marks and deletes.
+    // It marks and deletes: at the end of a slow run all marked rows may be deleted.
     let count = |rows: &str| db.value::<i64>(&format!("SELECT count(*) FROM outbox {rows}"));
     eventually(PATIENCE, || {
         let written = load.written().rows as i64;
@@ -92,7 +92,7 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     let records = ctx.records(0);
     let sent: BTreeSet<&str> = records.iter().filter_map(|of| of.id.as_deref()).collect();
     let logged = ctx.committed_by_the_log();
-    let (all, marked) = (logged.len(), present.len() - unmarked.len());
+    let all = logged.len();
     // An event is in Kafka, or its row is left as it was.
     let is_left = |id: &str| !sent.contains(id) && unmarked.contains(id);
     let committed: Vec<_> = logged.into_iter().filter(|row| !is_left(&row.id)).collect();
@@ -102,5 +102,4 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     ctx.judge_records(&committed, &commits, &records, Ragged::Allowed)
         .expect(left > 0, || "no row was left out".to_owned())
         .expect(present.len() < all, || "no row was deleted".to_owned())
-        .expect(marked > 0, || "no row was marked".to_owned())
 }
