@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -40,16 +40,6 @@ fn log_change(change: Change) {
     }
 }
 
-/// Returns the pause before the next round. It doubles with each round that fails: each costs the primary
-/// a connection and lines in its log.
-fn next_pause(pause: Duration, period: Duration, has_failed: bool) -> Duration {
-    if has_failed {
-        (2 * pause).min(LONGEST_INTERVAL)
-    } else {
-        period
-    }
-}
-
 impl RowWorker {
     /// Starts the thread, which works until it is dropped.
     pub(crate) fn start(self) -> io::Result<Background> {
@@ -62,16 +52,16 @@ impl RowWorker {
         while self.walsender.load(Ordering::Relaxed) == 0 {
             sleep(SHORTEST_INTERVAL).await;
         }
-        let period = period.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
-        let mut pause = period;
+        let mut ticks = interval(period.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem = String::new();
         loop {
+            ticks.tick().await;
             let round = self.round().await;
             if let Some(telemetry) = &self.telemetry {
                 let obstacle = round.as_ref().err();
                 telemetry.row_changes("prune", obstacle.map(|error| Chain(&**error).to_string()));
             }
-            pause = next_pause(pause, period, round.is_err());
             match round {
                 Ok(0) => {}
                 Ok(rows) => {
@@ -90,7 +80,6 @@ impl RowWorker {
                     problem = error;
                 }
             }
-            sleep(pause).await;
         }
     }
 
@@ -120,22 +109,5 @@ impl RowWorker {
         }
         session.close().await;
         Ok(changed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounds_that_fail_become_rare_and_those_that_do_not_are_as_often_as_before() {
-        let second = Duration::from_secs(1);
-        let mut pauses = vec![second];
-        for _ in 0..8 {
-            pauses.push(next_pause(*pauses.last().expect("one"), second, true));
-        }
-        let seconds: Vec<u64> = pauses.iter().map(Duration::as_secs).collect();
-        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(next_pause(LONGEST_INTERVAL, second, false), second);
     }
 }
