@@ -100,12 +100,7 @@ impl fmt::Debug for HttpSink {
 }
 
 fn refuse(record: &Record<'_>, poison: Poison, reason: String) -> SendError {
-    SendError::Refused(DeliveryError {
-        topic: Arc::from(record.topic),
-        reason,
-        disposition: Disposition::Fatal,
-        poison: Some(poison),
-    })
+    SendError::Refused(DeliveryError::poison(record.topic, poison, reason))
 }
 
 impl Sink for HttpSink {

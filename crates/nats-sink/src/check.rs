@@ -408,8 +408,8 @@ fn found_losses(streams: &Streams, is_wanted: fn(&Loss) -> bool) -> Vec<SinkChec
     let wanted = Loss::about(Content::Events).filter(|loss| is_wanted(loss));
     let found = wanted.filter_map(|loss| {
         let names = those(streams, loss.is_set);
-        let finding = || format!("{} {}", listed(names.clone()), loss.does);
-        (!names.is_empty()).then(|| SinkCheck::warn(finding(), loss.remedy))
+        (!names.is_empty())
+            .then(|| SinkCheck::warn(format!("{} {}", listed(names), loss.does), loss.remedy))
     });
     found.collect()
 }
@@ -430,7 +430,7 @@ fn discard(streams: &Streams) -> SinkCheck {
 fn sizes(streams: &Streams, max_message: u64) -> Option<SinkCheck> {
     let limit = |config: &Value| config["max_msg_size"].as_u64();
     let small = those(streams, |config| {
-        limit(config) < Some(max_message) && limit(config).is_some()
+        limit(config).is_some_and(|limit| limit < max_message)
     });
     let least = streams.values().flatten().filter_map(limit).min()?;
     (!small.is_empty()).then(|| {

@@ -143,8 +143,8 @@ impl Telemetry {
     }
 
     /// Sets the settings by which the servers of the sink may lose what they have acknowledged.
-    pub fn sink_risks(&self, losses: Vec<SinkCheck>) {
-        lock(&self.live).sink_risks = losses;
+    pub fn sink_risks(&self, risks: Vec<SinkCheck>) {
+        lock(&self.live).sink_risks = risks;
     }
 
     /// Takes the slot and the end of the WAL as the server reports them, or the reason why it does

@@ -1,6 +1,6 @@
 //! The error with which the last run of a slot's relay ended: a row of the database, or a file alongside the
-//! state file where that cannot be written. The log of a process that has ended may be out of reach, and the slot only shows that it is not
-//! read.
+//! state file where that cannot be written. The log of a process that has ended may be out of reach, and the
+//! slot only shows that it is not read.
 //!
 //! Nothing waits for it: a relay that may not write it, or whose server does not answer, ends as it would
 //! without.

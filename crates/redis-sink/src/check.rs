@@ -396,10 +396,7 @@ fn server(info: Option<&str>, in_cluster: bool) -> SinkCheck {
             of("redis_version").unwrap_or("of an unknown version"),
         ),
     };
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|it| it.parse::<u32>().ok());
+    let major = version.split('.').next().and_then(|it| it.parse().ok());
     let shown = format!("{name} {version}");
     if major.is_some_and(|major: u32| major < OLDEST) {
         return SinkCheck::fail(

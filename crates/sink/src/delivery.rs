@@ -74,6 +74,20 @@ pub struct DeliveryError {
     pub poison: Option<Poison>,
 }
 
+impl DeliveryError {
+    /// Makes the failure of a record that can never be delivered as it is, which the client can tell
+    /// without asking a server.
+    #[must_use]
+    pub fn poison(topic: &str, poison: Poison, reason: String) -> Self {
+        Self {
+            topic: topic.into(),
+            reason,
+            disposition: Disposition::Fatal,
+            poison: Some(poison),
+        }
+    }
+}
+
 /// The refusal of one record that the sink had accepted, by a server that takes others.
 ///
 /// Contains the topic and the server's reason, never key, value or headers.

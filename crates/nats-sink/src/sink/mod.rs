@@ -129,20 +129,16 @@ type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 /// Checks what can be told of a record without asking a server.
 pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
     let checked = message::check(record, settings.max_message);
-    checked.map_err(|(poison, reason)| DeliveryError {
-        topic: record.topic.into(),
-        reason,
-        disposition: Disposition::Fatal,
-        poison: Some(poison),
-    })
+    checked.map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))
 }
 
 impl Sink for NatsSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        match self {
-            Self::Keyed(thread) => check_record(record, &thread.shared.settings)?,
-            Self::Chained(thread) => check_record(record, &thread.shared.settings)?,
-        }
+        let settings = match self {
+            Self::Keyed(thread) => &thread.shared.settings,
+            Self::Chained(thread) => &thread.shared.settings,
+        };
+        check_record(record, settings)?;
         let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
         match self {
             Self::Keyed(thread) => thread.shared.accept(record, record.topic, seq, weight),

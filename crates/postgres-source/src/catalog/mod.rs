@@ -142,7 +142,7 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
     // The slot is read before the publication. Relays create the publication first, so if another
     // relay is setting up at this moment, a slot that is found here has its publication.
     let mut statements = vec![
-        SERVER.to_owned(),
+        server_sql(),
         slot_sql(major, &wanted.slot),
         format!(
             "SELECT oid, pubinsert, pubupdate, puballtables, {} AS pubschemas, {} AS unfinished \
@@ -224,7 +224,7 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
          FROM pg_catalog.pg_replication_slots s WHERE slot_name = {}",
         quote_literal(name)
     );
-    let statements = [SERVER.to_owned(), slot_sql(major, name), inactive];
+    let statements = [server_sql(), slot_sql(major, name), inactive];
     let mut answers = session.query_all(&statements).await?.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     let server = server(major, &next());
@@ -308,26 +308,41 @@ pub(super) async fn is_walsender(session: &mut Session, pid: i32) -> Result<bool
     Ok(!session.query(&sql).await?.is_empty())
 }
 
-const SERVER: &str = "SELECT current_setting('wal_level') AS wal_level, \
-     current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
-     CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
-      pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
-     extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
-     (SELECT setting FROM pg_catalog.pg_settings \
-      WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
-     (SELECT s.setting::int8 - (SELECT count(*) FROM pg_catalog.pg_replication_slots) \
-      FROM pg_catalog.pg_settings s WHERE s.name = 'max_replication_slots') AS free_slots, \
-     (SELECT what FROM (SELECT backend_xid AS xid, 'server process ' || pid \
-       || coalesce(' (' || nullif(application_name, '') || ')', '') || coalesce(', open for ' \
-       || extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 || ' s', '') AS what \
-       FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
-      UNION ALL SELECT transaction, 'prepared transaction ' || gid || ', open for ' \
-       || extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 || ' s' \
-       FROM pg_catalog.pg_prepared_xacts) AS writers ORDER BY pg_catalog.age(xid) DESC LIMIT 1) \
-      AS oldest_transaction, \
-     CASE WHEN pg_catalog.pg_is_in_recovery() \
-      THEN pg_catalog.pg_last_wal_replay_lsn() \
-      ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end";
+/// The transactions of the server that have written or are prepared: `xid`, `holder`, `database` and
+/// `seconds`, for which it is open. NULL is what is not shown.
+const WRITERS: &str = "SELECT backend_xid AS xid, 'server process ' || pid \
+      || coalesce(' (' || nullif(application_name, '') || ')', '') AS holder, datname AS database, \
+      extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 AS seconds \
+     FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
+     UNION ALL SELECT transaction, 'prepared transaction ' || gid, database, \
+      extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 \
+     FROM pg_catalog.pg_prepared_xacts";
+
+/// Returns a query of these columns of the oldest of [`WRITERS`].
+pub(crate) fn oldest_writer_sql(columns: &str) -> String {
+    format!(
+        "SELECT {columns} FROM ({WRITERS}) AS writers ORDER BY pg_catalog.age(xid) DESC LIMIT 1"
+    )
+}
+
+fn server_sql() -> String {
+    let oldest = oldest_writer_sql("holder || coalesce(', open for ' || seconds || ' s', '')");
+    format!(
+        "SELECT current_setting('wal_level') AS wal_level, \
+         current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
+         CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
+          pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
+         extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start, \
+         (SELECT setting FROM pg_catalog.pg_settings \
+          WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
+         (SELECT s.setting::int8 - (SELECT count(*) FROM pg_catalog.pg_replication_slots) \
+          FROM pg_catalog.pg_settings s WHERE s.name = 'max_replication_slots') AS free_slots, \
+         ({oldest}) AS oldest_transaction, \
+         CASE WHEN pg_catalog.pg_is_in_recovery() \
+          THEN pg_catalog.pg_last_wal_replay_lsn() \
+          ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end"
+    )
+}
 
 fn server(major: u32, rows: &Rows) -> ServerFacts {
     let Some(row) = rows.first() else {

@@ -3,14 +3,15 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::warn;
-use walrelay_sink::Chain;
+use walrelay_sink::{Chain, lock};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
+use crate::catalog::oldest_writer_sql;
 use crate::deadline::bounded;
 
 /// The text about the event that the creation of a slot on a standby waits for.
@@ -29,23 +30,21 @@ const WAITING: &str = "Postgres creates the slot when open transactions have end
 const REMEDY: &str =
     "end the transaction: SELECT pg_terminate_backend(PID), or ROLLBACK PREPARED in its database";
 
+/// The remedy on a standby.
+const STANDBY_REMEDY: &str = "see that the primary writes, and that the standby follows it";
+
 /// The event that the creation of a slot waits for, shared by the source and its views.
 #[derive(Debug, Default)]
-pub struct SlotWait(Mutex<Option<String>>);
+pub struct SlotWait(Mutex<Option<(String, &'static str)>>);
 
 impl SlotWait {
     /// Returns what is waited for, and the remedy; `None` while nothing is.
     pub fn read(&self) -> Option<(String, &'static str)> {
-        let what = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let remedy = match what.as_deref()? {
-            ON_STANDBY => "see that the primary writes, and that the standby follows it",
-            _ => REMEDY,
-        };
-        what.clone().map(|what| (what, remedy))
+        lock(&self.0).clone()
     }
 
-    fn set(&self, what: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    fn set(&self, what: Option<(String, &'static str)>) {
+        *lock(&self.0) = what;
     }
 
     /// Waits for a slot that a session creates, and names meanwhile what the server waits for. It looks by a
@@ -95,7 +94,8 @@ impl SlotWait {
                     format!("{WAITING}, which are not seen: {}", Chain(&error))
                 }
             };
-            waiting.0.set(Some(text));
+            let remedy = if in_recovery { STANDBY_REMEDY } else { REMEDY };
+            waiting.0.set(Some((text, remedy)));
         }
     }
 }
@@ -120,20 +120,11 @@ async fn oldest(session: &mut Option<Session>, info: &ConnInfo) -> Result<Option
         Some(session) => session,
         None => session.insert(Session::connect(info, SessionKind::Sql, &[]).await?),
     };
-    let rows = session
-        .query(
-            "SELECT holder, coalesce(seconds::text, '?') AS seconds FROM (\
-              SELECT backend_xid AS xid, 'server process ' || pid \
-              || coalesce(' (' || nullif(application_name, '') || ')', '') \
-              || coalesce(' in database ' || datname, '') AS holder, \
-              extract(epoch FROM pg_catalog.clock_timestamp() - xact_start)::int8 AS seconds \
-              FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL \
-             UNION ALL SELECT transaction, 'prepared transaction ' || gid || ' in database ' || database, \
-              extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::int8 \
-              FROM pg_catalog.pg_prepared_xacts) AS writers \
-             ORDER BY pg_catalog.age(xid) DESC LIMIT 1",
-        )
-        .await?;
+    let sql = oldest_writer_sql(
+        "holder || coalesce(' in database ' || database, '') AS holder, \
+         coalesce(seconds::text, '?') AS seconds",
+    );
+    let rows = session.query(&sql).await?;
     Ok(rows.first().map(|row| Oldest {
         holder: row.get("holder").unwrap_or_default().to_owned(),
         seconds: row.get("seconds").unwrap_or_default().to_owned(),

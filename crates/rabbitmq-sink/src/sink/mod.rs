@@ -109,12 +109,7 @@ type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 /// Checks what can be told of a record without asking a server.
 pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
     let checked = publish::check(record, &settings.dead_letters, settings.max_message);
-    checked.map_err(|(poison, reason)| DeliveryError {
-        topic: record.topic.into(),
-        reason,
-        disposition: Disposition::Fatal,
-        poison: Some(poison),
-    })
+    checked.map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))
 }
 
 impl Sink for RabbitmqSink {

@@ -105,12 +105,8 @@ type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>;
 
 /// Checks what can be told of a record without asking a server.
 pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
-    entry::check(record, settings.max_message).map_err(|(poison, reason)| DeliveryError {
-        topic: record.topic.into(),
-        reason,
-        disposition: Disposition::Fatal,
-        poison: Some(poison),
-    })
+    entry::check(record, settings.max_message)
+        .map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))
 }
 
 impl Sink for RedisSink {

@@ -46,6 +46,14 @@ const POSTGRES_ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Topics and routing keys of rows.
 type Addresses = Vec<(String, Option<String>)>;
 
+/// Adds an address that is not among these.
+fn add_address(addresses: &mut Addresses, topic: &str, routing_key: Option<&str>) {
+    let address = (topic.to_owned(), routing_key.map(str::to_owned));
+    if !addresses.contains(&address) {
+        addresses.push(address);
+    }
+}
+
 /// The state that the checks of the database use.
 struct DatabaseState<'a> {
     config: &'a PipelineConfig,

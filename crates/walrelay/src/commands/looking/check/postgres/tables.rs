@@ -2,9 +2,7 @@
 
 use walrelay_event_router::{Event, Router, Row, TableFacts as ColumnFacts};
 use walrelay_lsn::{Lsn, RelationId, TypeOid};
-use walrelay_pgoutput::{
-    Column, Insert, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode,
-};
+use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
 use walrelay_postgres_source::{
     PublishedOperations, Sample, SetupError, TableFacts, TableLock, TableSurvey, carries_columns,
     script, sends_columns, table_fits, tells_age,
@@ -12,7 +10,7 @@ use walrelay_postgres_source::{
 use walrelay_relay::TableName;
 use walrelay_walsender::quote_ident;
 
-use super::{Addresses, DatabaseState, check_result};
+use super::{Addresses, DatabaseState, add_address, check_result};
 use crate::commands::looking::check::item::Check;
 use crate::failures;
 
@@ -101,13 +99,18 @@ pub(super) fn routes(
     checks
 }
 
-/// Adds the addresses of these rows.
+/// Adds the addresses of these rows. A row that cannot be routed is ignored: samples lack long values.
 fn add_addresses(
     router: &mut Router,
     relation: RelationId,
     rows: &[Vec<Option<String>>],
     addresses: &mut Addresses,
 ) {
+    let event = Event {
+        commit_lsn: Lsn::new(0),
+        row: 0,
+        commit_time: PgTimestamp::new(0),
+    };
     for row in rows {
         let values: Vec<Value<'_>> = row
             .iter()
@@ -121,27 +124,13 @@ fn add_addresses(
         let Ok(Message::Insert(insert)) = decode(&message) else {
             continue;
         };
-        add_address(router, &insert, addresses);
-    }
-}
-
-/// Adds the address of a row. A row that cannot be routed is ignored: samples lack long values.
-fn add_address(router: &mut Router, insert: &Insert<'_>, addresses: &mut Addresses) {
-    let event = Event {
-        commit_lsn: Lsn::new(0),
-        row: 0,
-        commit_time: PgTimestamp::new(0),
-    };
-    let mut read = Row::default();
-    if router
-        .read(insert.relation, &insert.tuple, &event, &mut read)
-        .is_ok()
-    {
-        let routed = router.routed(&read);
-        let routing_key = routed.routing_key().map(str::to_owned);
-        let address = (routed.topic().to_owned(), routing_key);
-        if !addresses.contains(&address) {
-            addresses.push(address);
+        let mut read = Row::default();
+        if router
+            .read(insert.relation, &insert.tuple, &event, &mut read)
+            .is_ok()
+        {
+            let routed = router.routed(&read);
+            add_address(addresses, routed.topic(), routed.routing_key());
         }
     }
 }

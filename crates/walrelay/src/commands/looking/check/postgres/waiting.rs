@@ -14,7 +14,7 @@ use walrelay_relay::{
 use walrelay_sink::{Record, SinkError, SinkKind, id_text};
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
-use super::{Addresses, DatabaseState, failed};
+use super::{Addresses, DatabaseState, add_address, failed};
 use crate::cli::Failure;
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::sink::any_sink;
@@ -48,36 +48,34 @@ pub(super) async fn check(
     let found = async {
         let waiting = waiting(info, &db.wanted, confirmed).await?;
         let mut found = Found::default();
-        let mut walked = Walked {
-            events: &mut found.events,
-            addresses,
-        };
         if let Some(changes) = &waiting.changes {
+            let mut walked = Walked {
+                events: 0,
+                addresses,
+            };
             let stopped = walk(session, db, first_changes, changes, &mut walked).await?;
             found.failed.extend(stopped);
+            found.events = Some(walked.events);
         }
-        found.are_events_read = waiting.changes.is_some();
         place_all(session, db, tables, waiting.relations, &mut found).await?;
         Ok::<_, Error>(found)
     };
     Some(match found.await {
-        Ok(found) if found.is_nothing() && !found.are_events_read => {
-            vec![Check::warn(
-                format!(
-                    "{} has no table that run would stop at; its first events could not be read in time",
-                    looked_at(db, confirmed)
-                ),
-                "run check again when the server is less busy",
-            )]
-        }
         Ok(found) if found.is_nothing() => {
-            vec![Check::pass(format!(
-                "{} has no table that run would stop at, and its first {} event(s) can be routed and are within the \
-                 limits of [sink.{}]",
-                looked_at(db, confirmed),
-                found.events,
-                db.config.sink.description().name
-            ))]
+            let looked_at = looked_at(db, confirmed);
+            vec![match found.events {
+                None => Check::warn(
+                    format!(
+                        "{looked_at} has no table that run would stop at; its first events could not be read in time"
+                    ),
+                    "run check again when the server is less busy",
+                ),
+                Some(events) => Check::pass(format!(
+                    "{looked_at} has no table that run would stop at, and its first {events} event(s) can be routed \
+                     and are within the limits of [sink.{}]",
+                    db.config.sink.description().name
+                )),
+            }]
         }
         Ok(found) => {
             let warnings = found.passed_over.iter().map(|table| {
@@ -135,10 +133,8 @@ fn looked_at(db: &DatabaseState<'_>, confirmed: Lsn) -> String {
 struct Found {
     failed: Vec<Check>,
     passed_over: Vec<TableName>,
-    /// The number of events that can be routed.
-    events: usize,
-    /// False if the events could not be read in time.
-    are_events_read: bool,
+    /// The number of events that can be routed; `None` if they could not be read in time.
+    events: Option<usize>,
 }
 
 impl Found {
@@ -150,18 +146,14 @@ impl Found {
 /// The events that were passed so far.
 struct Walked<'a> {
     /// The number of those that can be routed.
-    events: &'a mut usize,
+    events: usize,
     addresses: &'a mut Addresses,
 }
 
 impl Walked<'_> {
     fn add(&mut self, record: &Record<'_>) {
-        *self.events += 1;
-        let routing_key = record.routing_key.map(str::to_owned);
-        let address = (record.topic.to_owned(), routing_key);
-        if !self.addresses.contains(&address) {
-            self.addresses.push(address);
-        }
+        self.events += 1;
+        add_address(self.addresses, record.topic, record.routing_key);
     }
 }
 
@@ -199,7 +191,7 @@ async fn walk(
     while let Some((lsn, body)) = change {
         let stops = |failure| Ok(Some(Check::failed(failure)));
         match pass(&mut core, &*sink, &policy, (*lsn, body), walked) {
-            Ok(Passed::Record { seq }) => {
+            Ok(Passed::Record(seq)) => {
                 if let Err(error) = core.sent(seq) {
                     return stops(failures::core(error));
                 }
@@ -226,7 +218,7 @@ async fn walk(
 /// The result of passing a message to the core.
 enum Passed {
     /// The record of an event, or a dead letter, which the sink would offer to its servers.
-    Record { seq: Seq },
+    Record(Seq),
     /// It yields no record.
     Other,
     /// It is to be passed again once a table is placed, or a schema is known.
@@ -269,9 +261,7 @@ fn pass(
                     };
                     return Err(failures::pipeline(error));
                 }
-                Passed::Record {
-                    seq: outgoing.seq(),
-                }
+                Passed::Record(outgoing.seq())
             }
         },
     )
