@@ -5,9 +5,9 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tracing::{info, warn};
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
@@ -32,6 +32,13 @@ pub(crate) struct RowWorker {
     pub(crate) telemetry: Option<Arc<Telemetry>>,
 }
 
+/// Returns the pause before the next round: a quarter of the time for which rounds have failed, because
+/// each costs the primary a connection and lines in its log. For example, a table that was locked for some
+/// seconds is pruned as soon as before, and a publication that was changed costs a round each minute.
+fn next_pause(period: Duration, failing: Duration) -> Duration {
+    (failing / 4).clamp(period, LONGEST_INTERVAL)
+}
+
 fn log_change(change: Change) {
     match change {
         Change::Created(part) => info!(partition = %part, "created a partition"),
@@ -47,21 +54,24 @@ impl RowWorker {
     }
 
     async fn run(self) {
-        let period = self.pruning.keep / 10;
+        let period = (self.pruning.keep / 10).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL);
         // The first round starts with the stream, because the current partition may be missing.
         while self.walsender.load(Ordering::Relaxed) == 0 {
             sleep(SHORTEST_INTERVAL).await;
         }
-        let mut ticks = interval(period.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem = String::new();
+        // The end of the first of the rounds that have failed.
+        let mut failing = None;
         loop {
-            ticks.tick().await;
             let round = self.round().await;
             if let Some(telemetry) = &self.telemetry {
                 let obstacle = round.as_ref().err();
                 telemetry.row_changes("prune", obstacle.map(|error| Chain(&**error).to_string()));
             }
+            failing = match round {
+                Ok(_) => None,
+                Err(_) => failing.or_else(|| Some(Instant::now())),
+            };
             match round {
                 Ok(0) => {}
                 Ok(rows) => {
@@ -80,6 +90,11 @@ impl RowWorker {
                     problem = error;
                 }
             }
+            sleep(next_pause(
+                period,
+                failing.map_or(Duration::ZERO, |since| since.elapsed()),
+            ))
+            .await;
         }
     }
 
@@ -109,5 +124,27 @@ impl RowWorker {
         }
         session.close().await;
         Ok(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_become_rare_while_they_fail() {
+        let second = Duration::from_secs(1);
+        let (mut failing, mut rounds) = (Duration::ZERO, 0);
+        while failing < Duration::from_secs(600) {
+            failing += next_pause(second, failing);
+            rounds += 1;
+        }
+        // Without longer pauses it would be 600.
+        assert!((20..30).contains(&rounds), "{rounds}");
+        assert_eq!(next_pause(second, Duration::from_secs(4)), second);
+        assert_eq!(
+            next_pause(LONGEST_INTERVAL, Duration::ZERO),
+            LONGEST_INTERVAL
+        );
     }
 }
