@@ -32,6 +32,9 @@ GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."publication:walrelay" MINVALUE -9223372036854775808; -- the row filters of the publication
 GRANT SELECT ON SEQUENCE walrelay_state."publication:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."publication:walrelay" TO "walrelay";
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."sink:walrelay"; -- the cluster of the sink, as a number
+GRANT SELECT ON SEQUENCE walrelay_state."sink:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."sink:walrelay" TO "walrelay";
 
 -- The error with which a run ends: walrelay status and check show it while no relay runs.
 CREATE SCHEMA IF NOT EXISTS walrelay_state;

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 use tracing::warn;
 use walrelay_lsn::Lsn;
@@ -58,12 +57,7 @@ impl Carried {
             .map(|(_, filter)| filter.as_str())
             .collect();
         filters.sort_unstable();
-        let digest = Sha256::digest(filters.join("\n").as_bytes());
-        let (head, _) = digest.split_at(8);
-        let number = head
-            .iter()
-            .fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
-        (number >> 1).max(1).cast_signed()
+        noted::number_of(&filters.join("\n"))
     }
 
     /// Returns true if these facts, of a later moment, show that rows are or were left out.

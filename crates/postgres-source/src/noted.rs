@@ -2,11 +2,13 @@
 //! slot confirms it. So a slot beyond it was moved, or recreated, by something else than a relay. A second
 //! sequence tells the cluster of the position: a note that was restored elsewhere shows nothing.
 //!
-//! A third one is the note of what the publication carries, see [`check_noted`](crate::check_noted).
+//! A third one is the note of what the publication carries, see [`check_noted`](crate::check_noted). A fourth
+//! one tells to which cluster the records before the position were sent, see [`check_cluster`].
 //!
 //! A sequence, because `setval` leaves no dead row, is no change of a published table, and is durable
 //! when its transaction is committed.
 
+use sha2::{Digest as _, Sha256};
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Ancestor, Error, Session, quote_ident, quote_literal};
 
@@ -59,6 +61,12 @@ fn carried_name(slot: &str) -> Option<String> {
     short_name("publication", slot)
 }
 
+/// Returns the name of the sequence that holds the number of the sink's cluster, see [`check_cluster`]. `None`
+/// if the name would be too long: then nothing is noted of that.
+fn cluster_name(slot: &str) -> Option<String> {
+    short_name("sink", slot)
+}
+
 fn short_name(prefix: &str, slot: &str) -> Option<String> {
     Some(format!("{prefix}:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
 }
@@ -80,11 +88,14 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
         system_name(slot).map(|name| (name, format!("{signed} the cluster of that position")));
     let carried = carried_name(slot)
         .map(|name| (name, format!("{signed} the row filters of the publication")));
+    let cluster = cluster_name(slot)
+        .map(|name| (name, "; -- the cluster of the sink, as a number".to_owned()));
     let mut lines = vec![
         "CREATE SCHEMA IF NOT EXISTS walrelay_state;".to_owned(),
         "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),
     ];
-    for (name, rest) in [position].into_iter().chain(system).chain(carried) {
+    let notes = [position].into_iter().chain(system);
+    for (name, rest) in notes.chain(carried).chain(cluster) {
         let sequence = quoted(&name);
         lines.push(format!("CREATE SEQUENCE IF NOT EXISTS {sequence}{rest}"));
         lines.push(format!("GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"));
@@ -300,7 +311,7 @@ pub(crate) async fn read(session: &mut Session, slot: &str) -> Result<Option<Lsn
 }
 
 /// Notes of which cluster the noted position is, if there is a sequence for that which this role may
-/// write.
+/// write. The note of the sink's cluster is forgotten if it was made on another one: the database was copied.
 pub(crate) async fn set_system(
     session: &mut Session,
     slot: &str,
@@ -316,15 +327,90 @@ pub(crate) async fn set_system(
             "SELECT pg_catalog.setval({}, {system}) FROM {sequence} WHERE NOT is_called OR last_value <> {system}",
             quote_literal(&sequence)
         );
-        session.query(&sql).await?;
+        if !session.query(&sql).await?.is_empty() {
+            forget_all(session, [cluster_name(slot)]).await?;
+        }
     }
     Ok(())
+}
+
+/// Returns a number of this text, at least 1. Equal texts have equal ones, in each version of walrelay.
+pub(crate) fn number_of(text: &str) -> i64 {
+    let digest = Sha256::digest(text.as_bytes());
+    let (head, _) = digest.split_at(8);
+    let number = head
+        .iter()
+        .fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte));
+    (number >> 1).max(1).cast_signed()
+}
+
+/// Notes the cluster that has acknowledged records, before their positions are noted, if none or this one is
+/// noted, or another one is accepted. `create`: missing objects may be created.
+pub(crate) async fn check_cluster(
+    session: &mut Session,
+    slot: &str,
+    create: bool,
+    cluster: &SinkCluster,
+) -> Result<ClusterStanding, Error> {
+    let Some(name) = cluster_name(slot) else {
+        return Ok(ClusterStanding::Same);
+    };
+    if !may_use(session, &name, "UPDATE").await? {
+        if !create || !may_create(session, &name).await? {
+            return Ok(ClusterStanding::Same);
+        }
+        // An earlier version has created the others.
+        let sql = format!("{LOCK}\n{}", create_sql(slot, None));
+        session.query(&sql).await?;
+    }
+    let (sequence, number) = (quoted(&name), number_of(&cluster.id));
+    let sql = format!(
+        "SELECT is_called AND last_value <> {number} AS differs, is_called FROM {sequence}"
+    );
+    let rows = session.query(&sql).await?;
+    let found = rows.first();
+    let differs = found.as_ref().is_some_and(|row| is_true(row, "differs"));
+    if differs && !cluster.is_accepted {
+        return Ok(ClusterStanding::Other);
+    }
+    if differs || !found.is_some_and(|row| is_true(&row, "is_called")) {
+        let sql = format!(
+            "SELECT pg_catalog.setval({}, {number})",
+            quote_literal(&sequence)
+        );
+        session.query(&sql).await?;
+    }
+    Ok(if differs {
+        ClusterStanding::Accepted
+    } else {
+        ClusterStanding::Same
+    })
 }
 
 /// Begins a transaction that writes the publication's note, whatever the role's default is, and waits for no
 /// lock.
 pub(crate) const WRITE: &str =
     "SET transaction_read_only = off; SET LOCAL lock_timeout = '500ms'; ";
+
+/// The sink's cluster, compared with the noted one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClusterStanding {
+    /// It is noted, or nothing can be noted by this role.
+    Same,
+    /// Another one was noted, and this one is accepted.
+    Accepted,
+    /// Another one is noted.
+    Other,
+}
+
+/// The cluster of the sink that a relay has sent records to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SinkCluster {
+    /// The id by which its servers name it.
+    pub(crate) id: String,
+    /// It may be another one than before.
+    pub(crate) is_accepted: bool,
+}
 
 /// Notes the number of the publication's row filters. `create`: missing objects may be created. Returns
 /// whether this role may.
@@ -413,20 +499,27 @@ pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> R
 /// Forgets what is noted of a slot, if this role may write it. A note that stays is before the position
 /// of each later slot of this name, so it hides no move.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
-    forget_all(session, [Some(name(slot)), carried_name(slot)]).await
+    forget_all(
+        session,
+        [Some(name(slot)), carried_name(slot), cluster_name(slot)],
+    )
+    .await
 }
 
 /// Forgets the position of a slot, which the user has moved, if this role may write it.
 pub async fn forget_position(session: &mut Session, slot: &str) -> Result<(), Error> {
-    forget_all(session, [Some(name(slot)), None]).await
+    forget_all(session, [Some(name(slot))]).await
 }
 
 /// Forgets what is noted of the publication, if this role may write it.
 pub(crate) async fn forget_carried(session: &mut Session, slot: &str) -> Result<(), Error> {
-    forget_all(session, [None, carried_name(slot)]).await
+    forget_all(session, [carried_name(slot)]).await
 }
 
-async fn forget_all(session: &mut Session, names: [Option<String>; 2]) -> Result<(), Error> {
+async fn forget_all<const N: usize>(
+    session: &mut Session,
+    names: [Option<String>; N],
+) -> Result<(), Error> {
     for name in names.into_iter().flatten() {
         if may_use(session, &name, "UPDATE").await? {
             let sequence = quote_literal(&quoted(&name));
@@ -456,6 +549,13 @@ mod tests {
         assert_eq!(system_name(&long), None);
         assert_eq!(carried_name("a").as_deref(), Some("publication:a"));
         assert_eq!(carried_name(&long), None);
+    }
+
+    /// Another version must find what this one has noted.
+    #[test]
+    fn a_text_has_the_same_number_in_each_version() {
+        assert_eq!(number_of("cluster-one"), 7_312_801_945_711_217_569);
+        assert_ne!(number_of("cluster-two"), number_of("cluster-one"));
     }
 
     #[test]

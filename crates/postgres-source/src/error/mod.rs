@@ -79,6 +79,17 @@ pub enum PostgresError {
         /// The time that was waited.
         after: Duration,
     },
+    /// The records go to another cluster than those before the noted position.
+    #[error(
+        "the sink now sends to the cluster {now}: what was committed before {confirmed} was sent to another one, and \
+         nothing was confirmed since"
+    )]
+    OtherCluster {
+        /// The id of the cluster that acknowledged records.
+        now: String,
+        /// The noted position.
+        confirmed: Lsn,
+    },
     /// The two connections reach different servers.
     #[error(
         "the control connection does not see the stream of slot {0}: the two reached different \
@@ -159,6 +170,10 @@ fn disposition_of(class: ErrorClass) -> Disposition {
 }
 
 impl SourceError for PostgresError {
+    fn refuses_login(&self) -> bool {
+        matches!(self, Self::Wal(error) if error.refuses_login())
+    }
+
     fn may_be_of_a_row(&self) -> bool {
         matches!(self, Self::Wal(error) if may_be_of_a_row(error))
     }
@@ -203,7 +218,9 @@ impl SourceError for PostgresError {
             Self::Setup(error) => error.disposition(),
             Self::RowsSql(_) | Self::ReplayGone { .. } => Disposition::Configuration,
             Self::StateFile(error) => error.disposition(),
-            Self::Log(_) | Self::WalGone { .. } | Self::Row(_) => Disposition::Fatal,
+            Self::Log(_) | Self::WalGone { .. } | Self::Row(_) | Self::OtherCluster { .. } => {
+                Disposition::Fatal
+            }
             Self::SlotBusy { .. }
             | Self::SetupBusy(_)
             | Self::SnapshotRead

@@ -36,7 +36,7 @@ pub use copy::{CopySource, Original};
 pub use held_slot::HeldSlot;
 use initial::InitialSnapshot;
 use inspections::{Inspection, Inspections};
-use notes::Notes;
+use notes::{ClusterNote, Notes};
 pub use range::{Range, RangeSource, Reading, first_commit};
 use readers::Readers;
 pub use resend::ResendSource;
@@ -176,12 +176,13 @@ impl PostgresSource {
         self
     }
 
-    /// Keeps the id of the sink's cluster in the state file. A sink with another cluster confirms
-    /// nothing, unless a gap may be accepted.
+    /// Keeps the id of the sink's cluster in the state file and in the database. A sink with another cluster
+    /// confirms nothing, unless a gap may be accepted.
     #[must_use]
     pub fn with_sink(mut self, sink: Arc<SinkStats>) -> Self {
         let accepts = self.accept_gap;
         let state_file = self.state_file.take();
+        self.notes.cluster = ClusterNote::new(Arc::clone(&sink), accepts);
         self.state_file = state_file.map(|file| file.with_sink(sink, accepts));
         self
     }

@@ -15,13 +15,14 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Counted, Opened, SentAccount};
+use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind};
 
 use super::one_task::OneTask;
 use crate::catalog::{Wanted, row::text};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
-use crate::noted::{self, MOST_UNCONFIRMED};
+use crate::noted::{self, ClusterStanding, MOST_UNCONFIRMED, SinkCluster};
 use crate::sent_rows::account;
 
 /// The time for which a position may stay unconfirmed because it cannot be noted.
@@ -93,9 +94,62 @@ enum Step {
     },
 }
 
+/// The note of the sink's cluster.
+#[derive(Debug, Default)]
+pub(super) struct ClusterNote {
+    sink: Option<Arc<SinkStats>>,
+    /// Another cluster than the noted one is accepted, once.
+    accepts: bool,
+    /// The cluster that is noted.
+    noted: Option<String>,
+    /// The cluster that the running attempt notes.
+    checked: Option<SinkCluster>,
+}
+
+impl ClusterNote {
+    pub(super) fn new(sink: Arc<SinkStats>, accepts: bool) -> Self {
+        Self {
+            sink: Some(sink),
+            accepts,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the cluster that an attempt has to note, if the sink knows one and it is not noted yet.
+    fn due(&mut self) -> Option<SinkCluster> {
+        let id = self.sink.as_ref().and_then(|sink| sink.cluster_id());
+        self.checked = id
+            .filter(|id| self.noted.as_ref() != Some(id))
+            .map(|id| SinkCluster {
+                id,
+                is_accepted: self.accepts,
+            });
+        self.checked.clone()
+    }
+
+    /// Takes the result of an attempt. Returns the id of a cluster that is not accepted.
+    fn ended(&mut self, standing: ClusterStanding) -> Option<String> {
+        let SinkCluster { id, .. } = self.checked.take()?;
+        match standing {
+            ClusterStanding::Other => return Some(id),
+            ClusterStanding::Accepted => {
+                warn!(
+                    "accepted by --accept-gap: the sink sends to another cluster than before, {id}"
+                );
+            }
+            ClusterStanding::Same => {}
+        }
+        self.accepts = false;
+        self.noted = Some(id);
+        None
+    }
+}
+
 /// The result of an attempt.
 #[derive(Debug, Clone, Copy)]
 struct Done {
+    /// With [`ClusterStanding::Other`] nothing else was done.
+    cluster: ClusterStanding,
     /// The noted position.
     noted: Lsn,
     /// The account has the sums of the attempt.
@@ -111,6 +165,8 @@ pub(super) struct Notes {
     pub(super) account: Option<Arc<SentAccount>>,
     /// The opening of the account by this stream.
     pub(super) opening: String,
+    /// The cluster of the sink.
+    pub(super) cluster: ClusterNote,
     server: Option<Server>,
     session: Option<Session>,
     running: OneTask<(Option<Session>, Result<Done, PostgresError>)>,
@@ -144,6 +200,7 @@ impl Notes {
             wanted,
             account: None,
             opening: String::new(),
+            cluster: ClusterNote::default(),
             server: None,
             session: None,
             running: OneTask::default(),
@@ -300,7 +357,11 @@ impl Notes {
             }
         };
         let kept = self.session.take();
-        let attempt = attempt(self.wanted.clone(), server, kept, step);
+        let note = Note {
+            step,
+            cluster: self.cluster.due(),
+        };
+        let attempt = attempt(self.wanted.clone(), server, kept, note);
         self.running.start(attempt);
     }
 
@@ -313,7 +374,16 @@ impl Notes {
         self.session = session;
         let slot = &self.wanted.slot;
         match result {
-            Ok(Done { noted, is_counted }) => {
+            Ok(done) => {
+                if let Some(now) = self.cluster.ended(done.cluster) {
+                    return Some(PostgresError::OtherCluster {
+                        now,
+                        confirmed: self.noted,
+                    });
+                }
+                let Done {
+                    noted, is_counted, ..
+                } = done;
                 if self.retry_at.take().is_some() {
                     info!(slot, "the positions of the slot are noted again");
                 }
@@ -389,12 +459,12 @@ async fn attempt(
     wanted: Wanted,
     server: Server,
     mut kept: Option<Session>,
-    step: Step,
+    note: Note,
 ) -> (Option<Session>, Result<Done, PostgresError>) {
     let attempt = async {
         let mut ended_by_server = false;
         if let Some(mut session) = kept.take() {
-            match timeout(KEPT, step.carry_out(&mut session, &wanted, &server.system)).await {
+            match timeout(KEPT, note.carry_out(&mut session, &wanted, &server.system)).await {
                 Ok(Err(error)) if is_of_connection(&error) => {
                     ended_by_server = error.sqlstate().is_some_and(|state| ENDED.contains(&state));
                 }
@@ -417,7 +487,7 @@ async fn attempt(
         if rows.first().map(|row| text(&row, "start")).as_ref() != Some(&server.start) {
             return Err(PostgresError::TwoServers(wanted.slot.clone()));
         }
-        let done = step.carry_out(&mut session, &wanted, &server.system).await;
+        let done = note.carry_out(&mut session, &wanted, &server.system).await;
         Ok((session, done))
     };
     match bounded_by(ATTEMPT, "noting the slot's position", attempt).await {
@@ -434,29 +504,53 @@ fn raised(position: Lsn, noted: Lsn, counted: Option<&Counted>) -> Lsn {
     upto.max(noted)
 }
 
-impl Step {
+/// The task of an attempt, with the cluster that it notes first.
+#[derive(Debug)]
+struct Note {
+    step: Step,
+    cluster: Option<SinkCluster>,
+}
+
+impl Note {
     async fn carry_out(
         &self,
         session: &mut Session,
         wanted: &Wanted,
         system: &str,
     ) -> Result<Done, Error> {
-        match self.note(session, wanted, system).await {
+        let (slot, create) = (&wanted.slot, wanted.create);
+        let cluster = match &self.cluster {
+            Some(cluster) => noted::check_cluster(session, slot, create, cluster).await?,
+            None => ClusterStanding::Same,
+        };
+        let mut done = Done {
+            cluster,
+            noted: Lsn::ZERO,
+            is_counted: true,
+        };
+        if cluster == ClusterStanding::Other {
+            return Ok(done);
+        }
+        match self.step.note(session, wanted, system).await {
             Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
                 let sql = noted::create_sql(&wanted.slot, None);
                 session.query(&format!("{}\n{sql}", noted::LOCK)).await?;
-                self.note(session, wanted, system).await
+                (done.noted, done.is_counted) = self.step.note(session, wanted, system).await?;
             }
-            noted => noted,
+            noted => (done.noted, done.is_counted) = noted?,
         }
+        Ok(done)
     }
+}
 
+impl Step {
+    /// Returns the noted position, and whether the account has the sums.
     async fn note(
         &self,
         session: &mut Session,
         wanted: &Wanted,
         system: &str,
-    ) -> Result<Done, Error> {
+    ) -> Result<(Lsn, bool), Error> {
         let slot = &wanted.slot;
         match self {
             Self::Raise {
@@ -472,10 +566,7 @@ impl Step {
                     None => true,
                 };
                 noted::raise(session, slot, *position).await?;
-                Ok(Done {
-                    noted: *position,
-                    is_counted,
-                })
+                Ok((*position, is_counted))
             }
             &Self::Begin { unproved, at } => {
                 loop {
@@ -494,10 +585,7 @@ impl Step {
                     // before may be about to note one.
                     if noted::replace(session, slot, noted, at).await? {
                         noted::set_system(session, slot, system).await?;
-                        return Ok(Done {
-                            noted: at,
-                            is_counted: true,
-                        });
+                        return Ok((at, true));
                     }
                 }
             }

@@ -233,6 +233,11 @@ pub enum StateFileError {
     },
 }
 
+/// The remedy when the sink has another cluster than before.
+pub const OTHER_CLUSTER: &str = "the address now leads to another cluster. If that is not meant, correct the servers in \
+     [sink]; if it is, run walrelay run --accept-gap once: the relay goes on from the slot, and what \
+     was sent before stays in the former cluster";
+
 impl StateFileError {
     /// Tells whether another attempt can succeed, and whose it is to mend.
     pub fn disposition(&self) -> Disposition {
@@ -280,11 +285,7 @@ impl StateFileError {
             Self::Foreign { .. } => {
                 "give each relay a state file of its own, or remove the file if it is an old one"
             }
-            Self::OtherCluster { .. } => {
-                "the address now leads to another cluster. If that is not meant, correct the servers in \
-                 [sink]; if it is, run walrelay run --accept-gap once: the relay goes on from the slot, and what \
-                 was sent before stays in the former cluster"
-            }
+            Self::OtherCluster { .. } => OTHER_CLUSTER,
         }
     }
 }
