@@ -384,6 +384,29 @@ fn a_database_that_is_down() {
     views.heal(&rig, relay);
 }
 
+/// The password has expired, and is prolonged on the server: the relay goes on by itself.
+#[test]
+fn a_login_that_postgres_refuses_meanwhile() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch("CREATE ROLE renewed SUPERUSER LOGIN PASSWORD 'hunter2'");
+    let url = rig.url_as("renewed", "hunter2", "postgres");
+    let configured = config(&rig, &url, "");
+    let relay = rig.streaming(&configured);
+    let views = Views::new(&configured, &relay);
+    db.batch(
+        "ALTER ROLE renewed VALID UNTIL '2020-01-01'; \
+         SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots",
+    );
+    insert(&db, 1);
+    views.show("retrying", &["28P01"], "(VALID UNTIL)", NOT_READY);
+    db.batch("ALTER ROLE renewed VALID UNTIL 'infinity'");
+    views.heal(&rig, relay);
+    // A start finds a mistake of the configuration, and ends.
+    db.batch("ALTER ROLE renewed VALID UNTIL '2020-01-01'");
+    ends(&mut rig.start(&configured), 77, "password");
+}
+
 #[test]
 fn a_slot_that_was_taken() {
     let rig = Rig::with_outbox(18);

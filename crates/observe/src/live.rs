@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::{Class, Counts, HolderKind, PipelineState, Progress, SlotHolder};
+use walrelay_relay::{Class, Counts, Explanation, HolderKind, PipelineState, Progress, SlotHolder};
 use walrelay_sink::check::SinkCheck;
 use walrelay_sink::{Poison, Retrying};
 
@@ -30,6 +30,7 @@ pub(super) struct Failure {
     /// The kind, as metrics name it.
     pub(super) cause: &'static str,
     pub(super) why: String,
+    pub(super) explanation: Option<Explanation>,
     /// The position that was confirmed when it failed.
     confirmed: Option<Lsn>,
     /// The records that were acknowledged until then.
@@ -156,10 +157,16 @@ impl Live {
             self.state_since_ms = millis_now();
             self.state_since = Instant::now();
         }
-        if let PipelineState::Waiting { cause, why } = &self.state {
+        if let PipelineState::Waiting {
+            cause,
+            why,
+            explanation,
+        } = &self.state
+        {
             self.last_failure = Some(Failure {
                 cause,
                 why: why.clone(),
+                explanation: explanation.clone(),
                 confirmed: self.progress.map(|progress| progress.confirmed.lsn()),
                 acknowledged: self.acknowledged(),
             });
@@ -361,6 +368,10 @@ pub(super) fn remedy(state: &PipelineState) -> Option<String> {
                 ))
             }
         },
+        PipelineState::Waiting {
+            explanation: Some(explanation),
+            ..
+        } => Some(explanation.remedy.clone()),
         PipelineState::Waiting { cause, .. } => remedy_of_cause(cause).map(str::to_owned),
         PipelineState::Halted { .. } => Some(
             "act on the reason, and start the relay again: the last error of the log has the remedy".to_owned(),

@@ -218,9 +218,33 @@ fn waits_for_standbys(report: &StatusReport) -> Option<&str> {
     report.slot.as_ref()?.waits_for_standbys.as_deref()
 }
 
+/// The titles of errors of the source, by their ids.
+const SOURCE_ERRORS: &[(&str, &str)] = &[
+    ("state-file", "The state file cannot be used"),
+    (
+        "file-limit",
+        "walrelay may open no more files and connections",
+    ),
+    ("process-limit", "walrelay may start no more threads"),
+    ("password", "Postgres refuses the relay"),
+    ("access", "Postgres refuses the relay"),
+    ("privilege", "Postgres refuses the relay"),
+    ("postgres-tls", "TLS to Postgres fails"),
+    ("postgres-full", "Postgres lets in no more connections"),
+    (
+        "postgres-resources",
+        "Postgres lacks space on its disk, or memory",
+    ),
+    ("postgres-busy", "Postgres has not done it in time"),
+    ("server-limit", "A limit of Postgres is used up"),
+];
+
 /// Names what fails while the relay tries again.
 fn retrying(report: &StatusReport) -> String {
+    let id = report.pipeline.error_id.as_deref();
+    let title = SOURCE_ERRORS.iter().find(|(known, _)| id == Some(*known));
     let what = match report.pipeline.cause.as_deref() {
+        Some("connection") if title.is_some() => title.map_or("", |(_, title)| title),
         Some("connection" | "silence") => "No connection to Postgres",
         Some(cause) if is_of_sink(cause) => &format!("{} takes no events", report.sink.title),
         Some("displaced") => "Another relay may read the slot",
@@ -659,6 +683,7 @@ mod tests {
         let failed = shown(&PipelineState::Waiting {
             cause: "delivery",
             why: why.clone(),
+            explanation: None,
         });
         let (failed, reason) = failed.expect("a problem");
         assert!(

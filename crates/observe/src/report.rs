@@ -145,6 +145,10 @@ pub struct PipelineReport {
     /// last one, as `walrelay_reconnects_total` names it.
     #[serde(default)]
     pub cause: Option<String>,
+    /// The id of the error while there is a `cause`, as the table of error ids has it; `null` if the error has
+    /// none of its own.
+    #[serde(default)]
+    pub error_id: Option<String>,
     /// The process that reads the slot, while the state is `waiting-for-slot`.
     #[serde(default)]
     pub holder: Option<HolderReport>,

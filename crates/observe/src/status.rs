@@ -7,7 +7,7 @@ use std::time::Instant;
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
-use walrelay_relay::{HolderKind, PipelineState};
+use walrelay_relay::{Explanation, HolderKind, PipelineState};
 use walrelay_sink::check::{SinkCheck, SinkVerdict};
 use walrelay_sink::{BatchingMode, FailureClass, MAX_TOPICS, OTHER_TOPICS, lock};
 
@@ -38,6 +38,13 @@ impl Telemetry {
         let (state, reason) = describe(&live.state);
         let waits = setup.slot_wait.read();
         let waits = waits.filter(|_| matches!(live.state, PipelineState::Connecting));
+        let explanation = match &live.state {
+            PipelineState::Waiting { explanation, .. } => explanation.as_ref(),
+            _ if waits.is_some() => None,
+            _ => live
+                .failure()
+                .and_then(|failure| failure.explanation.as_ref()),
+        };
         let sink = self.sink_report(&live);
         let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -46,17 +53,20 @@ impl Telemetry {
             pipeline: PipelineReport {
                 slot: setup.slot.clone(),
                 state: state.to_owned(),
-                reason: reason.map(str::to_owned).or_else(|| {
-                    if let Some((what, _)) = &waits {
-                        return Some(what.clone());
-                    }
-                    let failure = live.failure()?;
-                    Some(format!("the last attempt failed: {}", failure.why))
-                }),
-                remedy: match waits {
-                    Some((_, remedy)) => Some(remedy.to_owned()),
-                    None => remedy(&live.state),
+                reason: match (reason, &waits) {
+                    (Some(reason), _) => Some(with_id(reason, explanation)),
+                    (None, Some((what, _))) => Some(what.clone()),
+                    (None, None) => live.failure().map(|failure| {
+                        let why = with_id(&failure.why, explanation);
+                        format!("the last attempt failed: {why}")
+                    }),
                 },
+                remedy: match (&waits, explanation) {
+                    (Some((_, remedy)), _) => Some((*remedy).to_owned()),
+                    (None, Some(explanation)) => Some(explanation.remedy.clone()),
+                    (None, None) => remedy(&live.state),
+                },
+                error_id: explanation.map(|explanation| explanation.id.to_owned()),
                 cause: match live.state {
                     PipelineState::Waiting { cause, .. } => Some(cause),
                     _ if waits.is_some() => Some(OPEN_TRANSACTIONS),
@@ -302,6 +312,14 @@ impl KafkaReport {
             leaderless_partitions: sink.unavailable_count,
             leaderless: sink.unavailable.clone(),
         })
+    }
+}
+
+/// Adds the id of an error to its text.
+fn with_id(why: &str, explanation: Option<&Explanation>) -> String {
+    match explanation {
+        Some(explanation) => format!("{why} [{}]", explanation.id),
+        None => why.to_owned(),
     }
 }
 

@@ -58,7 +58,7 @@ pub use account::{
 };
 pub use event::SentEvent;
 pub use interface::observer::{
-    Counts, Failpoint, HolderKind, Observer, PipelineState, Progress, SlotHolder,
+    Counts, Explanation, Failpoint, HolderKind, Observer, PipelineState, Progress, SlotHolder,
 };
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{

@@ -106,6 +106,7 @@ async fn run(
         schemas: None,
         sent_rows: None,
         account: None,
+        explain: |_| None,
     };
     let router = Router::new(Options::default());
     let sinks = Arc::clone(sinks);

@@ -70,6 +70,8 @@ pub enum PipelineState {
         cause: &'static str,
         /// The error with its causes.
         why: String,
+        /// The id and the remedy of the error, if there are better ones than those of its kind.
+        explanation: Option<Explanation>,
     },
     /// A stop was requested: waiting until records in flight are acknowledged and confirmed.
     Draining,
@@ -92,11 +94,27 @@ impl fmt::Display for PipelineState {
                 write!(f, "standing by: {why}")
             }
             PipelineState::WaitingForSlot { why, .. } => write!(f, "waiting for the slot: {why}"),
-            PipelineState::Waiting { why, .. } => write!(f, "waiting to retry: {why}"),
+            PipelineState::Waiting {
+                why, explanation, ..
+            } => {
+                write!(f, "waiting to retry: {why}")?;
+                explanation
+                    .iter()
+                    .try_for_each(|explanation| write!(f, " [{}]", explanation.id))
+            }
             PipelineState::Draining => f.write_str("draining"),
             PipelineState::Halted { why } => write!(f, "halted: {why}"),
         }
     }
+}
+
+/// The id and the remedy of an error, as `docs/ERRORS.md` has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The id.
+    pub id: &'static str,
+    /// What an operator does about it.
+    pub remedy: String,
 }
 
 /// Failpoints: places in the pipeline at which a test may kill the process. They differ in what is

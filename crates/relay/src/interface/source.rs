@@ -24,6 +24,11 @@ pub trait SourceError: Error + Send + Sync + 'static {
         false
     }
 
+    /// Returns true if the server refuses the login, which may pass if it accepted the same one before.
+    fn refuses_login(&self) -> bool {
+        false
+    }
+
     /// Returns true if the server ended the stream with an error that a row may be the cause of.
     /// Such an error comes again each time the row is to be sent.
     fn may_be_of_a_row(&self) -> bool {

@@ -10,12 +10,19 @@ use super::log_throttle::LogThrottle;
 /// The limit of silence grows up to this value when connections are given up in a row.
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
+/// The time for which a relay that was connected tries again while the server refuses its login: a certificate
+/// or a password that has expired is renewed there. Then it ends, because another start may read a new password
+/// from its environment.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(300);
+
 /// The attempts that failed in a row. Reset when a new position may be confirmed.
 #[derive(Debug)]
 pub(super) struct FailedAttempts {
     pub(super) backoff: Backoff,
     pub(super) throttle: LogThrottle,
     pub(super) silence: Silence,
+    /// The first of the refused logins.
+    refused: Option<Instant>,
 }
 
 impl FailedAttempts {
@@ -24,7 +31,19 @@ impl FailedAttempts {
             backoff,
             throttle: LogThrottle::default(),
             silence: Silence::default(),
+            refused: None,
         }
+    }
+
+    /// Notes a refused login, and returns true while it is to be tried again.
+    pub(super) fn may_be_admitted(&mut self) -> bool {
+        let since = *self.refused.get_or_insert_with(Instant::now);
+        since.elapsed() < REFUSAL_PATIENCE
+    }
+
+    /// Notes that the server has accepted the login.
+    pub(super) fn admitted(&mut self) {
+        self.refused = None;
     }
 
     /// Resets all counters, because a new position may be confirmed.

@@ -157,7 +157,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             let Some(error) = self.recover(error, stopping).await else {
                 continue;
             };
-            let retryable = error.disposition(F::disposition) == Disposition::Retryable;
+            let retryable = error.disposition(F::disposition) == Disposition::Retryable
+                || self.may_be_admitted(&error);
             let why = Chain(&error).to_string();
             self.failure = Some(why.clone());
             if stopping && (retryable || matches!(error, PipelineError::Delivery { .. })) {
@@ -191,6 +192,12 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 self.was_free = true;
             }
         }
+    }
+
+    /// Returns true if the server refuses a login that it accepted before, and may accept it again.
+    fn may_be_admitted(&mut self, error: &PipelineError<S::Error, F::Error>) -> bool {
+        let refused = matches!(error, PipelineError::Source(error) if error.refuses_login());
+        refused && self.resume.is_some() && self.failed_attempts.may_be_admitted()
     }
 
     /// Drops the sink if another process reads the slot (`displaced`), or may read it by now.
@@ -241,6 +248,10 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 .state(PipelineState::WaitingForSlot { why, holder });
             return;
         }
+        let explanation = match error {
+            PipelineError::Source(error) => (self.settings.explain)(error),
+            _ => None,
+        };
         let throttle = &mut self.failed_attempts.throttle;
         if let Some(warning) = throttle.about(&why, Instant::now()) {
             warn!(
@@ -248,12 +259,15 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 retry_in_ms = delay.as_millis() as u64,
                 lasts_s = warning.lasts.as_secs(),
                 suppressed = warning.suppressed,
+                id = explanation.as_ref().map(|explanation| explanation.id),
+                remedy = explanation.as_ref().map(|explanation| &*explanation.remedy),
                 "trying again"
             );
         }
         self.observer.state(PipelineState::Waiting {
             cause: error.cause(),
             why,
+            explanation,
         });
     }
 
@@ -289,6 +303,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         let Some(opened) = self.open(shutdown).await.map_err(PipelineError::Source)? else {
             return Ok(self.stopped_without_connection().await);
         };
+        self.failed_attempts.admitted();
         if let Err(error) = self.check_continuity(&opened) {
             // The next relay would count a walsender that is left as the reader that moved the slot.
             let _ = timeout(REFUSAL_LIMIT, opened.stream.finish()).await;

@@ -1,3 +1,4 @@
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -5,6 +6,7 @@ use walrelay_event_router::Messages;
 use walrelay_lsn::CommitEnd;
 
 use crate::account::SentAccount;
+use crate::interface::observer::Explanation;
 use crate::interface::schemas::Schemas;
 use crate::poison::PoisonPolicy;
 use crate::sent_rows::SentRows;
@@ -45,6 +47,8 @@ pub struct Settings {
     pub sent_rows: Option<Arc<SentRows>>,
     /// Receives the sums of acknowledged rows. `None`: none are accounted.
     pub account: Option<Arc<SentAccount>>,
+    /// Returns the id and the remedy of an error of the source after which the pipeline tries again.
+    pub explain: fn(&(dyn Error + 'static)) -> Option<Explanation>,
 }
 
 /// The effect of an UPDATE of an outbox row. Only inserted rows are events, so nothing is sent for

@@ -13,7 +13,7 @@ use walrelay_sink::{Disposition, FailureClass, Poison, SinkFailure, ToFailure};
 use crate::cli::{Exit, Failure};
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
 use postgres::log;
-pub(crate) use postgres::{conn_info, postgres};
+pub(crate) use postgres::{conn_info, explain, postgres};
 
 impl From<FailureClass> for Exit {
     fn from(class: FailureClass) -> Self {

@@ -1,7 +1,9 @@
 //! Failures of Postgres: connection string, connection, WAL.
 
-use walrelay_postgres_source::{GO_ON, PUBLISH, PostgresError, StateFileError};
-use walrelay_relay::{LogError, SourceError};
+use std::error::Error;
+
+use walrelay_postgres_source::{GO_ON, OTHER_CLUSTER, PUBLISH, PostgresError, StateFileError};
+use walrelay_relay::{Explanation, LogError, SourceError};
 use walrelay_sink::Disposition;
 use walrelay_walsender::{ConnInfoError, ErrorClass};
 
@@ -13,73 +15,138 @@ pub(crate) fn conn_info(error: &ConnInfoError) -> Failure {
         .remedy("its form is postgres://user:password@host:5432/database?sslmode=verify-full")
 }
 
+/// The words about an error, without its cause.
+struct Words {
+    id: &'static str,
+    exit: Exit,
+    what: String,
+    remedy: String,
+}
+
 pub(crate) fn postgres(error: PostgresError) -> Failure {
-    let what = error.to_string();
-    let disposition = error.disposition();
+    let Words {
+        id,
+        exit,
+        what,
+        remedy,
+    } = words(&error);
+    let failure = Failure::new(id, exit, what).remedy(remedy);
     match error {
-        PostgresError::Setup(error) => {
-            let exit = match disposition {
+        PostgresError::Wal(cause)
+        | PostgresError::RowsSql(cause)
+        | PostgresError::WalGone { source: cause, .. } => failure.caused_by(cause),
+        PostgresError::StateFile(error) => Failure {
+            source: error.io().map(Into::into),
+            ..failure
+        },
+        PostgresError::Thread(error) => failure.caused_by(error),
+        _ => failure,
+    }
+}
+
+/// Returns the id and the remedy of an error that the relay tries again after. `None`: nobody answers, about
+/// which views have words of their own.
+pub(crate) fn explain(error: &(dyn Error + 'static)) -> Option<Explanation> {
+    let Words { id, remedy, .. } = words(error.downcast_ref()?);
+    (id != UNREACHABLE).then_some(Explanation { id, remedy })
+}
+
+const UNREACHABLE: &str = "postgres-unreachable";
+
+fn words(error: &PostgresError) -> Words {
+    let of = |id, exit, remedy: &str| Words {
+        id,
+        exit,
+        what: error.to_string(),
+        remedy: remedy.to_owned(),
+    };
+    match error {
+        PostgresError::Setup(setup) => {
+            let exit = match error.disposition() {
                 Disposition::Fatal => Exit::Data,
                 Disposition::Retryable => Exit::Unavailable,
                 Disposition::Configuration => Exit::Config,
             };
-            Failure::new(error.id(), exit, what).remedy(error.remedy())
+            of(setup.id(), exit, &setup.remedy())
         }
-        PostgresError::SlotBusy { .. } | PostgresError::SetupBusy(_) => {
-            Failure::new("slot-busy", Exit::Unavailable, what)
-                .remedy("stop the other relay, or give this one a slot of its own")
-        }
-        PostgresError::NoAnswer { .. }
-        | PostgresError::Thread(_)
-        | PostgresError::TwoServers(_)
-        | PostgresError::MakeWay(_)
-        | PostgresError::ShutsDown(_) => {
-            Failure::new("postgres-unreachable", Exit::Unavailable, what).remedy(
-                "check the hosts in [source] url; with several, add \
-                 target_session_attrs=read-write so that both connections reach the primary",
-            )
-        }
+        PostgresError::SlotBusy { .. } | PostgresError::SetupBusy(_) => of(
+            "slot-busy",
+            Exit::Unavailable,
+            "stop the other relay, or give this one a slot of its own",
+        ),
+        PostgresError::TwoServers(_) => of(
+            UNREACHABLE,
+            Exit::Unavailable,
+            "check the hosts in [source] url; with several, add target_session_attrs=read-write so that both \
+             connections reach the primary",
+        ),
+        PostgresError::NoAnswer { .. } => of(
+            UNREACHABLE,
+            Exit::Unavailable,
+            "see how busy the server and its disk are, and whether the network between drops connections",
+        ),
+        PostgresError::MakeWay(_) => of(
+            "slot-limit-near",
+            Exit::Unavailable,
+            "see what the relay waits for: walrelay status. Raise max_slot_wal_keep_size if the disk of Postgres has \
+             room; otherwise the server removes WAL of events that were not sent",
+        ),
+        PostgresError::ShutsDown(_) => of(
+            UNREACHABLE,
+            Exit::Unavailable,
+            "start Postgres again: the relay connects by itself",
+        ),
+        PostgresError::Thread(_) => of(
+            "process-limit",
+            Exit::Unavailable,
+            "raise the limit of threads: TasksMax= in the unit of systemd, pids.max of a container, or ulimit -u",
+        ),
         PostgresError::SnapshotRead
         | PostgresError::SnapshotLost
-        | PostgresError::SnapshotOutdated(_) => {
-            Failure::new("snapshot-lost", Exit::Unavailable, what)
-                .remedy("start again: the rows are read from the first")
-        }
-        PostgresError::ReplayGone { .. } => Failure::new("replay-gone", Exit::Usage, what).remedy(
+        | PostgresError::SnapshotOutdated(_) => of(
+            "snapshot-lost",
+            Exit::Unavailable,
+            "start again: the rows are read from the first",
+        ),
+        PostgresError::ReplayGone { .. } => of(
+            "replay-gone",
+            Exit::Usage,
             "begin again, from a bookmark, which does not move: walrelay bookmark list, or walrelay \
              bookmark create for the next time",
         ),
-        PostgresError::RowsSql(error) => Failure::new("snapshot-sql", Exit::Config, what)
-            .caused_by(error)
-            .remedy(
-                "the cause says what of the SQL is wrong: snapshot_where or snapshot_order in [source], or \
-                 --where or --id of resend. Columns are those of the table, as psql shows them",
-            ),
-        PostgresError::Row(_) => Failure::new("snapshot-row", Exit::Data, what).remedy(
+        PostgresError::RowsSql(_) => of(
+            "snapshot-sql",
+            Exit::Config,
+            "the cause says what of the SQL is wrong: snapshot_where or snapshot_order in [source], or \
+             --where or --id of resend. Columns are those of the table, as psql shows them",
+        ),
+        PostgresError::Row(_) => of(
+            "snapshot-row",
+            Exit::Data,
             "that is a bug, of this program or of what is between it and Postgres: report it",
         ),
         PostgresError::Wal(error) => connection(error),
-        PostgresError::Log(error) => log(&error),
-        PostgresError::StateFile(error @ StateFileError::OtherCluster { .. }) => {
-            Failure::new("other-kafka-cluster", Exit::Data, what).remedy(error.remedy())
+        PostgresError::Log(error) => log_words(error),
+        PostgresError::OtherCluster { .. }
+        | PostgresError::StateFile(StateFileError::OtherCluster { .. }) => {
+            of("other-kafka-cluster", Exit::Data, OTHER_CLUSTER)
         }
-        PostgresError::StateFile(error) => {
-            let exit = match disposition {
+        PostgresError::StateFile(file) => {
+            let exit = match error.disposition() {
                 Disposition::Configuration => Exit::Config,
                 Disposition::Retryable | Disposition::Fatal => Exit::Unavailable,
             };
-            Failure {
-                source: error.io().map(Into::into),
-                ..Failure::new("state-file", exit, what).remedy(error.remedy())
-            }
+            of("state-file", exit, file.remedy())
         }
-        PostgresError::WalGone { source, .. } => Failure::new("wal-gone", Exit::Data, what)
-            .caused_by(source)
-            .remedy(format!(
+        PostgresError::WalGone { .. } => of(
+            "wal-gone",
+            Exit::Data,
+            &format!(
                 "drop the slot with pg_drop_replication_slot, {GO_ON} with a new one, and \
                  {PUBLISH}: docs/OPERATIONS.md, \"The slot is lost\". So that it does not happen \
                  again, raise max_slot_wal_keep_size"
-            )),
+            ),
+        ),
     }
 }
 
@@ -152,23 +219,38 @@ fn is_pooler(error: &walrelay_walsender::Error) -> bool {
     }
 }
 
-fn connection(error: walrelay_walsender::Error) -> Failure {
-    if is_pooler(&error) {
-        let what = "a connection pooler refuses the connection";
-        return Failure::new("pooler", Exit::Config, what)
-            .caused_by(error)
-            .remedy(
-                "a pooler such as PgBouncer cannot carry a replication connection: name host and port of \
-                 the Postgres server itself in [source] url",
-            );
+fn connection(error: &walrelay_walsender::Error) -> Words {
+    let of = |id, exit, what: &str, remedy: &str| Words {
+        id,
+        exit,
+        what: what.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    if is_pooler(error) {
+        return of(
+            "pooler",
+            Exit::Config,
+            "a connection pooler refuses the connection",
+            "a pooler such as PgBouncer cannot carry a replication connection: name host and port of \
+             the Postgres server itself in [source] url",
+        );
     }
-    if is_tls(&error) {
-        return Failure::new("postgres-tls", Exit::Config, "TLS to Postgres fails")
-            .caused_by(error)
-            .remedy(
-                "the cause says which certificate, name or file is wrong: correct it, or sslmode \
-                 and sslrootcert in [source] url. Nothing was sent: neither password nor query",
-            );
+    if is_tls(error) {
+        return of(
+            "postgres-tls",
+            Exit::Config,
+            "TLS to Postgres fails",
+            "the cause says which certificate, name or file is wrong: correct it, or sslmode \
+             and sslrootcert in [source] url. Nothing was sent: neither password nor query",
+        );
+    }
+    if error.lacks_descriptors() {
+        return of(
+            "file-limit",
+            Exit::Unavailable,
+            "walrelay may open no more files and connections",
+            "raise the limit: LimitNOFILE= in the unit of systemd, nofile of a container, or ulimit -n",
+        );
     }
     let sqlstate = error.sqlstate().unwrap_or_default().to_owned();
     let (id, exit, what, remedy) = match (error.class(), sqlstate.as_str()) {
@@ -178,7 +260,8 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "Postgres does not accept the user's password",
             "correct user and password in [source] url (special characters are percent-encoded), \
              or put the password into password_file. Postgres says the same of a role that does not \
-             exist, or that has no password: \\du in psql lists roles, \\password sets one",
+             exist, has no password, or whose password has expired (VALID UNTIL): \\du in psql lists roles, \
+             \\password sets a password",
         ),
         (_, "28000") => (
             "access",
@@ -197,7 +280,7 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "privilege",
             Exit::Denied,
             "the role lacks a privilege",
-            privilege_remedy(&error),
+            privilege_remedy(error),
         ),
         (ErrorClass::AccessDenied, _) => (
             "access",
@@ -245,7 +328,7 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
             "stop its reader first, whose server process the cause names: a relay, or a standby",
         ),
         (ErrorClass::ServerUnavailable | ErrorClass::Unknown, _) => (
-            "postgres-unreachable",
+            UNREACHABLE,
             Exit::Unavailable,
             "Postgres cannot be reached",
             "check host and port in [source] url, and that the server is running",
@@ -272,10 +355,20 @@ fn connection(error: walrelay_walsender::Error) -> Failure {
              limit), or the configuration that asks for it",
         ),
     };
-    Failure::new(id, exit, what).caused_by(error).remedy(remedy)
+    of(id, exit, what, remedy)
 }
 
 pub(super) fn log(error: &LogError) -> Failure {
+    let Words {
+        id,
+        exit,
+        what,
+        remedy,
+    } = log_words(error);
+    Failure::new(id, exit, what).remedy(remedy)
+}
+
+fn log_words(error: &LogError) -> Words {
     let (id, remedy) = match error {
         LogError::SlotMoved { .. } => (
             "slot-moved",
@@ -307,5 +400,77 @@ pub(super) fn log(error: &LogError) -> Failure {
             ),
         ),
     };
-    Failure::new(id, Exit::Data, error.to_string()).remedy(remedy)
+    Words {
+        id,
+        exit: Exit::Data,
+        what: error.to_string(),
+        remedy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io;
+    use std::sync::Arc;
+
+    use walrelay_walsender::{Error as WalError, ServerError};
+
+    use super::*;
+
+    fn server(sqlstate: &str) -> PostgresError {
+        let mut error = ServerError::default();
+        sqlstate.clone_into(&mut error.sqlstate);
+        WalError::from(error).into()
+    }
+
+    fn io_error(code: i32) -> PostgresError {
+        PostgresError::Wal(WalError::Io {
+            host: "db".into(),
+            doing: "connecting",
+            source: Arc::new(io::Error::from_raw_os_error(code)),
+        })
+    }
+
+    /// Whoever sees an error that is tried again needs the remedy of its cause, not that of a server that is
+    /// down.
+    #[test]
+    fn each_cause_of_a_retry_has_its_own_id_and_remedy() {
+        const EMFILE: i32 = 24;
+        const ECONNREFUSED: i32 = 111;
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let state_file = StateFileError::Write {
+            path: "state".into(),
+            source: full,
+        };
+        let mut seen = BTreeMap::new();
+        for (id, error) in [
+            ("state-file", PostgresError::StateFile(state_file)),
+            ("file-limit", io_error(EMFILE)),
+            (
+                "process-limit",
+                PostgresError::Thread(io::ErrorKind::WouldBlock.into()),
+            ),
+            (
+                "slot-limit-near",
+                PostgresError::MakeWay("walrelay".to_owned()),
+            ),
+            ("postgres-full", server("53300")),
+            ("postgres-resources", server("53100")),
+            ("server-limit", server("53400")),
+            ("postgres-busy", server("55P03")),
+            ("slot-busy", server("55006")),
+            ("password", server("28P01")),
+            ("access", server("28000")),
+            ("privilege", server("42501")),
+        ] {
+            let explained = explain(&error).expect(id);
+            assert_eq!(explained.id, id);
+            assert!(!explained.remedy.contains("host and port"), "{explained:?}");
+            let other = seen.insert(explained.remedy, id);
+            assert_eq!(other, None, "{id} has the remedy of another cause");
+        }
+        assert_eq!(explain(&io_error(ECONNREFUSED)), None);
+        assert_eq!(explain(&server("57P03")), None);
+    }
 }

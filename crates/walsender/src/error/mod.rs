@@ -161,6 +161,34 @@ impl Error {
         self.class().is_retryable()
     }
 
+    /// Returns true if the system gives this process no more file descriptors, of which a connection needs one
+    /// (`EMFILE`, `ENFILE`).
+    pub fn lacks_descriptors(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => matches!(source.raw_os_error(), Some(23 | 24)),
+            Self::NoServer { attempts } => attempts.iter().any(Self::lacks_descriptors),
+            _ => false,
+        }
+    }
+
+    /// Returns true if the server denies the login, or TLS fails: the password or a certificate has expired or
+    /// was changed, say. For a client that was connected before, that may pass without a change of its
+    /// configuration.
+    pub fn refuses_login(&self) -> bool {
+        match self {
+            Self::Server(error) => error.sqlstate.starts_with("28"),
+            Self::Io { source, .. } => class_of_io(source) == ErrorClass::Configuration,
+            Self::NoServer { attempts } => attempts.iter().any(Self::refuses_login),
+            Self::Tls(_)
+            | Self::TlsNotOffered { .. }
+            | Self::AuthMethodRefused { .. }
+            | Self::PasswordMissing { .. }
+            | Self::Scram { .. }
+            | Self::ChannelBinding { .. } => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn protocol(what: impl Into<Cow<'static, str>>) -> Self {
         Self::Protocol { what: what.into() }
     }

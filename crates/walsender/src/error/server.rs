@@ -5,7 +5,7 @@ use postgres_protocol::message::backend::ErrorFields;
 const LONGEST_TEXT: usize = 8 * 1024;
 
 /// An ErrorResponse of the server. The text may be in the server's language.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{severity}: {message} (SQLSTATE {sqlstate}){}{}",
     part("; ", .detail.as_deref()),

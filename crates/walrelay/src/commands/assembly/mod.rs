@@ -351,6 +351,7 @@ pub(crate) fn settings(
         schemas,
         sent_rows: None,
         account: None,
+        explain: failures::explain,
     }
 }
 
