@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 use serde_json::Value;
-use walrelay_testkit::{HttpRequest, HttpServer};
+use walrelay_testkit::{HttpRequest, HttpServer, eventually_some};
 
-use crate::endpoint::config;
-use crate::rig::{PATIENCE, Rig};
+use crate::endpoint::{address, config, get, status};
+use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has};
 
 /// A collector that refuses the first request for metrics and the first one for spans, the requests
 /// that it got, and whether it refused them.
@@ -24,6 +24,27 @@ fn collector() -> (HttpServer, Receiver<(HttpRequest, bool)>) {
         Some((status.to_owned(), String::new()))
     });
     (server, received)
+}
+
+#[test]
+fn a_collector_that_does_not_answer_is_shown() {
+    let rig = Rig::with_outbox(18);
+    let more = format!("[otel]\nendpoint = \"http://{NOWHERE}\"\ninterval = \"1s\"\n");
+    let configured = config(&rig, &rig.postgres.url(), &more);
+    let relay = rig.streaming(&configured);
+    let at = address(&relay);
+    let title = "The OpenTelemetry collector does not accept the metrics";
+    let shown = eventually_some(PATIENCE, || {
+        let shown = status(at);
+        let problems = shown["problems"].as_array().expect("problems").clone();
+        problems
+            .into_iter()
+            .find(|problem| problem["title"] == title)
+    });
+    assert_has(&shown["reason"].to_string(), &[NOWHERE, "/v1/metrics"]);
+    let (code, text) = get(at, "/readyz").expect("an answer");
+    assert_eq!(code, 200, "{text}");
+    relay.ends_well();
 }
 
 #[test]

@@ -53,6 +53,23 @@ pub fn memory(process: impl Display, name: &str) -> Option<u64> {
     Some(kib.parse::<u64>().ok()? * 1024)
 }
 
+/// Returns whether this process runs as root, by its effective user id.
+pub fn is_root() -> Option<bool> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    // The real, effective, saved and file system ids.
+    let ids = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    Some(ids.split_whitespace().nth(1)? == "0")
+}
+
+/// Returns whether the system may write the memory of this process to a file when it crashes: the soft limit
+/// `RLIMIT_CORE` is not 0.
+pub fn may_dump_core() -> Option<bool> {
+    let text = fs::read_to_string("/proc/self/limits").ok()?;
+    let mut lines = text.lines();
+    let limit = lines.find_map(|line| line.strip_prefix("Max core file size"))?;
+    Some(limit.split_whitespace().next()? != "0")
+}
+
 /// Resets the peak memory (`VmHWM`) of this process, where the system can.
 pub fn forget_peak() {
     // If this fails, the peak is that of the whole run so far: too high, never too low.

@@ -64,8 +64,8 @@ pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{
-    BookmarkReport, EndpointReport, ProblemReport, SinkReport, SlotReport, SnapshotReport,
-    StatusReport,
+    BookmarkReport, EndpointReport, ProblemReport, ProcessReport, SinkReport, SlotReport,
+    SnapshotReport, StatusReport,
 };
 pub use run_observer::RunObserver;
 pub use setup::{Setup, SinkSetup};

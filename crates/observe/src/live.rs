@@ -76,6 +76,8 @@ pub(super) struct Live {
     pub(super) skipped: BTreeMap<String, u64>,
     /// Why no dead letter can be written.
     pub(super) dead_letter_obstacle: Option<String>,
+    /// Why the OpenTelemetry collector does not accept the metrics.
+    pub(super) otel_problem: Option<String>,
     /// The settings by which the servers of the sink may lose what they have acknowledged.
     pub(super) sink_risks: Vec<SinkCheck>,
     pub(super) passed_over: BTreeMap<String, u64>,
@@ -118,6 +120,7 @@ impl Live {
             dead_letters: classes(),
             skipped: classes(),
             dead_letter_obstacle: None,
+            otel_problem: None,
             sink_risks: Vec::new(),
             passed_over: BTreeMap::new(),
             slot: None,

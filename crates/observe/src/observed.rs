@@ -142,6 +142,11 @@ impl Telemetry {
         lock(&self.live).dead_letter_obstacle = obstacle;
     }
 
+    /// Sets why the OpenTelemetry collector does not accept the metrics; `None` if it does.
+    pub(super) fn otel_problem(&self, problem: Option<String>) {
+        lock(&self.live).otel_problem = problem;
+    }
+
     /// Sets the settings by which the servers of the sink may lose what they have acknowledged.
     pub fn sink_risks(&self, risks: Vec<SinkCheck>) {
         lock(&self.live).sink_risks = risks;

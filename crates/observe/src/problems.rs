@@ -31,6 +31,7 @@ const HALTED: &str = "when-something-is-wrong";
 const ENDED: &str = "the-relay-has-ended";
 const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
+const OPENTELEMETRY: &str = "opentelemetry";
 const SINK_LOSES: &str = "the-destination-may-lose-events";
 const RETRYING: &str = "walrelaykeysretrying";
 
@@ -120,6 +121,12 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     add_risks(&mut found, &report.sink);
     add_events_problems(&mut found, report);
     add_last_error(&mut found, report);
+    if let Some(reason) = &report.otel_problem {
+        let title = "The OpenTelemetry collector does not accept the metrics";
+        let problem = found.add("warn", OPENTELEMETRY, title);
+        let remedy = "see that the collector runs at [otel] endpoint and accepts the token; relaying is not affected";
+        problem.reason(reason.clone()).remedy(remedy);
+    }
     if let (Some(why), true) = (&report.not_ready, found.0.is_empty()) {
         let problem = found.alert("bad", "WalrelayNotReady", "The relay is not ready");
         problem.reason(why.clone()).is_state = true;

@@ -45,6 +45,9 @@ pub struct StatusReport {
     /// if it ended without one.
     #[serde(default)]
     pub last_error: Option<LastErrorReport>,
+    /// Why the OpenTelemetry collector does not accept the metrics; `null` if it does, or none is configured.
+    #[serde(default)]
+    pub otel_problem: Option<String>,
     /// Records in flight and acknowledged.
     pub delivery: DeliveryReport,
     /// Latencies of acknowledged transactions.
@@ -634,13 +637,24 @@ pub struct RegistryReport {
     pub requests: BTreeMap<String, u64>,
 }
 
+/// The process, as the system sees it; `null` where it does not tell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessReport {
+    /// Memory in use (`VmRSS`).
     pub resident_bytes: Option<u64>,
+    /// Processor time so far.
     pub cpu_seconds: Option<f64>,
+    /// Number of threads.
     pub threads: Option<u64>,
+    /// Number of open file descriptors.
     pub open_files: Option<u64>,
+    /// It runs as root.
+    #[serde(default)]
+    pub is_root: Option<bool>,
+    /// The system may write its memory to a file when it crashes (`RLIMIT_CORE`).
+    #[serde(default)]
+    pub may_dump_core: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -94,6 +94,7 @@ impl Telemetry {
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
             last_error: self.last_error(&live),
+            otel_problem: live.otel_problem.clone(),
             delivery: self.delivery(&live),
             latency: LatencyReport {
                 commit_to_ack: self.commit_to_ack.last_minute(),
@@ -342,5 +343,7 @@ fn process() -> ProcessReport {
         cpu_seconds: proc::cpu("self"),
         threads: count("/proc/self/task"),
         open_files: count("/proc/self/fd"),
+        is_root: proc::is_root(),
+        may_dump_core: proc::may_dump_core(),
     }
 }

@@ -1,4 +1,6 @@
+use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 
 use walrelay_testkit::{eventually, eventually_some};
 use walrelay_throwaway::Signal;
@@ -8,6 +10,52 @@ use crate::endpoint::{address, at, config};
 use crate::rig::{
     PATIENCE, Rig, assert_has, ends, insert, kafka_in_turn, output_with, said, with_source,
 };
+
+/// A relay whose memory an attacker could come by, and a configuration file that every user may read.
+#[test]
+fn of_a_relay_that_keeps_secrets_badly() {
+    let rig = Rig::with_outbox(18);
+    rig.db()
+        .batch("CREATE ROLE renewed SUPERUSER LOGIN PASSWORD 'hunter2'");
+    let configured = config(&rig, &rig.url_as("renewed", "hunter2", "postgres"), "");
+    let relay = rig.streaming(&configured);
+    let found = Checked::run(&configured, &[&at(address(&relay))]);
+    // The relay has the user and the limits of this test.
+    let line = |file: &str, start: &str| {
+        let text = fs::read_to_string(file).expect("proc(5)");
+        let line = text.lines().find_map(|line| line.strip_prefix(start));
+        line.expect("the line")
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let is_root = line("/proc/self/status", "Uid:")[1] == "0";
+    let dumps = line("/proc/self/limits", "Max core file size")[0] != "0";
+    let words = [(is_root, "runs as root"), (dumps, "passwords and rows")];
+    let words: Vec<&str> = words
+        .iter()
+        .filter(|(is, _)| *is)
+        .map(|(_, words)| *words)
+        .collect();
+    if words.is_empty() {
+        found.passes("relay/process", &["does not run as root"]);
+    } else {
+        found.warns("relay/process", &words);
+    }
+    let mut mode = fs::metadata(&configured).expect("a file").permissions();
+    mode.set_mode(0o644);
+    fs::set_permissions(&configured, mode.clone()).expect("set");
+    let readable = Checked::run(&configured, &WITHOUT_KAFKA);
+    readable.warns(
+        "configuration/file",
+        &["every user of this machine", "source.url", "chmod 640"],
+    );
+    mode.set_mode(0o600);
+    fs::set_permissions(&configured, mode).expect("set");
+    Checked::run(&configured, &WITHOUT_KAFKA)
+        .passes("configuration/file", &["every key is known"]);
+    relay.ends_well();
+}
 
 /// A role that reads no table learns the topics of the running relay.
 #[test]

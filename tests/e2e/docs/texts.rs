@@ -71,7 +71,7 @@ fn sources_with_sinks(crates: &[&str]) -> Vec<(PathBuf, String)> {
 }
 
 /// Ids that the program can print in brackets: those of `Failure::new`, `SinkFailure::new`, `refused`
-/// and `Check::fail`, of the arms of `SetupError::id` and of the tables in `failures`, and the names of
+/// and `Check::fail`, of the arms of `SetupError::id` and of the tables and words in `failures`, and the names of
 /// errors of the configuration.
 fn ids_of_the_code() -> BTreeSet<String> {
     let files = sources_with_sinks(&["walrelay", "settings", "postgres-source", "observe", "sink"]);
@@ -101,8 +101,10 @@ fn ids_of_the_code() -> BTreeSet<String> {
         if folder.is_some_and(|folder| folder.ends_with("failures"))
             || path.ends_with("failures.rs")
         {
-            for rest in code.split("=> (").skip(1) {
-                add(literal(rest));
+            for start in ["=> (", " of("] {
+                for rest in code.split(start).skip(1) {
+                    add(literal(rest));
+                }
             }
         }
         if path.ends_with("postgres-source/src/error/setup.rs") {

@@ -56,7 +56,11 @@ impl Exporter {
                 let mut failing = false;
                 loop {
                     let ends = stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
-                    match collector.export() {
+                    let exported = collector.export();
+                    for pipeline in collector.pipelines.iter() {
+                        pipeline.otel_problem(exported.as_ref().err().cloned());
+                    }
+                    match exported {
                         Ok(()) => failing = false,
                         // Logged once until a request succeeds: the next one includes the same
                         // counters.

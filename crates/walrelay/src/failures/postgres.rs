@@ -48,10 +48,8 @@ pub(crate) fn postgres(error: PostgresError) -> Failure {
 /// which views have words of their own.
 pub(crate) fn explain(error: &(dyn Error + 'static)) -> Option<Explanation> {
     let Words { id, remedy, .. } = words(error.downcast_ref()?);
-    (id != UNREACHABLE).then_some(Explanation { id, remedy })
+    (id != "postgres-unreachable").then_some(Explanation { id, remedy })
 }
-
-const UNREACHABLE: &str = "postgres-unreachable";
 
 fn words(error: &PostgresError) -> Words {
     let of = |id, exit, remedy: &str| Words {
@@ -75,13 +73,13 @@ fn words(error: &PostgresError) -> Words {
             "stop the other relay, or give this one a slot of its own",
         ),
         PostgresError::TwoServers(_) => of(
-            UNREACHABLE,
+            "postgres-unreachable",
             Exit::Unavailable,
             "check the hosts in [source] url; with several, add target_session_attrs=read-write so that both \
              connections reach the primary",
         ),
         PostgresError::NoAnswer { .. } => of(
-            UNREACHABLE,
+            "postgres-unreachable",
             Exit::Unavailable,
             "see how busy the server and its disk are, and whether the network between drops connections",
         ),
@@ -92,7 +90,7 @@ fn words(error: &PostgresError) -> Words {
              room; otherwise the server removes WAL of events that were not sent",
         ),
         PostgresError::ShutsDown(_) => of(
-            UNREACHABLE,
+            "postgres-unreachable",
             Exit::Unavailable,
             "start Postgres again: the relay connects by itself",
         ),
@@ -328,7 +326,7 @@ fn connection(error: &walrelay_walsender::Error) -> Words {
             "stop its reader first, whose server process the cause names: a relay, or a standby",
         ),
         (ErrorClass::ServerUnavailable | ErrorClass::Unknown, _) => (
-            UNREACHABLE,
+            "postgres-unreachable",
             Exit::Unavailable,
             "Postgres cannot be reached",
             "check host and port in [source] url, and that the server is running",

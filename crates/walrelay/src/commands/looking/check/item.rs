@@ -127,6 +127,7 @@ items! {
     Relay = Relay, "state";
     RelayServers = Relay, "servers";
     RelayProblems = Relay, "problems";
+    RelayProcess = Relay, "process";
     LastRun = Relay, "last-run";
 }
 

@@ -2,7 +2,7 @@
 //! one.
 //!
 //! - [`item`]: the items, and the result of a check. `docs/CHECK.md` lists the items.
-//! - `configuration`, `postgres`, `registry`, `relay`: the checks; the sink brings those of its servers.
+//! - `configuration`, `file_mode`, `postgres`, `registry`, `relay`: the checks; the sink brings those of its servers.
 //!   [`report`]: formats them.
 //!
 //! # Invariants
@@ -11,6 +11,7 @@
 //! - If the relay's role may not see something, a warning names the missing privilege.
 
 mod configuration;
+mod file_mode;
 mod item;
 mod postgres;
 mod registry;
@@ -59,6 +60,7 @@ fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
     } = config;
     let mut checks = Checks::new();
     let usable = configuration::check(&config, env, &mut checks);
+    checks.extend(file_mode::check(&args.config.config).map(|check| (Item::File, check)));
     if args.offline {
         return Ok(checks);
     }

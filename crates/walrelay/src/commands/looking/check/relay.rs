@@ -1,6 +1,6 @@
 //! The checks of a running relay, by its own HTTP endpoint.
 
-use walrelay_observe::{ProblemReport, SinkReport, StatusReport};
+use walrelay_observe::{ProblemReport, ProcessReport, SinkReport, StatusReport};
 use walrelay_sink::EndpointStats;
 use walrelay_sink::check::shortened;
 
@@ -63,6 +63,7 @@ fn check_relay(relay: &StatusReport, slot: &str) -> RelayChecks {
     let mut checks = vec![(Item::Relay, state(relay))];
     checks.extend(servers(&relay.sink).map(|check| (Item::RelayServers, check)));
     checks.extend(problems(relay).map(|check| (Item::RelayProblems, check)));
+    checks.extend(process(&relay.process).map(|check| (Item::RelayProcess, check)));
     RelayChecks { checks, topics }
 }
 
@@ -100,6 +101,28 @@ fn problems(relay: &StatusReport) -> impl Iterator<Item = Check> {
         let remedy = problem.remedy.as_deref();
         Check::warn(finding, remedy.unwrap_or("see the runbook"))
     })
+}
+
+/// Returns what an attacker could use of the process, which has passwords and rows in its memory; `None` where
+/// the system does not tell.
+fn process(process: &ProcessReport) -> Option<Check> {
+    let (is_root, may_dump_core) = process.is_root.zip(process.may_dump_core)?;
+    let mut risks = Vec::new();
+    let mut remedies = Vec::new();
+    if is_root {
+        risks.push("it runs as root");
+        remedies.push("give it its own user: User= of the unit");
+    }
+    if may_dump_core {
+        risks.push("a crash writes its memory, with passwords and rows, to a file");
+        remedies.push("set LimitCORE=0 in the unit, or ulimit -c 0");
+    }
+    if risks.is_empty() {
+        return Some(Check::pass(
+            "it does not run as root, and writes no core file",
+        ));
+    }
+    Some(Check::warn(risks.join("; "), remedies.join("; ")))
 }
 
 /// Returns the servers of the sink as the relay sees them; `None` if it has none.
