@@ -9,7 +9,7 @@ use crate::rig::{output, stdout};
 
 /// Blocks that no test here runs, and what runs them instead.
 const NOT_RUN: &[(&str, &str)] = &[
-    ("make", ".ci/run runs the first two"),
+    ("make", ".ci/run runs make demo, and the lanes of make test"),
     ("enable", "the tests' servers are started with it"),
 ];
 
