@@ -1,0 +1,247 @@
+//! Holds the rules of CONTRIBUTING.md for the words of the documents: counts some patterns on each page, and
+//! fails when a page misses the target and has become worse than `wording.txt` records.
+//!
+//! `UPDATE_DOCS=1 cargo test -p walrelay-testkit --test wording` records the counts of now.
+
+#![allow(
+    clippy::expect_used,
+    reason = "a test's helpers may panic as the test itself may"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wording.txt");
+
+/// A pattern, and how often a page should have it.
+struct Pattern {
+    name: &'static str,
+    /// Words, or pairs of words.
+    words: &'static [&'static str],
+    target: Target,
+}
+
+/// Occurrences among 10,000 words.
+#[derive(Clone, Copy)]
+enum Target {
+    AtLeast(usize),
+    AtMost(usize),
+}
+
+const PATTERNS: [Pattern; 8] = [
+    Pattern {
+        name: "you",
+        words: &["you", "your", "yours"],
+        target: Target::AtLeast(30),
+    },
+    Pattern {
+        name: "for-example",
+        words: &["for example", "such as"],
+        target: Target::AtLeast(15),
+    },
+    Pattern {
+        name: "that-is",
+        words: &["that is", "that are"],
+        target: Target::AtMost(20),
+    },
+    Pattern {
+        name: "what",
+        words: &["what"],
+        target: Target::AtMost(15),
+    },
+    Pattern {
+        name: "take",
+        words: &["take", "takes"],
+        target: Target::AtMost(6),
+    },
+    Pattern {
+        name: "anew",
+        words: &["anew"],
+        target: Target::AtMost(0),
+    },
+    Pattern {
+        name: "nobody",
+        words: &["nobody", "somebody", "everybody"],
+        target: Target::AtMost(0),
+    },
+    Pattern {
+        name: "of-then",
+        words: &["of then", "of now", "of today"],
+        target: Target::AtMost(0),
+    },
+];
+
+type Counts = [usize; PATTERNS.len()];
+
+/// Returns the text without the parts between `begin` and `end`.
+fn without(text: &str, begin: &str, end: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(begin) {
+        kept.push_str(before);
+        kept.push(' ');
+        rest = after.split_once(end).map_or("", |(_, rest)| rest);
+    }
+    kept + rest
+}
+
+/// Returns the words of a page in lower case, without blocks of code, code in a line, targets of links, and
+/// tables that are generated or compared with the code: they stand between two comments.
+fn words(page: &str) -> Vec<String> {
+    let page = without(page, "```", "\n```");
+    let mut prose = String::new();
+    let mut in_table = false;
+    let mut after_mark = false;
+    for line in page.lines() {
+        if line.starts_with("<!-- end") {
+            in_table = false;
+        } else if line.starts_with("<!-- ") {
+            after_mark = true;
+            continue;
+        } else if after_mark && (line.starts_with("| ") || line.starts_with("- [")) {
+            in_table = true;
+        }
+        after_mark = false;
+        if !in_table && !line.starts_with("<!-- ") {
+            prose.push_str(line);
+            prose.push('\n');
+        }
+    }
+    let prose = without(&without(&prose, "](", ")"), "`", "`").to_lowercase();
+    let letter = |c: char| c.is_alphanumeric() || c == '\'';
+    let words = prose.split(|c| !letter(c)).filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
+fn counts(words: &[String]) -> Counts {
+    PATTERNS.each_ref().map(|pattern| {
+        let single = words
+            .iter()
+            .filter(|word| pattern.words.contains(&word.as_str()));
+        let pairs = words.windows(2).map(|pair| pair.join(" "));
+        single.count()
+            + pairs
+                .filter(|pair| pattern.words.contains(&pair.as_str()))
+                .count()
+    })
+}
+
+/// Returns the pages of the root, of `docs` and of `docs/sinks`, by their paths.
+fn pages() -> BTreeMap<String, String> {
+    let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut pages = BTreeMap::new();
+    for folder in ["", "docs", "docs/sinks"] {
+        for entry in fs::read_dir(root.join(folder)).expect("a folder") {
+            let path = Path::new(folder).join(entry.expect("an entry").file_name());
+            if path.extension().is_some_and(|end| end == "md") {
+                let name = path.to_str().expect("UTF-8").to_owned();
+                pages.insert(name, fs::read_to_string(root.join(&path)).expect("UTF-8"));
+            }
+        }
+    }
+    pages
+}
+
+/// Reads the recorded counts by page.
+fn recorded() -> BTreeMap<String, Counts> {
+    let text = fs::read_to_string(RECORD).expect("the record");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let rows = lines.map(|line| {
+        let mut cells = line.split_whitespace();
+        let page = cells.next().expect("a page").to_owned();
+        let numbers = cells.map(|cell| cell.parse().expect("a count"));
+        let numbers: Vec<usize> = numbers.collect();
+        (page, numbers.try_into().expect("a count of each pattern"))
+    });
+    rows.collect()
+}
+
+/// Returns what is wrong with a page, if it misses a target and is worse than recorded. A page without a
+/// record has to meet the targets.
+fn worse(page: &str, length: usize, now: Counts, before: Option<Counts>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (index, Pattern { name, target, .. }) in PATTERNS.iter().enumerate() {
+        let count = now[index];
+        let before = before.map(|before| before[index]);
+        match target {
+            Target::AtLeast(rate) => {
+                let needed = (rate * length).div_ceil(10_000);
+                let needed = before.map_or(needed, |before| before.min(needed));
+                if count < needed {
+                    wrong.push(format!(
+                        "{page}: {name} {count} times, at least {needed} are needed"
+                    ));
+                }
+            }
+            Target::AtMost(rate) => {
+                let allowed = (rate * length).div_ceil(10_000);
+                let allowed = before.map_or(allowed, |before| before.max(allowed));
+                if count > allowed {
+                    wrong.push(format!(
+                        "{page}: {name} {count} times, {allowed} are allowed"
+                    ));
+                }
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn no_page_reads_worse_than_recorded() {
+    let pages = pages();
+    assert!(pages.len() > 25, "not all pages were found");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        let names = PATTERNS.each_ref().map(|pattern| pattern.name);
+        let mut text = format!(
+            "# Generated: UPDATE_DOCS=1 cargo test -p walrelay-testkit --test wording\n# page {}\n",
+            names.join(" ")
+        );
+        for (page, content) in &pages {
+            let counts = counts(&words(content)).map(|count| count.to_string());
+            let _ = writeln!(text, "{page} {}", counts.join(" "));
+        }
+        fs::write(RECORD, text).expect("written");
+    }
+    let recorded = recorded();
+    let mut wrong = Vec::new();
+    for page in recorded.keys().filter(|page| !pages.contains_key(*page)) {
+        wrong.push(format!("{page} is recorded and missing"));
+    }
+    for (page, content) in &pages {
+        let words = words(content);
+        let before = recorded.get(page).copied();
+        wrong.extend(worse(page, words.len(), counts(&words), before));
+    }
+    assert!(
+        wrong.is_empty(),
+        "see \"English\" in CONTRIBUTING.md\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn patterns_are_counted_in_prose_only() {
+    let page = "# Page\n\nWhat you send, for example `what`, is [that is](what.md).\n\n\
+                ```sh\nwhat anew\n```\n\n<!-- keys: a -->\n| what | take |\n<!-- end -->\n\n\
+                <!-- run: x -->\n```sql\nwhat\n```\nSomebody takes it anew, as of\nthen.\n";
+    let words = words(page);
+    assert_eq!(counts(&words), [1, 1, 1, 1, 1, 1, 1, 1], "{words:?}");
+}
+
+#[test]
+fn only_a_page_that_has_become_worse_is_named() {
+    let page = |now, before| worse("p", 1_000, now, before).len();
+    let good = [3, 2, 2, 2, 1, 0, 0, 0];
+    assert_eq!(page(good, None), 0);
+    assert_eq!(page([2, 2, 2, 3, 1, 1, 0, 0], None), 3);
+    // As bad as recorded, better, worse.
+    let recorded = Some([0, 0, 9, 9, 9, 1, 1, 1]);
+    assert_eq!(page([0, 0, 9, 9, 9, 1, 1, 1], recorded), 0);
+    assert_eq!(page([1, 0, 5, 5, 5, 0, 0, 0], recorded), 0);
+    assert_eq!(page([0, 0, 10, 9, 9, 2, 1, 1], recorded), 2);
+    // A page that was better than the targets may fall back to them.
+    assert_eq!(page(good, Some([9, 9, 0, 0, 0, 0, 0, 0])), 0);
+}
