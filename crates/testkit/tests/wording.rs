@@ -88,25 +88,16 @@ fn without(text: &str, begin: &str, end: &str) -> String {
 }
 
 /// Returns the words of a page in lower case, without blocks of code, code in a line, targets of links, and
-/// tables that are generated or compared with the code: they stand between two comments.
+/// parts that are generated or compared with the code: they stand between a comment and `<!-- end… -->`.
 fn words(page: &str) -> Vec<String> {
     let page = without(page, "```", "\n```");
-    let mut prose = String::new();
-    let mut in_table = false;
-    let mut after_mark = false;
-    for line in page.lines() {
-        if line.starts_with("<!-- end") {
-            in_table = false;
-        } else if line.starts_with("<!-- ") {
-            after_mark = true;
-            continue;
-        } else if after_mark && (line.starts_with("| ") || line.starts_with("- [")) {
-            in_table = true;
-        }
-        after_mark = false;
-        if !in_table && !line.starts_with("<!-- ") {
-            prose.push_str(line);
-            prose.push('\n');
+    let mut parts = page.split("<!-- ");
+    let mut prose = parts.next().unwrap_or_default().to_owned();
+    let mut parts = parts.peekable();
+    while let Some(part) = parts.next() {
+        let is_generated = parts.peek().is_some_and(|next| next.starts_with("end"));
+        if !is_generated {
+            prose.push_str(part.split_once("-->").map_or("", |(_, rest)| rest));
         }
     }
     let prose = without(&without(&prose, "](", ")"), "`", "`").to_lowercase();
