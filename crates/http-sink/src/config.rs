@@ -78,6 +78,9 @@ pub struct HttpConfig {
     pub timeout: Duration,
     /// The longest time that `Retry-After` is honoured for.
     pub retry_after_max: Duration,
+    /// The time without a success after which the events of a destination that rows choose are given up, while
+    /// it cannot be reached or answers that it cannot do it now; `None`: they wait for it.
+    pub unavailable_for: Option<Duration>,
     /// The media type of events that have no header `content-type`.
     pub content_type: HeaderValue,
     /// The header that gets the key.
@@ -116,6 +119,7 @@ impl HttpConfig {
             max_in_flight: 32,
             timeout: Duration::from_secs(30),
             retry_after_max: Duration::from_secs(300),
+            unavailable_for: None,
             content_type: HeaderValue::from_static("application/json"),
             key_header: None,
             authorization: None,

@@ -24,6 +24,8 @@ pub struct HttpSinkFactory {
     config: Arc<HttpConfig>,
     stats: Arc<SinkStats>,
     patience: Patience,
+    /// The patience with destinations that are unavailable.
+    outages: Option<Patience>,
 }
 
 impl fmt::Debug for HttpSinkFactory {
@@ -39,6 +41,7 @@ impl HttpSinkFactory {
     pub fn new(config: HttpConfig, stats: Arc<SinkStats>) -> Self {
         Self {
             patience: Patience::new(config.options.retry_for),
+            outages: config.unavailable_for.map(Patience::new),
             config: Arc::new(config),
             stats,
         }
@@ -68,9 +71,9 @@ impl SinkFactory for HttpSinkFactory {
             Arc::clone(&self.stats),
             deliveries,
         );
-        let patience = self.patience.clone();
+        let (patience, outages) = (self.patience.clone(), self.outages.clone());
         let thread = SinkThread::start("http-sink", shared, async move |shared| {
-            Worker::new(shared, patience).run().await
+            Worker::new(shared, patience, outages).run().await
         });
         Ok(HttpSink(thread.map_err(HttpError::Thread)?))
     }

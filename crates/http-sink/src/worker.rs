@@ -25,6 +25,8 @@ pub(crate) type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<HttpConfig>
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     patience: Patience,
+    /// The patience with destinations that are unavailable; `None`: it has no end.
+    outages: Option<Patience>,
     endpoints: Endpoints,
     client: Client,
     /// Why no further request is sent.
@@ -68,12 +70,13 @@ fn cause(target: &Target, record: &Record<'_>, fault: Fault) -> Vec<u8> {
 }
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, patience: Patience) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, patience: Patience, outages: Option<Patience>) -> Self {
         Self {
             endpoints: Endpoints::new(Arc::clone(&shared.stats)),
             client: Client::new(Arc::clone(&shared.settings)),
             shared,
             patience,
+            outages,
             stopped: None,
         }
     }
@@ -197,6 +200,14 @@ impl Worker {
         }
         match outcome {
             Outcome::Delivered => self.delivered(seq, &answered.target),
+            Outcome::Again(again) if self.is_unavailable_too_long(seq, &answered.target) => {
+                let refusal = (Poison::Rejected, Disposition::Configuration);
+                let reason = format!(
+                    "{server} has been unavailable for unavailable_for: {}",
+                    again.what
+                );
+                self.shared.refuse_for(seq, refusal, reason);
+            }
             Outcome::Again(again) => {
                 let server_asks = again
                     .retry_after
@@ -242,14 +253,33 @@ impl Worker {
     fn delivered(&self, seq: u64, target: &Target) {
         let done = self.shared.state().records.done(seq);
         if let Some(queued) = done {
+            let of = |fault| queued.record.with(|record| cause(target, record, fault));
             if !self.patience.is_unused() {
-                for fault in [Fault::Key, Fault::Address] {
-                    let cause = queued.record.with(|record| cause(target, record, fault));
-                    self.patience.forget(&cause);
-                }
+                self.patience.forget(&of(Fault::Key));
+                self.patience.forget(&of(Fault::Address));
+            }
+            if let Some(outages) = self.outages.as_ref().filter(|outages| !outages.is_unused()) {
+                outages.forget(&of(Fault::Address));
             }
             self.shared.report(&queued, Ok(()));
         }
+    }
+
+    /// Notes that the destination of a record is unavailable. Returns true if its records are not sent again: the
+    /// rows choose it, and nothing succeeded there for `unavailable_for`.
+    fn is_unavailable_too_long(&self, seq: u64, target: &Target) -> bool {
+        let Some(outages) = self.outages.as_ref().filter(|_| !target.is_constant) else {
+            return false;
+        };
+        let state = self.shared.state();
+        let queued = state.records.in_flight(seq);
+        let cause = queued.map(|it| {
+            it.record
+                .with(|record| cause(target, record, Fault::Address))
+        });
+        drop(state);
+        let now = Instant::now();
+        cause.is_some_and(|cause| outages.is_over(&cause, now, now))
     }
 
     /// Notes that a record is refused. Returns true if it is not sent again.

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -394,6 +395,44 @@ fn an_address_that_a_row_has_chosen_stops_no_other_one() {
             assert_eq!(error.poison, Some(Poison::Rejected), "{status}");
         }
     }
+}
+
+/// With `unavailable_for`, a destination that stays away becomes poison, and does not fill the window for ever.
+#[test]
+fn a_destination_that_stays_unavailable_is_given_up_if_the_user_says_so() {
+    let server = Server::reacting(HttpVersion::One, None, |_, received| {
+        if received.path.starts_with("/busy") {
+            Reaction::Answer(503, Vec::new())
+        } else {
+            Reaction::Store(200)
+        }
+    });
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("its address");
+    let mut config = config("http://{address}/{path}", HttpVersion::One, ROOMY);
+    config.allow_private = true;
+    config.unavailable_for = Some(Duration::from_millis(300));
+    config.max_in_flight = 8;
+    let mut sending = Sending::new(config);
+    for seq in 0..20 {
+        let url = match seq % 2 {
+            0 => format!("http://{nobody}/gone"),
+            _ => format!("http://{}/busy", server.address()),
+        };
+        sending.send_to(&url, seq);
+    }
+    for seq in 20..60 {
+        sending.send_to(&format!("http://{}/good", server.address()), seq);
+        assert_eq!(sending.report(seq), Ok(()));
+    }
+    for seq in 0..20 {
+        let error = sending.report(seq).unwrap_err();
+        assert_eq!(error.poison, Some(Poison::Rejected), "{error}");
+        assert!(error.reason.contains("unavailable_for"), "{error}");
+    }
+    assert_eq!(server.stored().len(), 40);
 }
 
 #[test]

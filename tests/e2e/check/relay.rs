@@ -52,8 +52,7 @@ fn of_a_relay_that_keeps_secrets_badly() {
     );
     mode.set_mode(0o600);
     fs::set_permissions(&configured, mode).expect("set");
-    Checked::run(&configured, &WITHOUT_KAFKA)
-        .passes("configuration/file", &["every key is known"]);
+    Checked::run(&configured, &WITHOUT_KAFKA).passes("configuration/file", &["every key is known"]);
     relay.ends_well();
 }
 
