@@ -10,6 +10,10 @@ use crate::ffi;
 /// Shortest time between two comparisons.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// The append time that librdkafka's mock cluster, which is the embedded broker, answers for each record
+/// (`rd_kafka_mock_handle_Produce` in `rdkafka_mock_handlers.c`): it shows no clock.
+const MOCK_APPEND_TIME: i64 = 1234;
+
 /// Compares the clocks of brokers with this machine's, by the records that they acknowledge.
 #[derive(Default)]
 pub(super) struct BrokerClock {
@@ -25,8 +29,9 @@ impl BrokerClock {
         now: Instant,
         clocks: &ServerClocks,
     ) {
-        let Timestamp::LogAppendTime(appended) = message.timestamp() else {
-            return;
+        let appended = match message.timestamp() {
+            Timestamp::LogAppendTime(appended) if appended != MOCK_APPEND_TIME => appended,
+            _ => return,
         };
         let mut compared = lock(&self.compared);
         if compared.is_some_and(|at| now < at + INTERVAL) {

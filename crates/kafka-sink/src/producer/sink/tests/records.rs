@@ -165,7 +165,9 @@ fn keys_go_where_javas_client_puts_them() {
 fn the_embedded_broker_stores_and_returns_records() {
     let broker = crate::embedded::EmbeddedBroker::start(&[("demo", 3)]).expect("a broker");
     let config = config_at(broker.bootstrap_servers(), KafkaOptions::default(), &[]);
-    let (mut sink, reports) = sink_from(config);
+    let factory = KafkaSinkFactory::new(config).with_one_producer();
+    let stats = factory.stats();
+    let (mut sink, reports) = reporting(|reports| { factory }.create(None, reports));
     let mut tail = Tail::open(broker.bootstrap_servers(), &["demo"], LONG).expect("a tail");
     for seq in 0..10_u64 {
         send_seq(&mut sink, &reports, "demo", b"k", seq);
@@ -174,6 +176,7 @@ fn the_embedded_broker_stores_and_returns_records() {
         assert_eq!(shown.offset as u64, seq);
     }
     Box::new(sink).close(LONG);
+    assert_eq!(stats.clocks.offset(), None, "it has no clock");
     // A broker that cannot be reached is an error.
     assert!(Tail::open("127.0.0.1:1", &["demo"], Duration::from_millis(200)).is_err());
 }
