@@ -122,5 +122,6 @@ mod slots;
 mod snapshot;
 mod topics;
 mod unfit_tables;
+mod until;
 mod verify_topic;
 mod waiting;

@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
-use walrelay_lsn::CommitEnd;
+use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{
     Class, Counts, Diverted, Failpoint, HolderKind, Observer, PipelineState, PoisonAction,
@@ -34,6 +34,8 @@ pub struct RunObserver {
     diverted: Arc<AtomicU64>,
     /// Present if the HTTP endpoint is configured.
     telemetry: Option<Arc<Telemetry>>,
+    /// Gets the position that may be confirmed, while the pipeline streams.
+    confirmed: Option<watch::Sender<Lsn>>,
 }
 
 /// Reads the failpoint of `WALRELAY_DIE_AT=point[:n]`, which kills the process when it is reached
@@ -62,7 +64,17 @@ impl RunObserver {
             die_at: die_at(env),
             diverted: Arc::default(),
             telemetry: None,
+            confirmed: None,
         }
+    }
+
+    /// Returns also a receiver of the position that may be confirmed, while the pipeline streams: everything that
+    /// was committed before it is acknowledged.
+    #[must_use]
+    pub fn with_confirmed(mut self) -> (Self, watch::Receiver<Lsn>) {
+        let (sender, receiver) = watch::channel(Lsn::ZERO);
+        self.confirmed = Some(sender);
+        (self, receiver)
     }
 
     /// Adds reports to `telemetry`.
@@ -219,6 +231,12 @@ impl Observer for RunObserver {
 
     fn progress(&mut self, progress: &Progress) {
         self.observe(|telemetry| telemetry.progress(progress));
+        // Positions of a snapshot are no positions of the log.
+        if let Some(confirmed) = &self.confirmed
+            && matches!(self.state, PipelineState::Streaming)
+        {
+            confirmed.send_replace(progress.confirmed.lsn());
+        }
         if let Some(summary) = self.summaries.due(progress, Instant::now()) {
             info!(
                 records = summary.records,

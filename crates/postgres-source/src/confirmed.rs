@@ -11,7 +11,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::catalog::row::parsed;
+use super::catalog::row::{is_true, parsed};
 use super::dead_letters::DeadLettersError;
 use super::noted::MOST_UNCONFIRMED;
 
@@ -89,6 +89,20 @@ pub(super) async fn insert_position(session: &mut Session) -> Result<Lsn, Error>
     let rows = session.query(sql).await?;
     let position = rows.first().and_then(|row| parsed(&row, "position"));
     Ok(position.unwrap_or(Lsn::MAX))
+}
+
+/// Returns a position behind everything that was committed before, and makes a walsender reach it also on an idle
+/// server. On a standby: the end of the WAL that it has replayed.
+pub async fn end_of_commits(session: &mut Session) -> Result<Lsn, Error> {
+    let sql = "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, \
+               CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() END AS position";
+    let rows = session.query(sql).await?;
+    if let Some(row) = rows.first().filter(|row| is_true(row, "in_recovery")) {
+        return Ok(parsed(&row, "position").unwrap_or(Lsn::MAX));
+    }
+    let position = insert_position(session).await?;
+    flush_wal(session).await?;
+    Ok(position)
 }
 
 /// Waits until every slot has confirmed this position. A transaction sees the slots' current

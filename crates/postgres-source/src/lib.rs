@@ -67,7 +67,7 @@ pub use catalog::{
     lacking_to_publish, names_standby, place, sample, server_clock, slot_reader, slot_standing,
     slots, survey, table_locks,
 };
-pub use confirmed::ConfirmedError;
+pub use confirmed::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking, SentMarker};

@@ -24,6 +24,7 @@ use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
 use super::tail::TailArgs;
+use super::until::Until;
 use super::verify_topic::VerifyTopicArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka or another sink, through logical replication.
@@ -290,6 +291,12 @@ pub struct RunArgs {
     /// is found later stops the relay as usual.
     #[arg(long)]
     pub accept_gap: bool,
+
+    /// Deliver everything that was committed before this end, confirm it, and end with exit code 0: at the
+    /// start of the run (caught-up), a position such as 0/16B3748, or a time such as 2026-01-02T03:04:05Z.
+    /// For example for cron, or before maintenance of the server.
+    #[arg(long, value_name = "caught-up|LSN|TIME")]
+    pub until: Option<Until>,
 
     /// Pass over the rows of this table, also if they may be events: they are confirmed and sent to
     /// nobody. Adds to `[source] pass_over`; `schema.*` names all tables that the publication

@@ -44,6 +44,7 @@ mod resend;
 mod route;
 mod slots;
 mod tail;
+mod until;
 mod verify_topic;
 
 pub use args::{
@@ -71,6 +72,7 @@ pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
 pub use tail::{TailArgs, TailFrom};
+pub use until::Until;
 pub use verify_topic::{VerifySince, VerifyTopicArgs};
 
 /// Parses a command line without the program's name. A word with blanks is in double quotes.

@@ -5,7 +5,7 @@ pub(crate) mod server;
 pub(crate) mod sink;
 mod stop;
 
-pub(crate) use stop::{StopSignals, stop_signal, stop_signal_or};
+pub(crate) use stop::{StopSignals, stop_signal_or};
 
 use std::future::Future;
 use std::path::PathBuf;

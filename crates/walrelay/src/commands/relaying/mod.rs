@@ -6,3 +6,4 @@ pub(crate) mod replay;
 pub(crate) mod resend;
 pub(crate) mod run;
 mod together;
+mod until;

@@ -1,12 +1,13 @@
-//! `walrelay run`: the relays of a configuration, until a signal asks them to stop.
+//! `walrelay run`: the relays of a configuration, until a signal asks them to stop or `--until` is reached.
 
 use walrelay_observe::{RecentErrors, RunObserver, log_to_stderr};
 
 use super::ended::ErrorKeeper;
 use super::relay::{RelayRun, start_views};
 use super::together::run_together;
+use super::until::End;
 use crate::cli::{self, Exit, Failure, RunArgs};
-use crate::commands::assembly::stop_signal;
+use crate::commands::assembly::stop_signal_or;
 use crate::commands::{CommandResult, EnvVars, load};
 use crate::config::{Config, LogFormat};
 
@@ -24,7 +25,7 @@ pub(crate) fn run(args: &RunArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Failure>
     let source = &mut config.pipeline.source;
     source.pass_over.extend(args.pass_over.iter().cloned());
     let errors = log_to_stderr(config.process.log, &[&source.slot], env);
-    match relay(&config, args.accept_gap, errors, env) {
+    match relay(&config, args, errors, env) {
         Ok(()) => Ok(Exit::Ok),
         Err(failures) => failed(config.process.log.format, failures),
     }
@@ -39,32 +40,28 @@ fn failed(format: LogFormat, failures: Vec<Failure>) -> Result<Exit, Vec<Failure
     }
 }
 
-fn relay(
-    config: &Config,
-    accept_gap: bool,
-    errors: RecentErrors,
-    env: EnvVars<'_>,
-) -> CommandResult {
+fn relay(config: &Config, args: &RunArgs, errors: RecentErrors, env: EnvVars<'_>) -> CommandResult {
     let relay = RelayRun {
         config: &config.pipeline,
         process: &config.process,
         env,
-        accept_gap,
+        accept_gap: args.accept_gap,
         switches: false,
         errors,
     };
     let relay = relay.prepare()?;
     let _views = start_views(&config.process, &[&relay])?;
     let keeper = ErrorKeeper::new(&relay);
-    let relays = vec![(relay, RunObserver::new(env))];
-    let relayed = run_together(relays, stop_signal);
+    let (observer, confirmed) = RunObserver::new(env).with_confirmed();
+    let (end, reached) = End::new(args.until, relay.info.clone(), confirmed);
+    let relayed = run_together(vec![(relay, observer)], || stop_signal_or(end.reached()));
     for (keeper, result) in keeper.into_iter().zip(&relayed) {
         keeper.keep(result);
     }
     let relayed = relayed.into_iter();
     let failures: Vec<_> = relayed.filter_map(Result::err).collect();
     if failures.is_empty() {
-        Ok(())
+        reached.check().map_err(Vec::from)
     } else {
         Err(failures)
     }
