@@ -27,7 +27,7 @@
 //! - [`topics`]: topics are created where configured, and waited for otherwise.
 //! - [`endpoint`]: metrics, health and status over HTTP; [`alerts`]: each fault, its alert, its
 //!   remedy.
-//! - [`otel`]: metrics and spans for a collector.
+//! - [`otel`]: metrics and spans for a collector. [`service_manager`]: the state for systemd.
 //! - [`last_error`]: the error of a relay that has ended is shown by `status`, `check` and the next run.
 //! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
 //! - [`logins`]: a login or a port that a sink's servers refuse, in the words of `check`.
@@ -116,6 +116,7 @@ mod registry;
 mod replay;
 mod rig;
 mod secure;
+mod service_manager;
 mod shown;
 mod slot_commands;
 mod slots;

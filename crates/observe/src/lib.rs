@@ -8,7 +8,7 @@
 //! - [`Telemetry`]: all figures of a pipeline's run. [`Pipelines`]: those of a process. [`StatusReport`]: one document of them, which the HTTP
 //!   endpoint serves; [`SlotMonitor`] adds the server's view of the slot.
 //! - [`start_endpoint`], [`Exporter`]: the views: metrics in the OpenMetrics format, status, page;
-//!   OTLP.
+//!   OTLP. [`ServiceManager`]: the state for systemd.
 //! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
 //!
 //! # Inside
@@ -42,6 +42,7 @@ mod recent;
 mod report;
 mod run_observer;
 pub mod sections;
+mod service_manager;
 mod setup;
 mod status;
 mod summary;
@@ -68,6 +69,7 @@ pub use report::{
     SnapshotReport, StatusReport,
 };
 pub use run_observer::RunObserver;
+pub use service_manager::{ServiceManager, heartbeat};
 pub use setup::{Setup, SinkSetup};
 pub use walrelay_sink::micros_now;
 

@@ -49,6 +49,8 @@ pub(super) struct Live {
     pub(super) streaming_at: Instant,
     pub(super) progress: Option<Progress>,
     pub(super) progress_at: Instant,
+    /// When the runtime of the pipeline said that it works.
+    pub(super) beat_at: Instant,
     /// The commit time of the oldest record in flight, by topic, and when that was reported.
     pub(super) oldest_by_topic: (BTreeMap<String, PgTimestamp>, Instant),
     /// Totals of the sinks before the present one.
@@ -104,6 +106,7 @@ impl Live {
             streaming_at: now,
             progress: None,
             progress_at: now,
+            beat_at: now,
             oldest_by_topic: (BTreeMap::new(), now),
             earlier: Counts::default(),
             acknowledged_earlier: 0,
@@ -226,6 +229,14 @@ impl Live {
             PipelineState::WaitingForSlot { holder, .. } => Some(holder),
             _ => None,
         }
+    }
+
+    /// Returns true if the runtime of the pipeline has worked within this time, and has reported while it
+    /// streams.
+    pub(super) fn is_alive(&self, silence: Duration) -> bool {
+        let reports = !matches!(self.state, PipelineState::Streaming)
+            || self.progress_at.elapsed() <= silence;
+        reports && self.beat_at.elapsed() <= silence
     }
 
     /// Updates `unconfirmed_end` after a new `server_end`.

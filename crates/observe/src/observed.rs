@@ -252,6 +252,25 @@ impl Telemetry {
         (lock(&self.live).state.to_string(), self.sink.is_down())
     }
 
+    /// Notes that the runtime of the pipeline works.
+    pub fn beat(&self) {
+        lock(&self.live).beat_at = Instant::now();
+    }
+
+    /// Returns true if the pipeline has worked within this time.
+    pub(super) fn is_alive(&self, silence: Duration) -> bool {
+        lock(&self.live).is_alive(silence)
+    }
+
+    /// Returns true if the pipeline sends nothing new: it drains, or has halted.
+    pub(super) fn is_ending(&self) -> bool {
+        let state = &lock(&self.live).state;
+        matches!(
+            state,
+            PipelineState::Draining | PipelineState::Halted { .. }
+        )
+    }
+
     /// Returns the reason why the relay is not ready; `None` if it is.
     pub fn not_ready(&self) -> Option<String> {
         lock(&self.live).not_ready()

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_observe::{
-    Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver, Setup,
-    SinkSetup, SlotMonitor, Telemetry, pipeline_span, start_endpoint,
+    Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver,
+    ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, pipeline_span,
+    start_endpoint,
 };
 use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::{
@@ -88,7 +89,8 @@ impl<'a> RelayRun<'a> {
         let sink = configured_sink(config)?;
         let info = conn_info(&config.source, env)?;
         let dead_letters = readable_dead_letters(config)?;
-        let telemetry = process.http.is_some().then(|| {
+        let service_manager = ServiceManager::from_env(env);
+        let telemetry = (process.http.is_some() || service_manager.is_some()).then(|| {
             let setup = Setup {
                 server: info.redacted(),
                 sink: SinkSetup::new(&*sink),
@@ -121,6 +123,7 @@ impl<'a> RelayRun<'a> {
             snapshot,
             slot_wait,
             telemetry,
+            service_manager,
             last_error,
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
             account: accounts.then(|| {
@@ -166,8 +169,10 @@ pub(super) struct Relay<'a> {
     parking: Option<Arc<Parking>>,
     snapshot: Arc<SnapshotProgress>,
     slot_wait: Arc<SlotWait>,
-    /// `None` if `[http]` is not configured.
+    /// `None` if no view shows it.
     telemetry: Option<Arc<Telemetry>>,
+    /// The service manager that waits for reports of this process.
+    service_manager: Option<ServiceManager>,
     /// The error with which the last run ended.
     pub(super) last_error: Arc<FoundError>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
@@ -391,8 +396,14 @@ impl Relay<'_> {
                 ..settings(config, messages, self.parking.clone(), schemas)
             },
         );
+        let watched = self.service_manager.as_ref();
+        let watched = watched.filter(|manager| manager.has_watchdog());
         let result = block_on(async {
             let stop = stop()?;
+            if let Some(telemetry) = telemetry.filter(|_| watched.is_some()) {
+                // Ends with the runtime.
+                tokio::spawn(heartbeat(Arc::clone(telemetry)));
+            }
             Ok::<_, Failure>(pipeline.run(stop).await)
         })??;
         pipeline.observer().log_totals(&pipeline.counts());
@@ -433,28 +444,43 @@ fn setup(config: &PipelineConfig) -> Setup {
     }
 }
 
-/// Starts the HTTP endpoint of a process and its exporter to OpenTelemetry, where configured.
-/// Dropping them stops both.
+/// The threads that show the state of the process. Dropping it stops them.
+pub(super) struct Views {
+    _endpoint: Option<Background>,
+    _exporter: Option<Exporter>,
+    _notifier: Option<Background>,
+}
+
+/// Starts the HTTP endpoint of a process, its exporter to OpenTelemetry and its reports to the service
+/// manager, where there are any.
 pub(super) fn start_views(
     process: &ProcessConfig,
     relays: &[&Relay<'_>],
-) -> Result<Option<(Background, Option<Exporter>)>, Failure> {
-    let Some(http) = &process.http else {
-        return Ok(None);
-    };
-    let monitored = relays.iter().filter_map(|relay| {
+) -> Result<Views, Failure> {
+    let observed = relays
+        .iter()
+        .filter_map(|relay| Some((*relay, relay.telemetry.as_ref()?)));
+    let pipelines: Pipelines = observed.clone().map(|(_, one)| Arc::clone(one)).collect();
+    let monitored = observed.map(|(relay, telemetry)| {
         let source = &relay.config.source;
         let (slot, tables) = (source.slot.clone(), source.tables.clone());
         let monitor = SlotMonitor::new(relay.info.clone(), slot, tables);
-        Some((Arc::clone(relay.telemetry.as_ref()?), monitor))
+        (Arc::clone(telemetry), monitor)
     });
-    let monitored: Vec<_> = monitored.collect();
-    let pipelines: Pipelines = monitored.iter().map(|(one, _)| Arc::clone(one)).collect();
-    let endpoint = start_endpoint(http, monitored).map_err(failures::endpoint)?;
-    let exporter = process.otel.as_ref();
-    let exporter = exporter.map(|otel| Exporter::start(otel, pipelines));
+    let endpoint = process.http.as_ref();
+    let endpoint = endpoint.map(|http| start_endpoint(http, monitored.collect()));
+    let endpoint = endpoint.transpose().map_err(failures::endpoint)?;
+    let exporter = process.otel.as_ref().filter(|_| endpoint.is_some());
+    let exporter = exporter.map(|otel| Exporter::start(otel, pipelines.clone()));
     let exporter = exporter.transpose().map_err(EndpointError::Thread);
-    Ok(Some((endpoint, exporter.map_err(failures::endpoint)?)))
+    let managers = relays.iter().map(|relay| relay.service_manager.as_ref());
+    let notifier = managers.flatten().next();
+    let notifier = notifier.map(|manager| manager.start(pipelines));
+    Ok(Views {
+        _endpoint: endpoint,
+        _exporter: exporter.map_err(failures::endpoint)?,
+        _notifier: notifier.transpose().map_err(no_thread)?,
+    })
 }
 
 /// Logs `drained` if the pipeline drained; otherwise returns the failure.
