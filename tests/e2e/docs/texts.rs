@@ -164,14 +164,15 @@ fn exit_codes_and_supervisors_agree() {
         .map(|row| row[0].as_str())
         .collect();
     let operations = text("docs/OPERATIONS.md");
-    let unit = format!("\nRestartPreventExitStatus={}\n", stay_down.join(" "));
-    assert!(operations.contains(&unit), "{unit}");
+    let line = format!("\nRestartPreventExitStatus={}\n", stay_down.join(" "));
+    let unit = text("deploy/systemd/walrelay.service");
+    assert!(unit.contains(&line), "{line}");
     // A panic in any thread ends the released binary by SIGABRT, and systemd restarts it.
     let workspace: toml::Table = text("Cargo.toml").parse().expect("TOML");
     let release = &workspace["profile"]["release"];
     assert_eq!(release["panic"].as_str(), Some("abort"));
     assert!(operations.contains("134 is SIGABRT, which a panic ends in"));
-    assert!(operations.contains("\nRestart=on-failure\n"));
+    assert!(unit.contains("\nRestart=on-failure\n"));
     for row in table("docs/ERRORS.md", "errors") {
         for code in row[1].split(", ") {
             assert!(known.contains(&code), "{row:?}");
@@ -185,16 +186,34 @@ fn exit_codes_and_supervisors_agree() {
         .expect("drain_timeout");
     let (drain, _) = drain.split_once("s`").expect("seconds");
     let drain: u64 = drain.parse().expect("a number");
-    for setting in [
-        "TimeoutStopSec=",
-        "stop_grace_period: ",
-        "terminationGracePeriodSeconds: ",
+    for (text, setting) in [
+        (&unit, "\nTimeoutStopSec="),
+        (&operations, "stop_grace_period: "),
+        (&operations, "terminationGracePeriodSeconds: "),
     ] {
-        let (_, value) = operations.split_once(setting).expect(setting);
+        let (_, value) = text.split_once(setting).expect(setting);
         let digits: String = value.chars().take_while(char::is_ascii_digit).collect();
         let seconds: u64 = digits.parse().expect("seconds");
         assert!(seconds > drain + 10, "{setting}{seconds}");
     }
+}
+
+/// The unit of one relay and that of several differ in the name alone.
+#[test]
+fn units_of_systemd_differ_in_the_name() {
+    let one = text("deploy/systemd/walrelay.service");
+    let several = text("deploy/systemd/walrelay@.service");
+    let settings = |unit: &str| -> Vec<String> {
+        let lines = unit.lines().filter(|line| !line.starts_with("# "));
+        lines.map(str::to_owned).collect()
+    };
+    let named = several
+        .replace("%i/state", "state")
+        .replace("walrelay/%i\n", "walrelay\n")
+        .replace("/%i.postgres-password", "/postgres-password")
+        .replace(" (%i)", "")
+        .replace("%i", "walrelay");
+    assert_eq!(settings(&named), settings(&one));
 }
 
 #[test]
