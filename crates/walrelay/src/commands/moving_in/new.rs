@@ -341,4 +341,23 @@ mod tests {
         let stdout = sink_sections("stdout", None);
         read(&file("postgres://db/app", &stdout, &[])).expect("a sink without servers");
     }
+
+    /// `UPDATE_DOCS=1` rewrites the file.
+    #[test]
+    fn packages_bring_the_configuration_that_new_writes() {
+        let url = "postgres://walrelay:${RELAY_PASSWORD}@localhost:5432/app?sslmode=verify-full";
+        let sample = sample(DEFAULT_KIND).map(|sample| (sample, "localhost:9092".to_owned()));
+        let text = file(url, &sink_sections(DEFAULT_KIND, sample), &[]);
+        let (_, text) = text.split_once('\n').expect("a first line");
+        let expected = format!(
+            "# An example: edit it, or let `walrelay new` write one for your database. The unit of systemd reads\n\
+             # variables such as RELAY_PASSWORD from /etc/walrelay/walrelay.env. Then: walrelay check\n{text}"
+        );
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/walrelay.toml");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, &expected).expect("the file is written");
+        }
+        let packaged = std::fs::read_to_string(path).expect("the file is read");
+        assert_eq!(packaged, expected);
+    }
 }
