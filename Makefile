@@ -11,7 +11,7 @@ SHARE = $(ROOT)/share
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -24,6 +24,8 @@ help:
 	@echo "make test    all tests, against real servers (WALRELAY_TEST_SEED=1 to repeat the choices of a run)"
 	@echo "make test-stress  all tests, six times on a busy machine: finds those that fail by chance"
 	@echo "make test-minimal  make demo, as root and as a user, and some tests in a fresh minimal Debian (needs root)"
+	@echo "make release  archive, Debian package, RPM, checksums and SBOM of the commit, in dist/ (scripts/release.sh)"
+	@echo "make test-packages  the life of the packages in dist/ in a fresh Debian with systemd (needs root): docs/install.md"
 	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one; FAULTS_SINK=rabbitmq, redis, nats, nats-exclusive, http or http2)"
@@ -97,6 +99,14 @@ test-alerts:
 # That a newcomer's machine needs no more than bootstrap.sh installs. Says so where it cannot be run.
 test-minimal:
 	@scripts/test-minimal.sh
+
+# What scripts/release.sh made: install, run, upgrade under load, remove. Says so where it cannot be run.
+test-packages:
+	@scripts/test-packages.sh
+
+release:
+	@scripts/bootstrap.sh build
+	@scripts/release.sh
 
 # Every fault of the catalogue, under load, with a random seed.
 test-faults:

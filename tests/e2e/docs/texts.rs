@@ -275,6 +275,31 @@ fn every_block_is_run_or_said_not_to_be() {
     }
 }
 
+/// `make test-packages` runs the commands of the page, which need a machine of their own.
+#[test]
+fn commands_of_the_installation_are_run_or_said_not_to_be() {
+    let page = text("docs/install.md");
+    let script = text("scripts/test-packages.sh");
+    let mut before = "";
+    let mut run = 0;
+    for line in page.lines() {
+        if line == "```sh" {
+            let name = before.strip_prefix("<!-- run: ");
+            let name = name.and_then(|rest| rest.strip_suffix(" -->"));
+            match name {
+                Some(name) => {
+                    let call = format!("run_block {name}\n");
+                    assert!(script.contains(&call), "nothing runs the block {name}");
+                    run += 1;
+                }
+                None => assert!(before.starts_with("<!-- not run: "), "{before}"),
+            }
+        }
+        before = line;
+    }
+    assert!(run > 0, "no block is run");
+}
+
 /// Every Markdown page of the root folder, `fuzz`, `examples` and `docs`.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
