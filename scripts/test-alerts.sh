@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks deploy/prometheus/alerts.yml by its rule tests, with promtool from PATH or from Debian's
+# Checks deploy/prometheus/prometheus.yml, and alerts.yml there by its rule tests, with promtool from PATH or from Debian's
 # package prometheus, which is unpacked into a temporary directory and not installed. Prints a
 # message if neither is available.
 set -eu
@@ -20,5 +20,6 @@ if [ -z "$promtool" ]; then
     fi
     promtool=$unpacked/usr/bin/promtool
 fi
+"$promtool" check config deploy/prometheus/prometheus.yml
 "$promtool" check rules deploy/prometheus/alerts.yml
 "$promtool" test rules deploy/prometheus/alerts_test.yml
