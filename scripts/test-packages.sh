@@ -80,7 +80,7 @@ if [ -z "${WALRELAY_EXAMPLE_POSTGRES:-}" ]; then
     cargo build --locked --quiet -p walrelay-testkit --example servers
     exec "${CARGO_TARGET_DIR:-target}/debug/examples/servers" 17 bash "$0" "$@"
 fi
-admin=$WALRELAY_EXAMPLE_POSTGRES
+server=$WALRELAY_EXAMPLE_POSTGRES
 kafka=$WALRELAY_EXAMPLE_KAFKA
 
 mirror=${DEBIAN_MIRROR:-}
@@ -98,7 +98,7 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/walrelay-packages.XXXXXX")
 chmod 755 "$work"
 group=$cgroups/walrelay-packages.$$
-leader='' root='' load=''
+leader='' root='' load='' admin=''
 finish() {
     local status=$?
     trap '' INT TERM
@@ -243,7 +243,10 @@ debian() { # release
     inside systemctl reset-failed walrelay
     say "$release: installed, and nothing started"
 
-    sql -c 'DROP TABLE IF EXISTS outbox'
+    # A database of its own, without what another release has left.
+    admin=$server
+    sql -c "CREATE DATABASE $release"
+    admin=${server%/*}/$release
     configure
     # To compare rows and records; the relay needs no SELECT.
     sql -c "ALTER ROLE walrelay PASSWORD 'hunter2'; GRANT SELECT ON outbox TO walrelay"
