@@ -275,6 +275,18 @@ fn every_block_is_run_or_said_not_to_be() {
     }
 }
 
+#[test]
+fn files_that_compose_mounts_exist() {
+    let compose = text("docker-compose.yml");
+    let lines = compose.lines().map(str::trim);
+    let mounted = lines.filter_map(|line| line.strip_prefix("- ./")?.split(':').next());
+    let mounted: Vec<&str> = mounted.collect();
+    assert!(mounted.len() >= 4, "{mounted:?}");
+    for path in mounted {
+        assert!(root().join(path).exists(), "docker-compose.yml: {path}");
+    }
+}
+
 /// `make test-packages` runs the commands of the page, which need a machine of their own.
 #[test]
 fn commands_of_the_installation_are_run_or_said_not_to_be() {
