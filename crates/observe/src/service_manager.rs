@@ -264,6 +264,7 @@ mod tests {
         long.state(&PipelineState::Waiting {
             cause: "postgres",
             why: format!("no\nanswer {}", "é".repeat(LONGEST_STATUS)),
+            explanation: None,
         });
         let text = status(&[long].into_iter().collect::<Pipelines>());
         assert!(text.starts_with("waiting to retry: no\\nanswer"), "{text}");
