@@ -204,6 +204,16 @@ fn is_tls(error: &walrelay_walsender::Error) -> bool {
     }
 }
 
+/// Returns true if no server offers TLS.
+fn is_without_tls(error: &walrelay_walsender::Error) -> bool {
+    use walrelay_walsender::Error as E;
+    match error {
+        E::TlsNotOffered { .. } => true,
+        E::NoServer { attempts } => attempts.iter().all(is_without_tls),
+        _ => false,
+    }
+}
+
 /// Returns true if a connection pooler refuses a startup parameter. A server knows all that are
 /// sent.
 fn is_pooler(error: &walrelay_walsender::Error) -> bool {
@@ -234,12 +244,19 @@ fn connection(error: &walrelay_walsender::Error) -> Words {
         );
     }
     if is_tls(error) {
+        let remedy = if is_without_tls(error) {
+            "turn TLS on at the server: ssl = on with a certificate. To connect without encryption, write \
+             sslmode=prefer in [source] url, which uses TLS as soon as the server offers it, or sslmode=disable: rows \
+             then cross the network as plain text. Nothing was sent: neither password nor query"
+        } else {
+            "the cause says which certificate, name or file is wrong: correct it, or sslmode \
+             and sslrootcert in [source] url. Nothing was sent: neither password nor query"
+        };
         return of(
             "postgres-tls",
             Exit::Config,
             "TLS to Postgres fails",
-            "the cause says which certificate, name or file is wrong: correct it, or sslmode \
-             and sslrootcert in [source] url. Nothing was sent: neither password nor query",
+            remedy,
         );
     }
     if error.lacks_descriptors() {
