@@ -4,7 +4,7 @@ CARGO ?= cargo
 
 # Where `make install` puts the binary, its manual pages and completions.
 PREFIX ?= /usr/local
-BIN = target/release/walrelay
+BIN = $(or $(CARGO_TARGET_DIR),target)/release/walrelay
 ROOT = $(DESTDIR)$(PREFIX)
 SHARE = $(ROOT)/share
 
@@ -19,7 +19,7 @@ help:
 	@echo "make drill   the same with faults: a stopped broker, a killed walsender, a poison row; ends by itself"
 	@echo "make example  a shop whose services, relay and servers are killed while orders come in; proves at its end that each"
 	@echo "             order had its effects once (EXAMPLE_SECONDS=60 EXAMPLE_SEED=1)"
-	@echo "make build   the binary, in target/release/walrelay"
+	@echo "make build   the binary, in $(BIN)"
 	@echo "make install  the binary of make build, its manual pages and completions (PREFIX=/usr/local DESTDIR=)"
 	@echo "make test    all tests, against real servers (WALRELAY_TEST_SEED=1 to repeat the choices of a run)"
 	@echo "make test-stress  all tests, six times on a busy machine: finds those that fail by chance"
@@ -46,18 +46,18 @@ help:
 build:
 	@scripts/bootstrap.sh build
 	$(CARGO) build --locked --release -p walrelay
-	@echo "make build: the binary is $(CURDIR)/target/release/walrelay; make install puts it into $(PREFIX)/bin"
+	@echo "make build: the binary is $(abspath $(BIN)); make install puts it into $(PREFIX)/bin"
 
 # Builds nothing, so that root needs no Rust: `make build && sudo make install`.
 install:
-	@test -x $(BIN) || { echo "make install: $(BIN) is not there; run make build first" >&2; exit 1; }
-	umask 022; install -D -m 755 $(BIN) $(ROOT)/bin/walrelay
+	@test -x "$(BIN)" || { echo "make install: $(BIN) is not there; run make build first" >&2; exit 1; }
+	umask 022; install -D -m 755 "$(BIN)" $(ROOT)/bin/walrelay
 	umask 022; install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
 		$(SHARE)/fish/vendor_completions.d
-	umask 022; $(BIN) man $(SHARE)/man/man1
-	umask 022; $(BIN) completions bash > $(SHARE)/bash-completion/completions/walrelay
-	umask 022; $(BIN) completions zsh > $(SHARE)/zsh/site-functions/_walrelay
-	umask 022; $(BIN) completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
+	umask 022; "$(BIN)" man $(SHARE)/man/man1
+	umask 022; "$(BIN)" completions bash > $(SHARE)/bash-completion/completions/walrelay
+	umask 022; "$(BIN)" completions zsh > $(SHARE)/zsh/site-functions/_walrelay
+	umask 022; "$(BIN)" completions fish > $(SHARE)/fish/vendor_completions.d/walrelay.fish
 
 # CI runs the binary that the tests have built: DEMO_PROFILE=test.
 demo: DEMO = demo $(if $(SINK),--sink $(SINK))
