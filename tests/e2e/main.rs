@@ -31,6 +31,7 @@
 //! - [`last_error`]: the error of a relay that has ended is shown by `status`, `check` and the next run.
 //! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
 //! - [`logins`]: a login or a port that a sink's servers refuse, in the words of `check`.
+//! - [`terminal`]: lines that fit, colours, closed pipes, questions.
 //! - [`errors`]: each error has its own id and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: `walrelay check` names each thing that is broken. [`slot_commands`]: `slots list`
@@ -121,6 +122,7 @@ mod shown;
 mod slot_commands;
 mod slots;
 mod snapshot;
+mod terminal;
 mod topics;
 mod unfit_tables;
 mod until;

@@ -75,9 +75,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
             vec![Failure::new("output", Exit::Unavailable, what).caused_by(error)]
         }),
         Command::Completions { shell } => {
-            cli::completions(shell, &mut std::io::stdout()).map_err(|error| {
-                vec![Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)]
-            })
+            commands::print_bytes(&cli::completions(shell)).map_err(Into::into)
         }
     };
     match result {

@@ -14,6 +14,8 @@ pub(crate) fn walrelay(args: &[&str]) -> Command {
     command
         .args(args)
         .env_remove("WALRELAY_CONFIG")
+        // A line of the output is one line, however long it is.
+        .env("COLUMNS", "10000")
         .env("NO_COLOR", "1");
     end_with_owner(&mut command).expect("a shell");
     command

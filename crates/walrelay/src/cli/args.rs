@@ -1,7 +1,7 @@
 //! Arguments of `walrelay` and of the commands that take few.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -501,12 +501,11 @@ fn exit_of(error: &clap::Error) -> Exit {
     }
 }
 
-/// Writes the completion script for `shell`.
-pub fn completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
+/// Returns the completion script for `shell`.
+pub fn completions(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "walrelay", &mut script);
-    out.write_all(&script)?;
-    out.flush()
+    script
 }
 
 /// Writes the manual pages into a folder that exists.
@@ -607,9 +606,7 @@ mod tests {
             Shell::PowerShell,
             Shell::Elvish,
         ] {
-            let mut out = Vec::new();
-            completions(shell, &mut out).unwrap();
-            let script = String::from_utf8(out).unwrap();
+            let script = String::from_utf8(completions(shell)).unwrap();
             assert!(
                 script.contains("check") && script.contains("offline"),
                 "{shell}"

@@ -72,7 +72,7 @@ fn write_failed(error: io::Error) -> Failure {
 
 /// Prints the output of a command on standard output, by one write. A reader that has gone away, as
 /// in `walrelay check | head -1`, is no failure: the exit code says what the command found.
-fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     print_part(bytes).map(drop)
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write as _};
+use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, printable,
-    printable_json, slot_report,
+    BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, colours,
+    printable_json, printable_lines, slot_report,
 };
 use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::{Danger, slot_standing};
@@ -20,13 +20,16 @@ use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
 use crate::commands::looking::endpoint::{SILENT_REMEDY, fetch_status};
 use crate::commands::terminal::units::{bytes, rows_bar};
-use crate::commands::{CommandResult, EnvVars, load, print_text, write_failed};
+use crate::commands::terminal::wrap::{columns, paint, wrapped};
+use crate::commands::{CommandResult, EnvVars, load, print_part, print_text, write_failed};
 use crate::config::{Config, PipelineConfig};
 
 /// Timeout of an answer of Postgres.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of `--watch`.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// Columns of the name of a line.
+const NAME_WIDTH: usize = 14;
 /// Moves to the upper left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
@@ -36,6 +39,7 @@ const LOST_SLOT: &str = "docs/OPERATIONS.md, \"The slot is lost\"; walrelay chec
 const NEAR_LIMIT: &str = "docs/OPERATIONS.md, \"WalrelaySlotWalNearLimit\": raise max_slot_wal_keep_size now, or end what \
      keeps the relay from delivering";
 const SILENT: &str = "a process has the address of [http] listen, and does not answer";
+const NO_ENDPOINT: &str = "to see the relay itself, add to the configuration, and start the relay again:\n[http]\nlisten = \"127.0.0.1:9187\"";
 const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
@@ -48,6 +52,9 @@ struct Status {
     /// True if something listens at the address of the endpoint, and gave no answer in time.
     #[serde(skip)]
     is_silent: bool,
+    /// True if the configuration has an endpoint.
+    #[serde(skip)]
+    has_endpoint: bool,
     /// The slot, read from Postgres if the endpoint did not answer.
     slot: Option<SlotReport>,
     /// The error with which the last run ended, if the endpoint did not answer and the slot is not beyond it.
@@ -65,7 +72,14 @@ pub(crate) fn status(args: &StatusArgs, env: EnvVars<'_>) -> CommandResult {
                 let json = json.map_err(|error| write_failed(error.into()))?;
                 printable_json(&json).into_owned() + "\n"
             }
-            Output::Table => screen(&config.pipeline.source.slot, &status),
+            Output::Table => {
+                let lines = lines(&config.pipeline.source.slot, &status);
+                screen(
+                    &lines,
+                    colours(io::stdout().is_terminal(), env),
+                    columns(env),
+                )
+            }
         };
         if !args.watch {
             print_text(&text)?;
@@ -73,12 +87,12 @@ pub(crate) fn status(args: &StatusArgs, env: EnvVars<'_>) -> CommandResult {
                 not_well(&config.pipeline.source.slot, &status).filter(|_| args.exit_code);
             return failure.map_or(Ok(()), |failure| Err(vec![failure]));
         }
-        let mut out = io::stdout();
-        if args.output == Output::Table && out.is_terminal() {
+        if args.output == Output::Table && io::stdout().is_terminal() {
             text.insert_str(0, CLEAR);
         }
-        let written = out.write_all(text.as_bytes());
-        written.and_then(|()| out.flush()).map_err(write_failed)?;
+        if print_part(text.as_bytes())?.is_break() {
+            return Ok(());
+        }
         thread::sleep(INTERVAL);
     }
 }
@@ -146,6 +160,7 @@ fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
     Ok(Status {
         relay_error: no_document.map(ToString::to_string),
         is_silent: no_document.is_some_and(|reason| reason.is_silent),
+        has_endpoint: config.process.http.is_some(),
         relay: relay.ok(),
         slot,
         last_error,
@@ -181,9 +196,9 @@ fn snapshot_line(snapshot: &SnapshotReport) -> String {
     }
 }
 
-/// Returns the lines of the screen as text.
-fn screen(slot: &str, status: &Status) -> String {
-    let lines = match (&status.relay, &status.slot) {
+/// Returns the lines of the screen: name and value.
+fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
+    match (&status.relay, &status.slot) {
         (Some(relay), _) => status_lines(relay),
         (None, standing) => {
             let reason = status.relay_error.as_deref().unwrap_or("no reason");
@@ -206,6 +221,8 @@ fn screen(slot: &str, status: &Status) -> String {
             lines.extend(remedy.map(help));
             if status.is_silent {
                 lines.insert(1, help(SILENT_REMEDY));
+            } else if !status.has_endpoint {
+                lines.insert(1, help(NO_ENDPOINT));
             }
             if let Some(error) = &status.last_error {
                 lines.push(("last run".to_owned(), error.text()));
@@ -213,11 +230,25 @@ fn screen(slot: &str, status: &Status) -> String {
             }
             lines
         }
-    };
-    lines.iter().fold(String::new(), |mut text, (name, value)| {
-        let _ = writeln!(text, "{name:<14} {}", printable(value));
-        text
-    })
+    }
+}
+
+/// Returns the lines as text for a terminal of this width.
+fn screen(lines: &[(String, String)], colours: bool, columns: usize) -> String {
+    let mut text = String::new();
+    for (name, value) in lines {
+        let value = wrapped(&printable_lines(value), NAME_WIDTH + 1, columns);
+        let value = match value.strip_prefix("-> ") {
+            Some(remedy) => format!("{} {remedy}", paint(colours, "1;32", "->")),
+            None if name == "problem" || name == "last run" || value.starts_with("NOT READY") => {
+                paint(colours, "31", &value)
+            }
+            None => value,
+        };
+        let name = paint(colours, "1", &format!("{name:<NAME_WIDTH$}"));
+        let _ = writeln!(text, "{name} {value}");
+    }
+    text
 }
 
 /// Returns the lines of a relay's screen: name and value.
@@ -474,6 +505,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn without_an_endpoint_the_screen_has_the_lines_to_add_and_fits() {
+        let mut status = Status {
+            relay: None,
+            relay_error: Some("[http] listen is not configured".to_owned()),
+            is_silent: false,
+            has_endpoint: false,
+            slot: None,
+            last_error: None,
+        };
+        let narrow = screen(&lines("s", &status), false, 60);
+        assert!(narrow.contains("[http]\n"), "{narrow}");
+        assert!(narrow.contains("listen = \"127.0.0.1:9187\"\n"), "{narrow}");
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 60),
+            "{narrow}"
+        );
+        assert!(!narrow.contains('\u{1b}'), "{narrow}");
+        let coloured = screen(&lines("s", &status), true, 60);
+        assert!(
+            coloured.contains("\u{1b}[1;32m->\u{1b}[0m to see"),
+            "{coloured}"
+        );
+        status.has_endpoint = true;
+        let without = screen(&lines("s", &status), false, 60);
+        assert!(!without.contains("9187"), "{without}");
+    }
+
     /// With `--exit-code` a script sees what a person reads.
     #[test]
     fn what_is_not_well_has_an_exit_code_and_a_remedy() {
@@ -481,6 +540,7 @@ mod tests {
             relay: None,
             relay_error: None,
             is_silent: false,
+            has_endpoint: true,
             slot,
             last_error: None,
         };
@@ -516,6 +576,7 @@ mod tests {
             relay: Some(telemetry.report()),
             relay_error: None,
             is_silent: false,
+            has_endpoint: true,
             slot: None,
             last_error: None,
         };

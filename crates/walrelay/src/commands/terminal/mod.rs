@@ -1,6 +1,7 @@
-//! Questions, progress, and figures with their units, as a terminal shows them.
+//! Questions, progress, wrapped lines, and figures with their units, as a terminal shows them.
 
 pub(crate) mod confirm;
 pub(crate) mod progress_line;
 pub(crate) mod units;
 pub(crate) mod waiting;
+pub(crate) mod wrap;

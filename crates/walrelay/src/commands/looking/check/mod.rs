@@ -22,6 +22,7 @@ use std::io::{self, IsTerminal};
 
 use crate::commands::assembly::{block_on, route};
 use crate::commands::terminal::waiting::waiting_for;
+use crate::commands::terminal::wrap::columns;
 use crate::commands::{EnvVars, load, print_bytes, write_failed};
 use crate::config::Config;
 use walrelay_observe::colours;
@@ -37,7 +38,7 @@ pub(crate) fn check(args: &CheckArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Fail
     let written = match args.output {
         Output::Table => {
             let colours = colours(io::stdout().is_terminal(), env);
-            report::table(&checks, colours, &mut out)
+            report::table(&checks, colours, columns(env), &mut out)
         }
         Output::Json => report::json(&checks, &mut out),
     };

@@ -5,17 +5,18 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::item::{Check, Group, Item, Summary, Verdict};
+use crate::commands::terminal::wrap::{paint, wrapped};
 use walrelay_observe::{printable_json, printable_lines};
 
 /// Writes a table by group, and a line with the totals.
 pub(super) fn table(
     checks: &[(Item, Check)],
     colours: bool,
+    columns: usize,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let width = checks.iter().map(|(item, _)| item.name().len()).max();
     let width = width.unwrap_or(0);
-    let indented = format!("\n{}", " ".repeat(width + 10));
     for group in Group::ALL {
         let of_group = checks.iter().filter(|(item, _)| item.group() == group);
         for (at, (item, check)) in of_group.enumerate() {
@@ -27,17 +28,22 @@ pub(super) fn table(
                 Verdict::Warn => ("warn", "33"),
                 Verdict::Fail { .. } => ("FAIL", "1;31"),
             };
+            let wrap = |text: &str| wrapped(text, width + 10, columns);
             let mut text = printable_lines(&check.finding);
             if let Verdict::Fail { id, .. } = check.verdict {
-                let id = paint(colours, "2", &format!("[{id}]"));
+                let id = format!("[{id}]");
                 let end_of_line = text.find('\n').unwrap_or(text.len());
                 text.insert_str(end_of_line, &format!(" {id}"));
+                text = wrap(&text).replacen(&id, &paint(colours, "2", &id), 1);
+            } else {
+                text = wrap(&text);
             }
             if let Some(remedy) = &check.remedy {
-                let help = paint(colours, "1;32", "help:");
-                text = format!("{text}\n{help} {}", printable_lines(remedy));
+                // One text, so that the colour is in no line before it is wrapped.
+                let remedy = wrap(&format!("\nhelp: {}", printable_lines(remedy)));
+                text += &remedy.replacen("help:", &paint(colours, "1;32", "help:"), 1);
             }
-            let (word, text) = (paint(colours, colour, word), text.replace('\n', &indented));
+            let word = paint(colours, colour, word);
             writeln!(out, "  {word}  {:<width$}  {text}", item.name())?;
         }
     }
@@ -51,14 +57,6 @@ pub(super) fn table(
         out,
         "{checks} checks: {pass} pass, {warn} warn, {fail} fail"
     )
-}
-
-fn paint(colours: bool, code: &str, text: &str) -> String {
-    if colours {
-        format!("\u{1b}[{code}m{text}\u{1b}[0m")
-    } else {
-        text.to_owned()
-    }
 }
 
 #[derive(Serialize)]
@@ -118,7 +116,7 @@ mod tests {
     #[test]
     fn a_table_has_groups_remedies_and_figures() {
         let mut out = Vec::new();
-        table(&checks(), false, &mut out).unwrap();
+        table(&checks(), false, 200, &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "configuration\n  \
@@ -133,9 +131,18 @@ mod tests {
              3 checks: 1 pass, 1 warn, 1 fail\n"
         );
         let mut out = Vec::new();
-        table(&checks(), true, &mut out).unwrap();
+        table(&checks(), true, 200, &mut out).unwrap();
         let out = String::from_utf8(out).unwrap();
         assert!(out.contains("\u{1b}[1;31mFAIL\u{1b}[0m  slot"), "{out}");
+        let mut narrow = Vec::new();
+        table(&checks(), false, 62, &mut narrow).unwrap();
+        let narrow = String::from_utf8(narrow).unwrap();
+        let lines = "it is\\u{1b}[31m another\n                                [slot-plugin]\n";
+        assert!(narrow.contains(lines), "{narrow}");
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 62),
+            "{narrow}"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::path::Path;
 use walrelay_debezium_import::{Imported, Input, Options, translate};
 
 use crate::cli::{Exit, Failure, ImportArgs, Output};
-use crate::commands::CommandResult;
+use crate::commands::{CommandResult, print_text};
 use checker::Checker;
 
 /// Runs `walrelay import-debezium`.
@@ -57,7 +57,7 @@ pub(crate) fn import_debezium(args: &ImportArgs) -> CommandResult {
         Some(path) => {
             replace_file(path, &imported.toml).map_err(|error| not_written(path, error))?;
         }
-        None => print(&mut io::stdout(), &imported.toml)?,
+        None => print_text(&imported.toml)?,
     }
     Ok(())
 }
