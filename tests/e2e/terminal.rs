@@ -100,7 +100,7 @@ fn a_closed_pipe_is_no_error() {
         assert_eq!(ended.status.code(), Some(0), "{line}: {}", said(&ended));
         assert_lacks(&said(&ended), &["Broken pipe"]);
     }
-    for line in ["completions bash", "--help"] {
+    for line in ["completions bash", "schema", "--help"] {
         let words: Vec<&str> = line.split(' ').collect();
         let ended = output_unread(walrelay(&words));
         assert_eq!(ended.status.code(), Some(0), "{line}: {}", said(&ended));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use crate::document::{Entry, Value};
-use crate::keys::{Fallback, Row, ValueKind};
+use crate::keys::{Fallback, Row, Spelling, ValueKind};
 use crate::nearest::nearest;
 use crate::reader::{AlreadyReported, Reader};
 use crate::units;
@@ -100,6 +100,15 @@ pub trait Section {
     const AT: &'static str;
     /// Adds the keys of the section at the path `at` to `rows`.
     fn rows(at: &str, rows: &mut Vec<Row>);
+    /// Adds the keys of the section at its own path to `rows`.
+    fn declare(rows: &mut Vec<Row>) {
+        let first = rows.len();
+        Self::rows(Self::AT, rows);
+        for row in rows.iter_mut().skip(first) {
+            row.section = Self::AT;
+        }
+    }
+
     /// Reads the section at the path `at`.
     ///
     /// # Errors
@@ -267,6 +276,7 @@ impl<T> Field<T> for Key<T> {
         let lines: Vec<&str> = docs.iter().map(|line| line.trim()).collect();
         rows.push(Row {
             path: path.to_owned(),
+            section: "",
             kind: self.kind.clone(),
             fallback: self.fallback,
             doc: lines.join(" "),
@@ -276,6 +286,7 @@ impl<T> Field<T> for Key<T> {
             rows.push(Row {
                 doc: format!("The file to read it from, instead of `{name}`."),
                 path: format!("{path}_file"),
+                section: "",
                 kind: ValueKind::Text,
                 fallback: Fallback::Unset,
             });
@@ -378,7 +389,11 @@ pub fn loose_boolean() -> Type<bool> {
 
 /// Declares an integer within limits.
 pub fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T> {
-    Type::new(ValueKind::Integer, move |reader, path, entry| {
+    let kind = ValueKind::Integer {
+        least: *within.start(),
+        most: *within.end(),
+    };
+    Type::new(kind, move |reader, path, entry| {
         let Value::Integer(number) = entry.value else {
             return Err(reader.wrong_type(path, entry));
         };
@@ -483,14 +498,12 @@ pub fn strings() -> Type<Vec<String>> {
 
 /// Declares one of the texts in `table`.
 pub fn choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
-    one_of(table, &[], |name, text| name == text)
+    one_of(table, &[], Spelling::Exact)
 }
 
 /// Declares one of the texts in `table`, in any case and with blanks around it.
 pub fn loose_choice<T: Copy + 'static>(table: &'static [(&'static str, T)]) -> Type<T> {
-    one_of(table, &[], |name, text| {
-        name.eq_ignore_ascii_case(text.trim())
-    })
+    one_of(table, &[], Spelling::Loose)
 }
 
 /// Declares one of the texts in `table`. Those in `later` are refused as not supported by this
@@ -499,23 +512,27 @@ pub fn choice_and_later<T: Copy + 'static>(
     table: &'static [(&'static str, T)],
     later: &'static [&'static str],
 ) -> Type<T> {
-    one_of(table, later, |name, text| name == text)
+    one_of(table, later, Spelling::Exact)
 }
 
 fn one_of<T: Copy + 'static>(
     table: &'static [(&'static str, T)],
     later: &'static [&'static str],
-    same: fn(&str, &str) -> bool,
+    spelling: Spelling,
 ) -> Type<T> {
     let here = table.iter().map(|(name, _)| *name).collect();
-    let kind = ValueKind::Choice { here, later };
+    let kind = ValueKind::Choice {
+        here,
+        later,
+        spelling,
+    };
     let help = kind.help();
     Type::new(kind, move |reader, path, entry| {
         let text = reader.text(path, entry)?;
-        if let Some((_, value)) = table.iter().find(|(name, _)| same(name, text)) {
+        if let Some((_, value)) = table.iter().find(|(name, _)| spelling.is(name, text)) {
             return Ok(*value);
         }
-        let (id, what) = if later.iter().any(|name| same(name, text)) {
+        let (id, what) = if later.iter().any(|name| spelling.is(name, text)) {
             let what = "is not supported by this version of walrelay";
             (
                 "config-not-supported",

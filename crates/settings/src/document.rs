@@ -374,7 +374,7 @@ fn set_value(kind: &ValueKind, text: &str) -> Result<Value, String> {
     }
     let wants_text = !matches!(
         kind,
-        ValueKind::Bool | ValueKind::Integer | ValueKind::TextList
+        ValueKind::Bool | ValueKind::Integer { .. } | ValueKind::TextList
     );
     let is_list = *kind == ValueKind::Names && text.starts_with('[');
     if wants_text && !quoted && !is_list {

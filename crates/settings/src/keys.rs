@@ -13,8 +13,13 @@ pub enum ValueKind {
     Secret,
     /// A boolean.
     Bool,
-    /// An integer of 64 bits.
-    Integer,
+    /// An integer.
+    Integer {
+        /// The least value.
+        least: i64,
+        /// The largest value.
+        most: i64,
+    },
     /// A string of a number and a unit of time.
     Duration,
     /// A string of a number and a unit of bytes.
@@ -29,11 +34,32 @@ pub enum ValueKind {
         here: Vec<&'static str>,
         /// Values that this version refuses.
         later: &'static [&'static str],
+        /// How a value may differ from its name here.
+        spelling: Spelling,
     },
     /// A string, number or boolean, read as text.
     Scalar,
     /// A template over columns, or `false` for none.
     Template,
+}
+
+/// How the name of a choice may be spelt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// As it is listed.
+    Exact,
+    /// In any case, and with blanks around it.
+    Loose,
+}
+
+impl Spelling {
+    /// Returns true if `text` spells `name`.
+    pub(crate) fn is(self, name: &str, text: &str) -> bool {
+        match self {
+            Self::Exact => name == text,
+            Self::Loose => name.eq_ignore_ascii_case(text.trim()),
+        }
+    }
 }
 
 impl ValueKind {
@@ -44,7 +70,7 @@ impl ValueKind {
                 ("a string", "\"text\"")
             }
             ValueKind::Bool => ("a boolean", "true"),
-            ValueKind::Integer => ("an integer", "1"),
+            ValueKind::Integer { .. } => ("an integer", "1"),
             ValueKind::Duration => ("a duration", "\"1s\" (units: ms, s, m, h)"),
             ValueKind::Size => ("a size", "\"16MiB\" (units: B, KB, KiB, MB, MiB, GB, GiB)"),
             ValueKind::TextList => ("a list of strings", "[\"text\"]"),
@@ -93,6 +119,8 @@ pub enum Fallback {
 pub struct Row {
     /// Section and name, joined by dots.
     pub path: String,
+    /// The path of the section in which it is declared.
+    pub section: &'static str,
     /// The type of its value.
     pub kind: ValueKind,
     /// Its value if it is not set.
@@ -109,7 +137,7 @@ pub struct OpenSection {
     /// The kind of every value.
     pub kind: ValueKind,
     /// Tells whether a dot in a name leads into a section below. A name that has a dot or a quote
-    /// is quoted there.
+    /// is quoted there. A value may be an integer or a boolean, too.
     pub nests: bool,
 }
 
@@ -142,6 +170,11 @@ impl Keys {
     /// Returns the declared keys, in order.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// Returns the sections whose keys are the user's own names.
+    pub(crate) fn open(&self) -> &[OpenSection] {
+        &self.open
     }
 
     /// Finds a declared key by its path.

@@ -9,13 +9,15 @@
 //! - [`read`]: reads a file and overrides into a [`Reader`], which sections read their keys from.
 //! - [`ConfigError`], [`Problem`], [`Location`]: all problems, each with line, column, an excerpt
 //!   and a remedy.
+//! - [`Keys::json_schema`]: the declared keys as a JSON Schema, for editors.
 //! - [`nearest`]: "did you mean". [`format_bytes`]: `12.3 MiB`.
 //!
 //! # Inside
 //! `document` reads TOML and `--set` into entries, and expands variables (`expand`). `reader`
 //! converts entries to values and collects problems. `excerpt` shows lines of the file. `keys` is
 //! the table of keys. `declare` has the macro and the types of values; `units` reads durations and
-//! sizes.
+//! sizes. `schema` makes a JSON Schema of the
+//! table.
 //!
 //! # Invariants
 //! - Struct, reader, known names and defaults follow from one declaration; a reference can.
@@ -34,6 +36,7 @@ mod expand;
 mod keys;
 mod nearest;
 mod reader;
+mod schema;
 mod units;
 
 pub use bytes::format_bytes;
@@ -45,7 +48,7 @@ pub use declare::{
 pub use document::{Entry, Origin, Value};
 pub use error::{ConfigError, Location, Problem};
 pub use expand::expand;
-pub use keys::{Fallback, Keys, OpenSection, Row, ValueKind, below, names_a_secret};
+pub use keys::{Fallback, Keys, OpenSection, Row, Spelling, ValueKind, below, names_a_secret};
 pub use nearest::nearest;
 pub use reader::{AlreadyReported, ReadFile, Reader};
 pub use units::duration as parse_duration;

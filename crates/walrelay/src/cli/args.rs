@@ -258,6 +258,14 @@ A row is a JSON object of columns and values:
   curl -s http://connect:8083/connectors/outbox | walrelay import-debezium -")]
     ImportDebezium(Box<ImportArgs>),
 
+    /// Print the JSON Schema of the configuration file.
+    ///
+    /// An editor with a plugin for TOML completes and checks walrelay.toml by it. The file that
+    /// walrelay new writes names it.
+    #[command(after_help = "Examples:
+  walrelay schema > walrelay.schema.json")]
+    Schema,
+
     /// Print completions for a shell.
     #[command(after_help = "Examples:
   walrelay completions bash > /etc/bash_completion.d/walrelay

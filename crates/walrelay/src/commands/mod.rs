@@ -20,7 +20,9 @@ pub(crate) use looking::{
     check::check, route::route, status::status, tail::tail, verify_topic::verify_topic,
 };
 pub(crate) use measuring::{bench::bench, demo::demo};
-pub(crate) use moving_in::{cutover::cutover, import_debezium::import_debezium, new::new};
+pub(crate) use moving_in::{
+    cutover::cutover, import_debezium::import_debezium, new::new, schema::schema,
+};
 pub(crate) use relaying::{replay::replay, resend::resend, run::run};
 
 use std::fmt::Display;

@@ -92,6 +92,7 @@ fn refused() -> String {
         kind,
         fallback,
         doc,
+        ..
     } in KEYS.rows()
     {
         let accepted = match (fallback, kind) {

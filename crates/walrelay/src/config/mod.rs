@@ -26,6 +26,8 @@ mod templates;
 #[cfg(test)]
 mod docs_tests;
 #[cfg(test)]
+mod schema_tests;
+#[cfg(test)]
 mod tests;
 
 use std::io::ErrorKind;
@@ -44,6 +46,16 @@ pub use sections::{
 pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]
 pub(crate) use sections::{SinkSection, SinkSettings, StdoutSection, descriptions};
+
+/// Returns the JSON Schema of the configuration file, with a newline at its end.
+pub(crate) fn json_schema() -> String {
+    let description = "The configuration of walrelay. Printed by `walrelay schema`; docs/CONFIGURATION.md explains \
+                       each key, and `walrelay check --offline` finds what a schema cannot.";
+    format!(
+        "{:#}\n",
+        sections::KEYS.json_schema("walrelay.toml", description)
+    )
+}
 
 /// Expands a string of the file in an empty environment, for tests of code that writes such files.
 #[cfg(test)]

@@ -3,3 +3,4 @@
 pub(crate) mod cutover;
 pub(crate) mod import_debezium;
 pub(crate) mod new;
+pub(crate) mod schema;

@@ -31,28 +31,25 @@ const WITH_DEFAULTS: [&str; 4] = ["source", "delivery", "poison", "log"];
 
 /// Every key, in the order of the reference.
 pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
-    fn rows<T: Section>(rows: &mut Vec<Row>) {
-        T::rows(T::AT, rows);
-    }
     let mut declared = Vec::new();
     for section in [
-        rows::<SourceSection>,
-        rows::<router::Keys>,
-        rows::<router::HeaderColumns>,
-        rows::<router::PositionHeader>,
-        rows::<route::Keys>,
-        rows::<debezium::Keys>,
-        rows::<debezium::Converters>,
-        rows::<cloud_events::Keys>,
-        rows::<registry::Keys>,
+        SourceSection::declare as fn(&mut Vec<Row>),
+        router::Keys::declare,
+        router::HeaderColumns::declare,
+        router::PositionHeader::declare,
+        route::Keys::declare,
+        debezium::Keys::declare,
+        debezium::Converters::declare,
+        cloud_events::Keys::declare,
+        registry::Keys::declare,
         sink::rows,
-        rows::<Delivery>,
-        rows::<Poison>,
-        rows::<sections::RetentionKeys>,
-        rows::<Prune>,
-        rows::<observe::HttpKeys>,
-        rows::<observe::OtelKeys>,
-        rows::<Log>,
+        Delivery::declare,
+        Poison::declare,
+        sections::RetentionKeys::declare,
+        Prune::declare,
+        observe::HttpKeys::declare,
+        observe::OtelKeys::declare,
+        Log::declare,
     ] {
         section(&mut declared);
     }

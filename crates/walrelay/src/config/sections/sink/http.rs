@@ -2,7 +2,7 @@
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
 use walrelay_http_sink::{HttpKind, HttpSection, UrlTemplate};
-use walrelay_settings::{AlreadyReported, Reader, Row, Section as _};
+use walrelay_settings::{AlreadyReported, Reader, Row};
 use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
 
 use crate::config::templates;
@@ -28,7 +28,7 @@ impl SinkSection for HttpSection {
     });
 
     fn rows(rows: &mut Vec<Row>) {
-        <Self as walrelay_settings::Section>::rows(Self::AT, rows);
+        <Self as walrelay_settings::Section>::declare(rows);
     }
 
     fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {

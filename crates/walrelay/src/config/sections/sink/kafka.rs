@@ -32,8 +32,8 @@ impl SinkSection for KafkaSection {
     });
 
     fn rows(rows: &mut Vec<Row>) {
-        TokenKeys::rows(TokenKeys::AT, rows);
-        TopicsSection::rows(TopicsSection::AT, rows);
+        TokenKeys::declare(rows);
+        TopicsSection::declare(rows);
     }
 
     fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {

@@ -280,7 +280,7 @@ pub(super) struct Keys at "sink" {
 
 /// Declares the keys of all kinds.
 pub(super) fn rows(rows: &mut Vec<Row>) {
-    Keys::rows(Keys::AT, rows);
+    Keys::declare(rows);
     for kind in KINDS {
         (kind.rows)(rows);
     }

@@ -49,8 +49,8 @@ impl SinkSection for Nats {
     });
 
     fn rows(rows: &mut Vec<Row>) {
-        SubjectKeys::rows(SubjectKeys::AT, rows);
-        NatsSection::rows(NatsSection::AT, rows);
+        SubjectKeys::declare(rows);
+        NatsSection::declare(rows);
     }
 
     fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {

@@ -47,8 +47,8 @@ impl SinkSection for Rabbitmq {
     });
 
     fn rows(rows: &mut Vec<Row>) {
-        AddressKeys::rows(AddressKeys::AT, rows);
-        RabbitmqSection::rows(RabbitmqSection::AT, rows);
+        AddressKeys::declare(rows);
+        RabbitmqSection::declare(rows);
     }
 
     fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {

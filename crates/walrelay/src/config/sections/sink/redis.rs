@@ -44,8 +44,8 @@ impl SinkSection for Redis {
     });
 
     fn rows(rows: &mut Vec<Row>) {
-        StreamKeys::rows(StreamKeys::AT, rows);
-        RedisSection::rows(RedisSection::AT, rows);
+        StreamKeys::declare(rows);
+        RedisSection::declare(rows);
     }
 
     fn read(reader: &mut Reader<'_>, chosen: bool) -> Result<Self, AlreadyReported> {

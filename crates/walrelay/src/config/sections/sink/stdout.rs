@@ -19,7 +19,7 @@ impl SinkSection for StdoutSection {
     const DESCRIPTION: &'static KindDescription = &StdoutKind::DESCRIPTION;
 
     fn rows(rows: &mut Vec<Row>) {
-        <Self as Section>::rows(Self::AT, rows);
+        <Self as Section>::declare(rows);
     }
 
     fn read(reader: &mut Reader<'_>, _: bool) -> Result<Self, AlreadyReported> {
