@@ -761,7 +761,9 @@ fn new_finds_the_outbox_and_its_preset() {
     assert_lacks(&written, &["secret"]);
     rig.db().batch("CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'a/b@c'; GRANT CREATE ON DATABASE postgres TO walrelay; \
                     ALTER TABLE app.\"Events\" OWNER TO walrelay; GRANT USAGE ON SCHEMA app TO walrelay");
-    let mut run = walrelay(&["run", "--config", path]);
+    // Another test may have the port of the file.
+    let port = "http.listen=127.0.0.1:0";
+    let mut run = walrelay(&["run", "--config", path, "--set", port]);
     run.env("RELAY_PASSWORD", "a/b@c");
     let relay = Relay::spawn(&mut run, &rig.path("log"));
     relay.says("streaming");

@@ -13,8 +13,8 @@ use crate::config::{DEFAULT_KIND, sink_names};
 #[derive(Debug, Clone, Args)]
 pub struct NewArgs {
     /// The URL by which you reach the database. It is used once, to find the outbox tables. Its
-    /// password is not written: the file takes that of the relay's role from `RELAY_PASSWORD`. Put
-    /// yours into ~/.pgpass: command lines are public.
+    /// password is not written: the file takes that of the relay's role from `RELAY_PASSWORD`. Yours
+    /// is read from `PGPASSWORD` or ~/.pgpass, or asked for at a terminal: command lines are public.
     #[arg(long, value_name = "URL", value_parser = secret)]
     pub database: Option<SecretString>,
 

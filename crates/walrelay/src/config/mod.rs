@@ -39,6 +39,8 @@ use walrelay_settings::{ReadFile, Section as _};
 
 pub use walrelay_settings::{ConfigError, Location, Problem};
 
+#[cfg(test)]
+pub(crate) use schema_tests::problems as schema_problems;
 pub use sections::{
     BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune,
     Retention, RouterConfig, SinkConfig, SnapshotMode, SourceSection, sink_names,

@@ -1,25 +1,28 @@
-//! `walrelay new`: writes a first configuration, commented.
+//! `walrelay new`: writes a first configuration, commented, and alongside it the JSON Schema by which an editor
+//! checks it.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
 use walrelay_postgres_source::table_name::written;
 use walrelay_postgres_source::{OutboxCandidate, outbox_candidates};
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use crate::cli::{Exit, Failure, NewArgs};
 use crate::commands::assembly::{block_on, with_passfile};
 use crate::commands::terminal::confirm;
 use crate::commands::{CommandResult, EnvVars, print_text};
-use crate::config::{DEFAULT_KIND, Sample, sample};
+use crate::config::{self, DEFAULT_KIND, Sample, sample};
 use crate::failures;
 
 /// The preset of the table that `walrelay init` makes.
 const DEFAULT: &str = "debezium";
+/// The file with the JSON Schema, which the configuration names.
+const SCHEMA_FILE: &str = "walrelay.schema.json";
 /// The most tables that the file names besides the one that it relays.
 const MAX_OTHERS: usize = 10;
 
@@ -37,17 +40,64 @@ pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
     };
     let sink = sink_sections(&args.sink, sink);
     let info = url.expose_secret().parse::<ConnInfo>();
-    let info = with_passfile(info.map_err(|error| failures::conn_info(&error))?, env);
+    let info = info.map_err(|error| failures::conn_info(&error))?;
     let relay_url = relay_url(url.expose_secret(), &args.role, &info.dbname)?;
-    let candidates = block_on(async {
-        let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
+    let candidates = candidates_of(with_password(info, env))?;
+    write_new(&args.output_file, &file(&relay_url, &sink, &candidates))?;
+    // The schema is that of this program: one of another version is replaced.
+    let schema = args.output_file.with_file_name(SCHEMA_FILE);
+    std::fs::write(&schema, config::json_schema()).map_err(|error| not_written(&schema, error))?;
+    Ok(print_text(&summary(&args.output_file, &sink, &candidates))?)
+}
+
+/// Adds the password of the environment, or else the password file, as libpq does.
+fn with_password(mut info: ConnInfo, env: EnvVars<'_>) -> ConnInfo {
+    if info.password.is_none() {
+        let password = env("PGPASSWORD").filter(|password| !password.is_empty());
+        info.password = password.map(SecretString::from);
+    }
+    with_passfile(info, env)
+}
+
+/// Finds the outbox tables. Asks for the password if the server asks for one and there is none.
+fn candidates_of(mut info: ConnInfo) -> Result<Vec<OutboxCandidate>, Failure> {
+    let mut found = find_candidates(&info)?;
+    if found.as_ref().is_err_and(misses_password) {
+        info.password = confirm::ask_password("Your password for the database: ");
+        if info.password.is_some() {
+            found = find_candidates(&info)?;
+        }
+    }
+    found.map_err(|error| {
+        let is_missing = misses_password(&error);
+        let failure = failures::postgres(error.into());
+        if is_missing {
+            failure.remedy(
+                "put the password into the environment (PGPASSWORD) or into ~/.pgpass, or answer the question \
+                 at a terminal",
+            )
+        } else {
+            failure
+        }
+    })
+}
+
+fn find_candidates(info: &ConnInfo) -> Result<Result<Vec<OutboxCandidate>, Error>, Failure> {
+    block_on(async {
+        let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
         let found = outbox_candidates(&mut session).await;
         session.close().await;
         found
-    })?;
-    let candidates = candidates.map_err(|error| failures::postgres(error.into()))?;
-    write_new(&args.output_file, &file(&relay_url, &sink, &candidates))?;
-    Ok(print_text(&summary(&args.output_file, &sink, &candidates))?)
+    })
+}
+
+/// Returns true if a server asked for a password, and there is none.
+fn misses_password(error: &Error) -> bool {
+    match error {
+        Error::PasswordMissing { .. } => true,
+        Error::NoServer { attempts } => attempts.iter().any(misses_password),
+        _ => false,
+    }
 }
 
 /// Asks a question at the terminal.
@@ -145,7 +195,8 @@ fn file(url: &str, sink: &str, candidates: &[OutboxCandidate]) -> String {
         format!("[router]\npreset = {}\n\n", quoted(preset))
     };
     format!(
-        "# Made by walrelay new. All keys: docs/CONFIGURATION.md. Then: walrelay check\n\
+        "#:schema ./{SCHEMA_FILE}\n\
+         # Made by walrelay new. All keys: docs/CONFIGURATION.md. Then: walrelay check\n\
          \n\
          [source]\n\
          # The environment has the password; a file is named by password_file.\n\
@@ -165,9 +216,9 @@ fn file(url: &str, sink: &str, candidates: &[OutboxCandidate]) -> String {
          # unroutable = \"halt\"\n\
          # rejected = \"halt\"\n\
          \n\
-         # Metrics, health and a status page.\n\
-         # [http]\n\
-         # listen = \"127.0.0.1:9187\"\n\
+         # Metrics, health and a status page; walrelay status asks it. Each relay of a machine has its own port.\n\
+         [http]\n\
+         listen = \"127.0.0.1:9187\"\n\
          \n\
          # Delete confirmed rows that are older; before_slot: also those from before the slot.\n\
          # [prune]\n\
@@ -207,7 +258,7 @@ fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate]) -> String {
     });
     let exports: String = exports.collect();
     format!(
-        "{} is written: {found}.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  {exports}\
+        "{} is written: {found}. Alongside it, {SCHEMA_FILE} lets an editor complete and check it.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  {exports}\
          walrelay init --dry-run > init.sql  # an administrator runs it, and gives the role its password\n  \
          walrelay check\n  walrelay run\n",
         path.display()
@@ -218,22 +269,24 @@ fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate]) -> String {
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| {
-        let exists = error.kind() == ErrorKind::AlreadyExists;
-        let what = format!("cannot write {}", path.display());
-        let exit = if exists {
-            Exit::Usage
+    written.map_err(|error| not_written(path, error))
+}
+
+fn not_written(path: &Path, error: io::Error) -> Failure {
+    let exists = error.kind() == ErrorKind::AlreadyExists;
+    let what = format!("cannot write {}", path.display());
+    let exit = if exists {
+        Exit::Usage
+    } else {
+        Exit::Unavailable
+    };
+    Failure::new("new-file", exit, what)
+        .caused_by(error)
+        .remedy(if exists {
+            "it is left as it is: name another file with --output-file"
         } else {
-            Exit::Unavailable
-        };
-        Failure::new("new-file", exit, what)
-            .caused_by(error)
-            .remedy(if exists {
-                "it is left as it is: name another file with --output-file"
-            } else {
-                "see to its folder, or name another file with --output-file"
-            })
-    })
+            "see to its folder, or name another file with --output-file"
+        })
 }
 
 #[cfg(test)]
@@ -241,7 +294,7 @@ mod tests {
     use walrelay_relay::TableName;
 
     use super::*;
-    use crate::config::{Config, sink_names};
+    use crate::config::{Config, schema_problems, sink_names};
 
     fn url_of(url: &str) -> Result<String, String> {
         relay_url(url, "relay", "app").map_err(|failure| failure.what)
@@ -319,6 +372,7 @@ mod tests {
                 candidates,
             );
             read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            assert!(text.starts_with("#:schema ./walrelay.schema.json\n"));
             let is_toml = |line: &&str| line.contains(" = ") || line.starts_with("# [");
             let lines = text.lines().map(|line| match line.strip_prefix("# ") {
                 Some(commented) if is_toml(&line) => commented,
@@ -327,6 +381,9 @@ mod tests {
             let all = lines.collect::<Vec<_>>().join("\n");
             read(&all).unwrap_or_else(|error| panic!("{error}\n{all}"));
             assert_ne!(all, text);
+            for text in [&text, &all] {
+                assert_eq!(schema_problems(text), [""; 0], "{text}");
+            }
             let tables = Config::parse(&text, "walrelay.toml", &[], &env)
                 .unwrap()
                 .pipeline

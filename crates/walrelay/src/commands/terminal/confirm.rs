@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use secrecy::SecretString;
+
 use crate::cli::Failure;
 
 /// Asks a question.
@@ -36,6 +38,16 @@ pub(crate) fn ask(question: &str) -> Option<String> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).ok()?;
     Some(answer.trim().to_owned())
+}
+
+/// Returns the answer to a question, which is not shown while it is typed. `None`: nobody can be asked, or the
+/// answer is empty.
+pub(crate) fn ask_password(question: &str) -> Option<SecretString> {
+    if !is_terminal() {
+        return None;
+    }
+    let answer = rpassword::prompt_password(question).ok()?;
+    (!answer.is_empty()).then(|| answer.into())
 }
 
 fn is_terminal() -> bool {
