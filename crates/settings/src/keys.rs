@@ -148,6 +148,8 @@ pub struct Keys {
     open: Vec<OpenSection>,
     /// The section of which each section below is an alternative to the others.
     alternatives: Option<&'static str>,
+    /// Names by which other programs know a key: a name or a whole path, and the key's path.
+    synonyms: &'static [(&'static str, &'static str)],
 }
 
 impl Keys {
@@ -157,6 +159,7 @@ impl Keys {
             rows,
             open,
             alternatives: None,
+            synonyms: &[],
         }
     }
 
@@ -164,6 +167,13 @@ impl Keys {
     #[must_use]
     pub fn with_alternatives(mut self, section: &'static str) -> Self {
         self.alternatives = Some(section);
+        self
+    }
+
+    /// Sets names by which other programs know a key: a name or a whole path, and the key's path.
+    #[must_use]
+    pub fn with_synonyms(mut self, synonyms: &'static [(&'static str, &'static str)]) -> Self {
+        self.synonyms = synonyms;
         self
     }
 
@@ -238,11 +248,17 @@ impl Keys {
     /// Returns the help for an unknown key: the nearest known key, or the known keys of the
     /// section.
     pub(crate) fn help_for_unknown(&self, path: &str) -> String {
-        if let Some(nearest) = self.nearest(path) {
+        let nearest = self.synonym(path).or_else(|| self.nearest(path));
+        let nearest = nearest.or_else(|| self.far(path));
+        if let Some(nearest) = nearest {
             let is_open = self.open.iter().any(|open| open.at == nearest);
             let is_section = is_open && self.find(nearest).is_none();
             let section = if is_section { "the section " } else { "" };
             return format!("did you mean {section}`{nearest}`?");
+        }
+        let similar = self.similar(path);
+        if !similar.is_empty() {
+            return format!("did you mean {}?", similar.join(" or "));
         }
         let section = path.split_once('.').map_or("", |(section, _)| section);
         let rows = self.rows.iter();
@@ -268,6 +284,53 @@ impl Keys {
                 first.join(", ")
             )
         }
+    }
+
+    /// Returns the key that a name or a path of another program stands for.
+    fn synonym(&self, name: &str) -> Option<&'static str> {
+        let found = self.synonyms.iter().find(|(synonym, _)| *synonym == name);
+        found.map(|(_, path)| *path)
+    }
+
+    /// Returns the key or section that an unknown key of another spelling means: by the name in another program,
+    /// or by a section without those around it.
+    fn far(&self, unknown: &str) -> Option<&str> {
+        let leaf = unknown.rsplit('.').next().unwrap_or(unknown);
+        // The key of another kind has no effect.
+        let is_of_other = |path: &str| {
+            self.alternatives.is_some_and(|of| {
+                below(unknown, of).is_some_and(|rest| rest.contains('.'))
+                    && below(path, of).is_some()
+            })
+        };
+        let known = self.synonym(&leaf.to_ascii_lowercase().replace('-', "_"));
+        if let Some(path) = known.filter(|path| !is_of_other(path)) {
+            return Some(path);
+        }
+        let (first, _) = unknown.split_once('.').unwrap_or((unknown, ""));
+        let open = self.open.iter().map(|open| open.at);
+        let sections = self.rows.iter().map(|row| row.section).chain(open);
+        let mut sections = sections.filter(|section| section.contains('.'));
+        sections.find(|section| section.rsplit('.').next() == Some(first))
+    }
+
+    /// Returns the keys of the section whose names contain the unknown one, or are contained in it, in back
+    /// quotes. Dots, underscores and a plural make no difference.
+    fn similar(&self, unknown: &str) -> Vec<String> {
+        let section = unknown.rsplit_once('.').map_or("", |(section, _)| section);
+        let wanted = squashed(below(unknown, section).unwrap_or(unknown));
+        let matches = |row: &&Row| {
+            let name = below(&row.path, section).map(squashed).unwrap_or_default();
+            let (short, long) = if name.len() < wanted.len() {
+                (&name, &wanted)
+            } else {
+                (&wanted, &name)
+            };
+            short.len() >= LEAST_SIMILAR && long.contains(short.as_str())
+        };
+        let rows = self.rows.iter().filter(matches);
+        let paths = rows.map(|row| format!("`{}`", row.path));
+        paths.take(MAX_SIMILAR).collect()
     }
 
     /// Returns the known key or section that an unknown key probably means.
@@ -315,7 +378,10 @@ impl Keys {
 }
 
 /// Names by which other programs know the servers, which a section calls `hosts`.
-const SERVERS: [&str; 8] = [
+const SERVERS: [&str; 11] = [
+    "brokers",
+    "endpoints",
+    "nodes",
     "url",
     "urls",
     "uri",
@@ -325,6 +391,21 @@ const SERVERS: [&str; 8] = [
     "address",
     "addresses",
 ];
+
+/// The fewest signs of a name that is looked for in others.
+const LEAST_SIMILAR: usize = 4;
+/// The most keys that a help suggests.
+const MAX_SIMILAR: usize = 3;
+
+/// Returns the letters and digits of a name, in lower case, without the `s` of a plural.
+fn squashed(name: &str) -> String {
+    let signs = name.chars().filter(char::is_ascii_alphanumeric);
+    let mut name: String = signs.map(|sign| sign.to_ascii_lowercase()).collect();
+    if name.ends_with('s') {
+        name.pop();
+    }
+    name
+}
 
 /// The most keys that a help lists.
 const MAX_LISTED: usize = 20;

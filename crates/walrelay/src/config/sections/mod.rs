@@ -29,6 +29,31 @@ use super::{Config, PipelineConfig, ProcessConfig};
 /// The sections that every configuration has: the defaults of their keys are shown.
 const WITH_DEFAULTS: [&str; 4] = ["source", "delivery", "poison", "log"];
 
+/// Names by which other programs know a key.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("brokers", "sink.kafka.bootstrap.servers"),
+    ("bootstrap_servers", "sink.kafka.bootstrap.servers"),
+    ("connection", "source.url"),
+    ("connection_string", "source.url"),
+    ("database", "source.url"),
+    ("database_url", "source.url"),
+    ("dbname", "source.url"),
+    ("dsn", "source.url"),
+    ("hostname", "source.url"),
+    ("source.host", "source.url"),
+    ("source.port", "source.url"),
+    ("source.user", "source.url"),
+    ("source.password", "source.password_file"),
+    ("bind", "http.listen"),
+    ("metrics", "http.listen"),
+    ("metrics_port", "http.listen"),
+    ("port", "http.listen"),
+    ("verbosity", "log.level"),
+    ("dead_letter_topic", "poison.topic"),
+    ("dlq", "poison.topic"),
+    ("dlq_topic", "poison.topic"),
+];
+
 /// Every key, in the order of the reference.
 pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let mut declared = Vec::new();
@@ -66,7 +91,9 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         kind,
         nests: at == route::MEMBERS,
     });
-    Keys::new(declared, open.collect()).with_alternatives("sink")
+    Keys::new(declared, open.collect())
+        .with_alternatives("sink")
+        .with_synonyms(SYNONYMS)
 });
 
 /// Reads the whole configuration. Every section is read before the first error returns, so that all

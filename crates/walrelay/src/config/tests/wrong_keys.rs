@@ -55,6 +55,13 @@ fn unknown_keys_suggest_the_nearest() {
         sink.kafak      => x = 1                               => the section `sink.kafka`
         sink.redis      => url = "redis://r"                   => `sink.redis.hosts`
         sink.nats       => servers = ["n"]                     => `sink.nats.hosts`
+        sink            => brokers = "b:1"                     => `sink.kafka.bootstrap.servers`
+        sink.redis      => brokers = ["b:1"]                   => `sink.redis.hosts`
+        kafka           => linger = 1                          => the section `sink.kafka`
+        http            => port = 9187                         => `http.listen`
+        delivery        => inflight = 1                        => `delivery.max_in_flight_records` or `delivery.max_in_flight_bytes`
+        delivery        => timeout = "1s"                      => `delivery.drain_timeout`
+        poison          => dlq = "x"                           => `poison.topic`
         zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, prune, http, otel, log
         log             => qqqqqqqqqqqqqq = 1                  => the keys of [log] are level, format
         "#,
@@ -63,6 +70,15 @@ fn unknown_keys_suggest_the_nearest() {
         let (id, _, what, help) = only(parse(&format!("[{section}]\n{line}\n{LEAST}")));
         assert_eq!(id, "config-unknown-key", "{what}");
         assert!(help.contains(meant), "{what}: {help}");
+    }
+    for (line, meant) in [
+        ("dsn = 'x'", "`source.url`"),
+        ("password = 'x'", "`source.password_file`"),
+        ("table_names = ['x']", "`source.tables`"),
+    ] {
+        let text = LEAST.replace("[source]", &format!("[source]\n{line}"));
+        let (_, _, _, help) = only(parse(&text));
+        assert_eq!(help, format!("did you mean {meant}?"));
     }
     // A key of another kind of sink is no help.
     let (_, _, _, help) = only(parse(&format!("[sink.nats]\nstream = \"x\"\n{LEAST}")));
