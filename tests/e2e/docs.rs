@@ -58,7 +58,7 @@ fn blocks(document: &str) -> BTreeMap<String, String> {
     found
 }
 
-fn block(document: &str, name: &str) -> String {
+pub(crate) fn block(document: &str, name: &str) -> String {
     blocks(document)
         .remove(name)
         .unwrap_or_else(|| panic!("{document} has no block named {name}"))

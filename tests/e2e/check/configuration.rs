@@ -1,10 +1,14 @@
 use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 
 use walrelay_testkit::eventually;
 
 use super::checked;
+use crate::docs::block;
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, command_with, output_unread, output_with, refused,
+    stdout, walrelay, words,
 };
 
 /// Errors of the file alone are found without a server.
@@ -53,6 +57,45 @@ fn of_the_configuration() {
     let checked = offline(&format!("source.state_file={}", state.display()));
     checked.fails(item, &["[state-file]"]);
     checked.ends(78);
+}
+
+/// A pipeline that builds a repository has neither the servers nor the secrets.
+#[test]
+fn offline_it_connects_to_nothing_and_needs_no_secret() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("walrelay.toml");
+    // A server that would see each connection.
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = server.local_addr().expect("an address");
+    server.set_nonblocking(true).expect("a listener");
+    let text = format!(
+        "[source]\nurl = \"postgres://relay:${{RELAY_PASSWORD}}@{address}/app\"\ntables = [\"public.outbox\"]\n\
+         [sink.kafka]\n\"bootstrap.servers\" = \"{address}\"\n[http]\nlisten = \"{address}\"\n\
+         [router.registry]\nurl = \"http://{address}\"\nformat = \"json\"\n"
+    );
+    fs::write(&config, &text).expect("written");
+    let line = words(&block("docs/CHECK.md", "offline")).join(" ");
+    let (variable, command) = line.split_once(" walrelay ").expect("a variable before it");
+    let (name, value) = variable.split_once('=').expect("a variable");
+    let offline = |more: &[&str], env: &[(&str, &str)]| {
+        let mut offline = walrelay(&words(command));
+        offline
+            .args(more)
+            .current_dir(&folder)
+            .envs(env.iter().copied());
+        walrelay_testkit::output(&mut offline)
+    };
+    let set = [(name, value)];
+    assert_has(&stdout(&offline(&[], &set)), &[" 0 fail\n"]);
+    let code = |more: &[&str], env: &[(&str, &str)]| offline(more, env).status.code();
+    assert_eq!(code(&["--set", "source.slto=x"], &set), Some(78));
+    assert_eq!(code(&[], &[]), Some(78), "a variable is missing");
+    assert_eq!(code(&["--set", "nonsense"], &set), Some(64));
+    let missing =
+        walrelay_testkit::output(&mut walrelay(&words("check --offline --config /missing")));
+    assert_eq!(missing.status.code(), Some(78));
+    let asked = server.accept().expect_err("a connection");
+    assert_eq!(asked.kind(), ErrorKind::WouldBlock);
 }
 
 /// What standard output cannot do is refused before a server is asked, with the key that asks for it.
