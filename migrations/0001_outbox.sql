@@ -21,7 +21,8 @@ DO $do$ BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wa
 
 -- Where the relay notes what the slot has confirmed: a slot that something else moves or
 -- recreates stops the next start.
-CREATE SCHEMA IF NOT EXISTS walrelay_state;
+DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
 GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;
@@ -37,7 +38,8 @@ GRANT SELECT ON SEQUENCE walrelay_state."sink:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."sink:walrelay" TO "walrelay";
 
 -- The error with which a run ends: walrelay status and check show it while no relay runs.
-CREATE SCHEMA IF NOT EXISTS walrelay_state;
+DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
     slot  name PRIMARY KEY, -- the relay's slot

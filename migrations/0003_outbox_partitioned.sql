@@ -44,7 +44,8 @@ END $do$;
 GRANT outbox_owner TO walrelay;
 
 -- The error with which a run ends: walrelay status and check show it while no relay runs.
-CREATE SCHEMA IF NOT EXISTS walrelay_state;
+DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
     slot  name PRIMARY KEY, -- the relay's slot
@@ -53,7 +54,8 @@ CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
 GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
 
 -- The account of sent rows, and the note of the slot's position: only rows that were sent are deleted.
-CREATE SCHEMA IF NOT EXISTS walrelay_state;
+DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
 CREATE TABLE IF NOT EXISTS walrelay_state.account (
     slot          name,   -- the relay's slot
     relation      oid,    -- the table or partition that the log names
@@ -78,7 +80,8 @@ CREATE TABLE IF NOT EXISTS walrelay_state.accounts (
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 GRANT SELECT ON walrelay_state.account, walrelay_state.accounts TO PUBLIC;
 GRANT INSERT, UPDATE, DELETE ON walrelay_state.account, walrelay_state.accounts TO "walrelay";
-CREATE SCHEMA IF NOT EXISTS walrelay_state;
+DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
 GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;

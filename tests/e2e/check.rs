@@ -32,6 +32,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "snapshot.rs: that_cannot_be_read_stops_the_relay",
     ),
     (
+        "postgres/state-version",
+        "formats.rs: a_later_schema_is_refused_by_its_version",
+    ),
+    (
         "relay/problems",
         "shown.rs: Views::show_problem, for each fault",
     ),

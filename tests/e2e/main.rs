@@ -31,7 +31,8 @@
 //! - [`last_error`]: the error of a relay that has ended is shown by `status`, `check` and the next run.
 //! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
 //! - [`logins`]: a login or a port that a sink's servers refuse, in the words of `check`.
-//! - [`terminal`]: lines that fit, colours, closed pipes, questions.
+//! - [`terminal`]: lines that fit, colours, closed pipes, questions. [`formats`]: what the first release has stored
+//!   is read, and what a later one has stored is refused.
 //! - [`errors`]: each error has its own id and exit code.
 //! - [`commands`]: `init`, `check`, `completions`, standard output as a sink.
 //! - [`check`]: `walrelay check` names each thing that is broken. [`slot_commands`]: `slots list`
@@ -88,6 +89,7 @@ mod emitting;
 mod endpoint;
 mod errors;
 mod evidence_cost;
+mod formats;
 mod history;
 mod http;
 mod idle;

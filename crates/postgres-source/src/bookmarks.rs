@@ -4,7 +4,7 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::{SlotRow, slots};
-use super::{noted, script};
+use super::{noted, script, state_version};
 
 /// Name of the bookmark that a running relay keeps itself (`[retention]`).
 pub const ROLLING: &str = "rolling";
@@ -180,8 +180,9 @@ pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Resu
     let create = if session.query(&missing).await?.is_empty() {
         String::new()
     } else {
+        let schema = state_version::create_sql();
         format!(
-            "{} CREATE SCHEMA IF NOT EXISTS walrelay_state; GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
+            "{} {schema} GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
              CREATE TABLE IF NOT EXISTS {NOTES} (slot name PRIMARY KEY, notes text NOT NULL); ",
             noted::LOCK
         )

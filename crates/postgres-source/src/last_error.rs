@@ -19,6 +19,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::catalog::slot;
 use super::noted;
 use super::state_file::replace_file;
+use super::state_version;
 
 const TABLE: &str = "walrelay_state.last_error";
 const SUFFIX: &str = ".error";
@@ -68,8 +69,9 @@ impl LastError {
 /// Returns SQL that creates the table. The texts name tables, topics and ids of events, so only its owner may
 /// read it, and `role`: the relay's role, if another one creates the table.
 pub fn create_sql(role: Option<&str>) -> String {
+    let schema = state_version::create_sql();
     let create = format!(
-        "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
+        "{schema}\n\
          GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
          CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot  name PRIMARY KEY, -- the relay's slot\n    \
          error text NOT NULL     -- the error with which its last run ended, as JSON\n);"
@@ -168,11 +170,21 @@ pub async fn clear(session: &mut Session, slot: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// The version of the file that this walrelay reads and writes.
+const VERSION: u32 = 1;
+
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct Content {
+    /// The first files have none.
+    #[serde(default = "first_version")]
+    version: u32,
     slot: String,
     error: LastError,
+}
+
+const fn first_version() -> u32 {
+    1
 }
 
 /// Returns the path of the file alongside a state file.
@@ -191,12 +203,13 @@ pub fn read_file(state_file: &Path, slot: &str) -> Option<LastError> {
         return None;
     }
     let content: Content = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
-    (content.slot == slot).then_some(content.error)
+    (content.slot == slot && content.version <= VERSION).then_some(content.error)
 }
 
 /// Writes the error to the file.
 pub fn write_file(state_file: &Path, slot: &str, error: &LastError) -> io::Result<()> {
     let content = Content {
+        version: VERSION,
         slot: slot.to_owned(),
         error: error.clone(),
     };
@@ -256,6 +269,13 @@ mod tests {
             remove_file(&state_file).expect("removed");
             assert_eq!(read_file(&state_file, "orders"), None);
         }
+        // As walrelay 0.1 wrote it, and a later version.
+        let first = r#"{"slot":"orders","error":{"at_ms":1767323045678,"id":"delivery","exit_code":65,"finding":"a record was not delivered","remedy":null,"position":"0/8"}}"#;
+        fs::write(file_of(&state_file), first).expect("written");
+        assert_eq!(read_file(&state_file, "orders"), Some(error(Some(8))));
+        let later = first.replacen('{', "{\"version\":2,", 1);
+        fs::write(file_of(&state_file), later).expect("written");
+        assert_eq!(read_file(&state_file, "orders"), None);
         fs::write(file_of(&state_file), "{").expect("written");
         assert_eq!(read_file(&state_file, "orders"), None);
     }

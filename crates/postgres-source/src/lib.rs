@@ -51,6 +51,7 @@ mod setup;
 mod snapshot;
 mod source;
 mod state_file;
+mod state_version;
 pub mod table_name;
 pub mod unmarked;
 mod waiting;
@@ -82,7 +83,7 @@ pub use sent_rows::unaccounted::Unaccounted;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, SlotWait, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, slots_needed,
-    table_fits, tells_age, unmark, wait_for_lock, wal_level,
+    state_version_known, table_fits, tells_age, unmark, wait_for_lock, wal_level,
 };
 pub use snapshot::{
     Plan as SnapshotPlan, SnapshotProgress, Unread, expected_rows, record as snapshot_record,

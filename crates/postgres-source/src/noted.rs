@@ -12,6 +12,8 @@ use sha2::{Digest as _, Sha256};
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Ancestor, Error, Session, quote_ident, quote_literal};
 
+use super::state_version;
+
 use crate::catalog::row::{is_true, parsed};
 use crate::catalog::slot;
 
@@ -91,7 +93,7 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
     let cluster = cluster_name(slot)
         .map(|name| (name, "; -- the cluster of the sink, as a number".to_owned()));
     let mut lines = vec![
-        "CREATE SCHEMA IF NOT EXISTS walrelay_state;".to_owned(),
+        state_version::create_sql(),
         "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),
     ];
     let notes = [position].into_iter().chain(system);

@@ -9,6 +9,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::catalog::row::{is_true, json, parsed, text};
 use super::noted;
 use super::sent_keys::{RowKey, array};
+use super::state_version;
 
 /// Not in the outbox's schema: a publication may publish that as a whole.
 const TABLE: &str = "walrelay_state.unmarked";
@@ -20,8 +21,9 @@ const PAGE_BYTES: usize = 64 << 20;
 /// Returns SQL that creates the table. It holds keys of rows, so only its owner may read it, and
 /// `role`: the relay's role, if another one creates the table.
 pub fn create_sql(role: Option<&str>) -> String {
+    let schema = state_version::create_sql();
     let create = format!(
-        "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
+        "{schema}\n\
          GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
          CREATE TABLE IF NOT EXISTS {TABLE} (\n    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n    \
          slot        name NOT NULL,        -- the relay's slot\n    \

@@ -232,6 +232,7 @@ fn log_lines_are_those_of_the_code() {
 #[test]
 fn every_block_is_run_or_said_not_to_be() {
     let tests = text("tests/e2e/docs.rs")
+        + &text("tests/e2e/formats.rs")
         + &text("tests/e2e/check/configuration.rs")
         + &text("tests/e2e/docs/cutting_over.rs")
         + &text("tests/e2e/docs/event_stores.rs")

@@ -49,6 +49,8 @@ pub struct ServerFacts {
     /// The oldest open or prepared transaction that has written something: process, application and
     /// age, as far as the role may see them. Every slot keeps the WAL since its first write.
     pub oldest_transaction: Option<String>,
+    /// The version of the schema `walrelay_state`; 1 if there is none yet, 0 if nothing was read.
+    pub state_version: u32,
 }
 
 /// A row of `pg_class`, with the columns of the table.

@@ -16,7 +16,7 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{AccountColumns, TableName};
 use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
-use crate::script;
+use crate::{script, state_version};
 pub use columns::describe;
 pub use facts::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
@@ -327,6 +327,7 @@ pub(crate) fn oldest_writer_sql(columns: &str) -> String {
 
 fn server_sql() -> String {
     let oldest = oldest_writer_sql("holder || coalesce(', open for ' || seconds || ' s', '')");
+    let comment = state_version::COMMENT_SQL;
     format!(
         "SELECT current_setting('wal_level') AS wal_level, \
          current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
@@ -337,7 +338,7 @@ fn server_sql() -> String {
           WHERE name = 'max_slot_wal_keep_size') AS keep_size, \
          (SELECT s.setting::int8 - (SELECT count(*) FROM pg_catalog.pg_replication_slots) \
           FROM pg_catalog.pg_settings s WHERE s.name = 'max_replication_slots') AS free_slots, \
-         ({oldest}) AS oldest_transaction, \
+         ({oldest}) AS oldest_transaction, {comment} AS state_comment, \
          CASE WHEN pg_catalog.pg_is_in_recovery() \
           THEN pg_catalog.pg_last_wal_replay_lsn() \
           ELSE pg_catalog.pg_current_wal_flush_lsn() END AS wal_end"
@@ -366,6 +367,7 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
         start: text(&row, "start"),
         free_slots: parsed(&row, "free_slots"),
         oldest_transaction: row.get("oldest_transaction").map(str::to_owned),
+        state_version: state_version::from_comment(row.get("state_comment")),
     }
 }
 

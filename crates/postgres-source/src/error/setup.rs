@@ -9,6 +9,7 @@ use walrelay_walsender::{quote_ident, quote_literal};
 
 use crate::catalog::{CONFLICTING, Generated};
 use crate::foreign_tables::{self, Carries};
+use crate::state_version::VERSION;
 use crate::{columns_remedy, script};
 
 /// The database is not set up as the relay needs it. Nothing was changed.
@@ -17,6 +18,12 @@ pub enum SetupError {
     /// `wal_level` is not `logical`.
     #[error("the server runs with wal_level = {0}; reading an outbox from the log needs logical")]
     WalLevel(String),
+    /// A newer walrelay has written what this one cannot read.
+    #[error(
+        "schema walrelay_state of the database is of version {0}, this walrelay knows version {VERSION}: a newer \
+         walrelay has written it"
+    )]
+    StateVersion(u32),
     /// A configured table is missing.
     #[error("table {table} does not exist in the database")]
     TableMissing {
@@ -371,6 +378,7 @@ impl SetupError {
     pub fn id(&self) -> &'static str {
         match self {
             Self::WalLevel(_) => "wal-level",
+            Self::StateVersion(_) => "state-version",
             Self::TableMissing { .. } => "table-missing",
             Self::TableKind(_) | Self::PartitionKind { .. } => "table-kind",
             Self::LargeObject { .. } => "column-large-object",
@@ -410,6 +418,11 @@ impl SetupError {
                  services name it rds.logical_replication = 1 (Amazon RDS, Aurora), \
                  cloudsql.logical_decoding = on (Google Cloud SQL) or wal_level in the server \
                  parameters (Azure)"
+                    .to_owned()
+            }
+            Self::StateVersion(_) => {
+                "start the newer walrelay again. To go back for good, follow docs/OPERATIONS.md, \"Upgrade and \
+                 downgrade\""
                     .to_owned()
             }
             Self::TableMissing {

@@ -12,7 +12,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::hashed::HashedRows;
 use crate::catalog::Wanted;
 use crate::catalog::row::{parsed, text};
-use crate::script;
+use crate::{script, state_version};
 
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The account, and the objects that it is made of.
@@ -22,8 +22,9 @@ const TABLES: [&str; 2] = ["walrelay_state.account", "walrelay_state.accounts"];
 /// another one creates them.
 pub fn create_sql(role: Option<&str>) -> String {
     let [account, accounts] = TABLES;
+    let schema = state_version::create_sql();
     let create = format!(
-        "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
+        "{schema}\n\
          CREATE TABLE IF NOT EXISTS {account} (\n    slot          name,   -- the relay's slot\n    \
          relation      oid,    -- the table or partition that the log names\n    \
          columns       text[], -- the hashed columns, and that of the age\n    \

@@ -6,6 +6,7 @@ use crate::assigned::assigned_columns;
 use crate::catalog::{ColumnFacts, Facts, Poller, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
+use crate::state_version::VERSION;
 
 /// The schema in which walrelay keeps its state. A publication of all tables carries its tables.
 const STATE_SCHEMA: &str = "walrelay_state";
@@ -99,6 +100,7 @@ pub struct Plan {
 /// the mark the slot was never created, and the setup goes on.
 pub fn plan(wanted: &Wanted, facts: &Facts, moment: Moment) -> Result<Plan, SetupError> {
     wal_level(facts)?;
+    state_version(facts)?;
     failover_known(wanted, facts)?;
     for (name, table) in &facts.tables {
         self::table(wanted, name, table.as_ref(), &facts.others)?;
@@ -150,6 +152,15 @@ pub fn wal_level(facts: &Facts) -> Result<(), SetupError> {
     } else {
         Err(SetupError::WalLevel(facts.server.wal_level.clone()))
     }
+}
+
+/// Checks that no newer walrelay has written what this one cannot read.
+pub fn state_version(facts: &Facts) -> Result<(), SetupError> {
+    let found = facts.server.state_version;
+    if found > VERSION {
+        return Err(SetupError::StateVersion(found));
+    }
+    Ok(())
 }
 
 /// Checks that the server supports failover slots, if one is wanted.

@@ -68,6 +68,7 @@ pub(crate) fn facts() -> Facts {
             start: String::new(),
             free_slots: Some(2),
             oldest_transaction: None,
+            state_version: 1,
         },
         tables: vec![(
             outbox(),
@@ -501,11 +502,12 @@ fn a_column_is_found_under_each_of_its_names() {
 #[test]
 fn each_error_has_its_own_id() {
     type Change = fn(&mut Wanted, &mut Facts);
-    let cases: [(Change, &str); 16] = [
+    let cases: [(Change, &str); 17] = [
         (
             |_, facts| facts.server.wal_level = "replica".into(),
             "wal-level",
         ),
+        (|_, facts| facts.server.state_version = 2, "state-version"),
         (|_, facts| facts.tables[0].1 = None, "table-missing"),
         (|_, facts| table(facts).kind = "v".into(), "table-kind"),
         (|_, facts| table(facts).permanent = false, "table-kind"),

@@ -8,6 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use crate::noted::LOCK;
+use crate::state_version;
 
 /// The longest name of a slot that has a record: `NAMEDATALEN` - 1 without the prefix.
 const LONGEST_SLOT: usize = 54;
@@ -27,8 +28,9 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
         return String::new();
     };
     let sequence = quoted(&name);
+    let schema = state_version::create_sql();
     let create = format!(
-        "CREATE SCHEMA IF NOT EXISTS walrelay_state;\n\
+        "{schema}\n\
          CREATE SEQUENCE IF NOT EXISTS {sequence}; -- the position of the snapshot that was read\n\
          GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\nGRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"
     );

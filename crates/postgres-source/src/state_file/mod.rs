@@ -278,6 +278,12 @@ impl StateFileError {
                 "[source] state_file names a file in a directory that exists, in which the relay's \
                  user may create and rename files"
             }
+            Self::Version {
+                found: Some(found), ..
+            } if *found > VERSION => {
+                "a newer walrelay has written it: start that one again. To go back for good, remove the file: the relay \
+                 then takes the slot as it finds it, and cannot tell whether somebody moved or re-created it meanwhile"
+            }
             Self::Broken { .. } | Self::Version { .. } => {
                 "restore it, or remove it: the relay then takes the slot as it finds it, and cannot \
                  tell whether somebody moved or re-created it meanwhile"

@@ -82,6 +82,27 @@ fn a_torn_or_changed_file_is_no_position() {
     assert!(read(&path).is_err(), "twice");
 }
 
+/// The files as walrelay 0.1 wrote them. They stay as they are: a later version reads them, too.
+#[test]
+fn the_files_of_the_first_release_are_read() {
+    let (_dir, path) = dir();
+    for (text, cluster) in [
+        (include_str!("formats/state-0.1"), None),
+        (
+            include_str!("formats/state-0.1-cluster"),
+            Some("5L6g3nShT-eMCtK--X86sw".to_owned()),
+        ),
+    ] {
+        fs::write(&path, text).unwrap();
+        let expected = Position {
+            database: "app".into(),
+            sink_cluster: cluster,
+            ..position()
+        };
+        assert_eq!(read(&path).unwrap(), Some(expected));
+    }
+}
+
 #[test]
 fn the_error_names_another_version() {
     let (_dir, path) = dir();
@@ -92,6 +113,11 @@ fn the_error_names_another_version() {
         "{error}"
     );
     assert!(error.to_string().contains("version 3"), "{error}");
+    assert!(
+        error.remedy().contains("a newer walrelay"),
+        "{}",
+        error.remedy()
+    );
     // The checksum matches, but a key is unknown, missing or wrong.
     let (body, _) = position()
         .text()

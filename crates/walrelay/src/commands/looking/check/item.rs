@@ -90,6 +90,7 @@ items! {
     Connection = Postgres, "connection";
     Version = Postgres, "version";
     WalLevel = Postgres, "wal-level";
+    StateVersion = Postgres, "state-version";
     Replication = Postgres, "replication-right";
     WalSenders = Postgres, "walsenders";
     SlotLimit = Postgres, "slot-limit";

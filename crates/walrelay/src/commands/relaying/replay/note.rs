@@ -18,6 +18,9 @@ use crate::cli::{Exit, Failure};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Note {
+    /// The version of the file; 1 if it has none, as the first ones.
+    #[serde(default = "first_version")]
+    pub(super) version: u32,
     pub(super) id: String,
     /// The slot that the relay reads.
     pub(super) relay_slot: String,
@@ -43,6 +46,20 @@ pub(super) struct Note {
     pub(super) rate: Option<u32>,
     /// Every record before this position is acknowledged.
     pub(super) acknowledged: Option<Lsn>,
+}
+
+/// The version of a note that this program reads and writes.
+pub(super) const VERSION: u32 = 1;
+
+const fn first_version() -> u32 {
+    1
+}
+
+/// The version alone: a later one may have other members.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default = "first_version")]
+    version: u32,
 }
 
 /// The file of a note, and its lock.
@@ -95,6 +112,17 @@ impl NoteFile {
         let lock = take_lock(&path, id)?;
         // Read under the lock, so that the note is the last one of the run before.
         let text = fs::read(&path).map_err(unread)?;
+        let found: Versioned =
+            serde_json::from_slice(&text).map_err(|error| unusable(id).caused_by(error))?;
+        if found.version > VERSION {
+            let what = format!(
+                "the file of replay {id} is of version {}, this walrelay knows version {VERSION}",
+                found.version
+            );
+            return Err(Failure::new("replay-resume", Exit::Config, what).remedy(
+                "resume it with the newer walrelay, which began it; or begin the replay again",
+            ));
+        }
         let note: Note =
             serde_json::from_slice(&text).map_err(|error| unusable(id).caused_by(error))?;
         if note.relay_slot != relay_slot || note.id != id {
@@ -197,6 +225,7 @@ mod tests {
 
     fn note() -> Note {
         Note {
+            version: VERSION,
             id: "0123abcd".to_owned(),
             relay_slot: "walrelay".to_owned(),
             slot: "walrelay_bookmark_may".to_owned(),
@@ -246,6 +275,23 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let gone = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
         assert_eq!(gone.id, "replay-resume");
+        // As walrelay 0.1 wrote it, without a version.
+        let first = include_str!("note-0.1.json");
+        fs::write(path(dir.path(), "0123abcd"), first).unwrap();
+        let (read, file) = open("walrelay").unwrap();
+        assert_eq!(
+            read,
+            Note {
+                acknowledged,
+                ..note()
+            }
+        );
+        drop(file);
+        let newer = "{\"version\": 2, \"more\": true}";
+        fs::write(path(dir.path(), "0123abcd"), newer).unwrap();
+        let newer = open("walrelay").unwrap_err();
+        assert_eq!((newer.id, newer.exit), ("replay-resume", Exit::Config));
+        assert!(newer.what.contains("version 2"), "{newer}");
         fs::write(path(dir.path(), "0123abcd"), "{}").unwrap();
         let torn = NoteFile::open(dir.path(), "0123abcd", "walrelay").unwrap_err();
         assert_eq!(torn.exit, Exit::Config);

@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{Bookmark, SlotRow, bookmarks_among, slots};
 
-use super::note::Note;
+use super::note::{self, Note};
 use super::sink;
 use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::assembly::server::Server;
@@ -78,6 +78,7 @@ pub(super) async fn plan_replay(args: &ReplayArgs, server: &Server) -> Result<No
         return Err(invalid_range("the end is before the beginning".to_owned()));
     }
     Ok(Note {
+        version: note::VERSION,
         id: format!("{:08x}", fastrand::u32(..)),
         relay_slot: server.slot().to_owned(),
         slot: candidate.slot.clone(),

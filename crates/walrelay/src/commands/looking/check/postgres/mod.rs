@@ -183,6 +183,7 @@ async fn connect_and_check(
         (Item::Connection, connection),
         (Item::Version, server::version(&db)),
         (Item::WalLevel, server::logical(&db)),
+        (Item::StateVersion, server::state_version(&db)),
         (
             Item::Replication,
             server::replication(&db, replication.map(drop)),

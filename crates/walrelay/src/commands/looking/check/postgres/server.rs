@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use walrelay_postgres_source::{failover_known, names_standby, slots_needed, wal_level};
+use walrelay_postgres_source::{
+    failover_known, names_standby, slots_needed, state_version_known, wal_level,
+};
 use walrelay_walsender::Error;
 
 use super::{DatabaseState, check_result, failed};
@@ -40,6 +42,13 @@ pub(super) fn version(db: &DatabaseState<'_>) -> Check {
 
 pub(super) fn logical(db: &DatabaseState<'_>) -> Check {
     check_result(wal_level(&db.facts), "logical")
+}
+
+/// Checks that what relays keep in the database is of a known version.
+pub(super) fn state_version(db: &DatabaseState<'_>) -> Check {
+    let version = db.facts.server.state_version;
+    let finding = format!("schema walrelay_state: version {version}");
+    check_result(state_version_known(&db.facts), &finding)
 }
 
 /// Checks that the role could open a replication connection.
