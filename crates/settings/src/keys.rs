@@ -43,7 +43,7 @@ pub enum ValueKind {
     Template,
 }
 
-/// How the name of a choice may be spelt.
+/// The way in which a choice may be spelt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spelling {
     /// As it is listed.
@@ -248,7 +248,13 @@ impl Keys {
     /// Returns the help for an unknown key: the nearest known key, or the known keys of the
     /// section.
     pub(crate) fn help_for_unknown(&self, path: &str) -> String {
-        let nearest = self.synonym(path).or_else(|| self.nearest(path));
+        let similar = self.similar(path);
+        let only = match similar[..] {
+            [only] => Some(only),
+            _ => None,
+        };
+        let nearest = self.synonym(path).or(only);
+        let nearest = nearest.or_else(|| self.nearest(path));
         let nearest = nearest.or_else(|| self.far(path));
         if let Some(nearest) = nearest {
             let is_open = self.open.iter().any(|open| open.at == nearest);
@@ -256,9 +262,9 @@ impl Keys {
             let section = if is_section { "the section " } else { "" };
             return format!("did you mean {section}`{nearest}`?");
         }
-        let similar = self.similar(path);
         if !similar.is_empty() {
-            return format!("did you mean {}?", similar.join(" or "));
+            let similar = similar.iter().map(|path| format!("`{path}`"));
+            return format!("did you mean {}?", similar.collect::<Vec<_>>().join(" or "));
         }
         let section = path.split_once('.').map_or("", |(section, _)| section);
         let rows = self.rows.iter();
@@ -314,9 +320,9 @@ impl Keys {
         sections.find(|section| section.rsplit('.').next() == Some(first))
     }
 
-    /// Returns the keys of the section whose names contain the unknown one, or are contained in it, in back
-    /// quotes. Dots, underscores and a plural make no difference.
-    fn similar(&self, unknown: &str) -> Vec<String> {
+    /// Returns the keys of the section whose names contain the unknown one, or are contained in it. Dots,
+    /// underscores and a plural make no difference.
+    fn similar(&self, unknown: &str) -> Vec<&str> {
         let section = unknown.rsplit_once('.').map_or("", |(section, _)| section);
         let wanted = squashed(below(unknown, section).unwrap_or(unknown));
         let matches = |row: &&Row| {
@@ -329,7 +335,7 @@ impl Keys {
             short.len() >= LEAST_SIMILAR && long.contains(short.as_str())
         };
         let rows = self.rows.iter().filter(matches);
-        let paths = rows.map(|row| format!("`{}`", row.path));
+        let paths = rows.map(|row| row.path.as_str());
         paths.take(MAX_SIMILAR).collect()
     }
 

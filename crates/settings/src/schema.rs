@@ -100,7 +100,7 @@ fn own_names(open: &OpenSection) -> Json {
     let value = if open.nests {
         json!({ "type": ["string", "integer", "boolean"] })
     } else {
-        Json::Object(of_kind(&open.kind))
+        Json::Object(kind_schema(&open.kind))
     };
     let rest = json!({ "type": "object", "additionalProperties": reference(open) });
     json!({ "anyOf": [value, rest] })
@@ -118,7 +118,7 @@ fn value(row: &Row) -> Json {
             schema.insert("enum".to_owned(), json!(values));
             schema
         }
-        _ => of_kind(&row.kind),
+        _ => kind_schema(&row.kind),
     };
     match row.fallback {
         Fallback::Required => description.push_str(" Required."),
@@ -162,7 +162,7 @@ fn bare(text: &str) -> Option<Json> {
 }
 
 /// Returns the schema of the values of a kind.
-fn of_kind(kind: &ValueKind) -> Map<String, Json> {
+fn kind_schema(kind: &ValueKind) -> Map<String, Json> {
     let schema = match kind {
         ValueKind::Text | ValueKind::Secret => json!({ "type": "string" }),
         ValueKind::Bool => json!({ "type": "boolean" }),
