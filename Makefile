@@ -11,7 +11,7 @@ SHARE = $(ROOT)/share
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests docs lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -40,6 +40,7 @@ help:
 	@echo "             (BENCH_RECORD=1 to keep what it counts; instructions need valgrind)"
 	@echo "make bench-router  what making a record of a row costs, by preset and converter"
 	@echo "make bench-requests  how long a record waits where the broker takes its time"
+	@echo "make docs    the pages as a book with search, in target/book; checks their links"
 	@echo "make lint    formatting and clippy"
 	@echo "make ci      everything a change must pass (.ci/run)"
 
@@ -151,6 +152,9 @@ bench-router:
 # The producer alone, against a mock broker that takes its time: six minutes.
 bench-requests:
 	@$(CARGO) bench --locked --quiet -p walrelay-kafka-sink --bench requests
+
+docs:
+	@scripts/docs.sh
 
 lint:
 	$(CARGO) fmt --all --check
