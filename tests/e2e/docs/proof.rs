@@ -80,21 +80,17 @@ pub(super) fn names(tests: &[&str]) -> Vec<String> {
     shown
 }
 
-/// A list item, wrapped.
-fn item(claim: &str, tests: &[&str]) -> String {
-    let shown = names(tests);
-    let shown = if shown.is_empty() {
-        "**no test**".to_owned()
-    } else {
-        shown.join(", ")
-    };
-    let mut lines = String::from("-");
-    let mut column = 1;
-    for word in format!("{claim}: {shown}").split(' ') {
+/// An item of a numbered list, wrapped.
+fn item(number: usize, text: &str) -> String {
+    let mut lines = format!("{number}.");
+    let indent = " ".repeat(lines.len());
+    let mut column = lines.len();
+    for word in text.split(' ') {
         let length = word.chars().count();
-        if column + 1 + length > WIDTH && column > 2 {
-            lines.push_str("\n ");
-            column = 1;
+        if column + 1 + length > WIDTH && column > indent.len() + 1 {
+            lines.push('\n');
+            lines.push_str(&indent);
+            column = indent.len();
         }
         lines.push(' ');
         lines.push_str(word);
@@ -104,25 +100,43 @@ fn item(claim: &str, tests: &[&str]) -> String {
     lines
 }
 
+/// Returns a part of the page that is folded until a reader opens it.
+pub(super) fn folded(summary: &str, content: &str) -> String {
+    format!("<details><summary>{summary}</summary>\n\n{content}\n</details>\n")
+}
+
+/// The claims of each promise, then their tests under the same numbers, folded.
 fn generated() -> String {
     let mut page = String::new();
     let mut lines = list().into_iter().peekable();
     while let Some(line) = lines.next() {
-        match line {
-            Line::Promise(name) => {
-                let gap = if page.is_empty() { "" } else { "\n" };
-                let _ = writeln!(page, "{gap}### {name}\n");
+        let Line::Promise(promise) = line else {
+            panic!("no promise before {line:?}");
+        };
+        let (mut claims, mut tests) = (String::new(), String::new());
+        let (mut number, mut test_count) = (0, 0);
+        while let Some(&Line::Claim(claim)) = lines.peek() {
+            lines.next();
+            let mut of_claim = Vec::new();
+            while let Some(&Line::Test(test)) = lines.peek() {
+                lines.next();
+                of_claim.push(test);
             }
-            Line::Claim(claim) => {
-                let mut tests = Vec::new();
-                while let Some(Line::Test(test)) = lines.peek() {
-                    tests.push(*test);
-                    lines.next();
-                }
-                page.push_str(&item(claim, &tests));
+            number += 1;
+            test_count += of_claim.len();
+            if of_claim.is_empty() {
+                claims.push_str(&item(number, &format!("{claim}: **no test**")));
+                tests.push_str(&item(number, "no test"));
+            } else {
+                claims.push_str(&item(number, claim));
+                tests.push_str(&item(number, &names(&of_claim).join(", ")));
             }
-            Line::Test(test) => panic!("no claim before {test}"),
         }
+        let gap = if page.is_empty() { "" } else { "\n" };
+        let name = promise.split(' ').next().unwrap_or(promise);
+        let summary = format!("{test_count} tests of {name}, by the number of the claim");
+        let tests = folded(&summary, &tests);
+        let _ = write!(page, "{gap}### {promise}\n\n{claims}\n{tests}");
     }
     page
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::proof::{assert_exists, assert_shown, names};
+use super::proof::{assert_exists, assert_shown, folded, names};
 use super::text;
 
 /// A line of the list, with its tests.
@@ -63,8 +63,8 @@ fn alerts() -> BTreeMap<String, String> {
 fn faults_are_those_of_the_list() {
     let alerts = alerts();
     let mut table =
-        "| fault | state or error | alert, after | `check` | tests |\n|---|---|---|---|---|\n"
-            .to_owned();
+        "| fault | state or error | alert, after | `check` |\n|---|---|---|---|\n".to_owned();
+    let mut tests = String::new();
     for fault in list() {
         let after = fault.alerts.iter().map(|alert| {
             let time = alerts.get(*alert);
@@ -77,14 +77,17 @@ fn faults_are_those_of_the_list() {
         let items: Vec<String> = fault.items.iter().map(|item| format!("`{item}`")).collect();
         let _ = writeln!(
             table,
-            "| {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} |",
             fault.name,
             fault.state,
             after.join("; "),
-            items.join(", "),
-            names(&fault.tests).join(", ")
+            items.join(", ")
         );
+        let names = names(&fault.tests).join(", ");
+        let _ = writeln!(tests, "- {}: {names}", fault.name);
     }
+    let tests = folded("The tests of each fault", &tests);
+    let _ = write!(table, "\n{tests}");
     assert_shown("<!-- shown -->\n", "<!-- end of shown -->", &table);
 }
 
