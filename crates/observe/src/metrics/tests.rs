@@ -94,7 +94,7 @@ fn is_up_to_date(path: &str, generated: &str) {
     } else {
         assert!(
             text == generated,
-            "{path} is out of date: UPDATE_DOCS=1 cargo test -p walrelay telemetry"
+            "{path} is out of date: UPDATE_DOCS=1 cargo test -p walrelay-observe reference"
         );
     }
 }
@@ -204,9 +204,12 @@ fn several_pipelines_have_a_label_and_one_has_none() {
 #[test]
 fn the_reference_names_every_metric() {
     let mut page = String::from(
-        "# Metrics\n\nWhat does `/metrics` of the [HTTP endpoint](OPERATIONS.md#http-endpoint) show? This page is \
-         generated:\n`UPDATE_DOCS=1 cargo test -p walrelay telemetry`. Values that are not known have no line.\n\n\
-         | metric | type | meaning |\n|---|---|---|\n",
+        "# Metrics\n\nWhich metrics does `/metrics` of the [HTTP endpoint](OPERATIONS.md#http-endpoint) report? If a \
+         value is not known, its\nline is missing, for example `walrelay_slot_wal_limit_bytes` while \
+         `max_slot_wal_keep_size` is not set. You need not\nwrite alerts: [rules for Prometheus and a \
+         dashboard](OPERATIONS.md#alerts) exist.\n\n\
+         `UPDATE_DOCS=1 cargo test -p walrelay-observe reference` generates this page.\n\n\
+         <!-- metrics -->\n| metric | type | meaning |\n|---|---|---|\n",
     );
     for (name, help, _) in HISTOGRAMS {
         let _ = writeln!(page, "| `walrelay_{name}_seconds` | histogram | {help} |");
@@ -215,6 +218,7 @@ fn the_reference_names_every_metric() {
         let (kind, help) = (metric.kind.as_str(), metric.help);
         let _ = writeln!(page, "| `{name}` | {kind} | {help} |");
     }
+    page.push_str("<!-- end of metrics -->\n");
     is_up_to_date("docs/METRICS.md", &page);
 }
 
