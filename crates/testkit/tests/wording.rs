@@ -119,11 +119,11 @@ fn counts(words: &[String]) -> Counts {
     })
 }
 
-/// Returns the pages of the root, of `docs` and of `docs/sinks`, by their paths, without the table of contents.
+/// Returns the pages of the root, of `docs`, `docs/sinks` and `examples` by their paths, without the table of contents.
 fn pages() -> BTreeMap<String, String> {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = BTreeMap::new();
-    for folder in ["", "docs", "docs/sinks"] {
+    for folder in ["", "docs", "docs/sinks", "examples"] {
         for entry in fs::read_dir(root.join(folder)).expect("a folder") {
             let path = Path::new(folder).join(entry.expect("an entry").file_name());
             if path.extension().is_some_and(|end| end == "md") && !path.ends_with("SUMMARY.md") {
