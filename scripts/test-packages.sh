@@ -190,6 +190,8 @@ is() { # property value unit
 streams() { [ "$(shows StatusText "${1:-walrelay}")" = streaming ] && is ActiveState active "${1:-walrelay}"; }
 restarted() { [ "$(shows MainPID)" != "$1" ] && streams; } # former pid
 sql() { inside psql -X -q -v ON_ERROR_STOP=1 "$admin" "$@"; }
+# Those of all databases: the next part begins without one.
+drop_slots() { sql -c "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots" >/dev/null; }
 rows() { sql -A -t -c 'SELECT count(*) FROM outbox'; }
 insert() { # rows
     sql -c "INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
@@ -305,7 +307,7 @@ debian() { # release
     inside test -e /etc/walrelay/walrelay.toml -a ! -e /usr/bin/walrelay || die "what remove leaves"
     inside apt-get -q -y purge walrelay >"$root/packages/purge.log" 2>&1 || die "the purge: $root/packages/purge.log"
     inside test ! -e /etc/walrelay/walrelay.toml -a ! -e /var/lib/walrelay -a -e /etc/walrelay/orders.toml || die "what purge leaves"
-    sql -c "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots" >/dev/null
+    drop_slots
     say "$release: removed and purged"
 
     rpm_life
@@ -344,6 +346,7 @@ rpm_life() {
     inside rpm -e --nodeps walrelay >"$root/packages/rpm-erase.log" 2>&1 || die "$root/packages/rpm-erase.log"
     ! relay_runs || die "a relay runs after the RPM is gone"
     inside test ! -e /usr/bin/walrelay -a -e $config.rpmsave || die "what the RPM leaves"
+    drop_slots
     say "installed, run, upgraded and erased as an RPM (by rpm on Debian, without dependencies)"
 }
 
