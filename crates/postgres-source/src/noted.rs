@@ -3,7 +3,7 @@
 //! sequence tells the cluster of the position: a note that was restored elsewhere shows nothing.
 //!
 //! A third one is the note of what the publication carries, see [`check_noted`](crate::check_noted). A fourth
-//! one tells to which cluster the records before the position were sent, see [`check_cluster`].
+//! one tells to which cluster the records before the position were sent, see `check_cluster`.
 //!
 //! A sequence, because `setval` leaves no dead row, is no change of a published table, and is durable
 //! when its transaction is committed.
@@ -63,7 +63,7 @@ fn carried_name(slot: &str) -> Option<String> {
     short_name("publication", slot)
 }
 
-/// Returns the name of the sequence that holds the number of the sink's cluster, see [`check_cluster`]. `None`
+/// Returns the name of the sequence that holds the number of the sink's cluster, see `check_cluster`. `None`
 /// if the name would be too long: then nothing is noted of that.
 fn cluster_name(slot: &str) -> Option<String> {
     short_name("sink", slot)
