@@ -62,6 +62,8 @@ pub(crate) struct Again {
     pub(crate) retry_after: Option<Duration>,
     /// The destination is at fault, so its other events wait too.
     pub(crate) stops_lane: bool,
+    /// The destination itself may be down, and not the proxy on the way to it.
+    pub(crate) is_outage: bool,
 }
 
 /// Returns what a status means.
@@ -97,6 +99,7 @@ pub(crate) fn to_outcome(
             disposition: Disposition::Retryable,
             retry_after: retry_after.and_then(|value| parse_retry_after(value, now)),
             stops_lane: false,
+            is_outage: true,
         }),
         _ => Outcome::Refused {
             poison: if code == 413 {

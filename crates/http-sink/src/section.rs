@@ -34,7 +34,7 @@ pub struct HttpSection at "sink.http" {
     "timeout" timeout: Duration = duration(Duration::from_millis(100)..=10 * MINUTE).or("30s");
     /// How long a `Retry-After` is honoured at most.
     "retry_after_max" retry_after_max: Duration = duration(SECOND..).or("5m");
-    /// How long a destination of a `url` with `{topic}` or columns may be unavailable before its events are poison `rejected`. Unset: they wait for it.
+    /// How long a destination of a `url` with `{topic}` or columns may be unavailable before its events are poison `rejected`, which must not be `halt`. Unset: they wait for it.
     "unavailable_for" unavailable_for: Option<Duration> = duration(SECOND..).optional();
     /// The media type of events that have no header `content-type`.
     "content_type" content_type: HeaderValue = text(header_value).or("application/json");

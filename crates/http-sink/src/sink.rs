@@ -41,7 +41,12 @@ impl HttpSinkFactory {
     pub fn new(config: HttpConfig, stats: Arc<SinkStats>) -> Self {
         Self {
             patience: Patience::new(config.options.retry_for),
-            outages: config.unavailable_for.map(Patience::new),
+            outages: config.unavailable_for.map(|limit| {
+                // An attempt may come so late: after the longest pause, and behind other destinations that
+                // do not answer.
+                let pause = config.retry_after_max.max(config.options.backoff_max);
+                Patience::new(limit).with_memory(2 * limit + pause + 100 * config.timeout)
+            }),
             config: Arc::new(config),
             stats,
         }

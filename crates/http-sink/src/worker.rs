@@ -131,6 +131,7 @@ impl Worker {
                 Ok::<_, String>((target, request))
             });
             let (client, stats) = (self.client.clone(), Arc::clone(&self.shared.stats));
+            let has_proxy = config.proxy.is_some();
             attempts.spawn(async move {
                 // The target was checked when the record was accepted.
                 let (target, request) = match made {
@@ -157,7 +158,7 @@ impl Worker {
                 };
                 let certificate = connect.and_then(ConnectError::certificate_fault);
                 let taken = answer.is_ok().then(|| begun.elapsed());
-                let outcome = outcome(answer, &target);
+                let outcome = outcome(answer, &target, has_proxy);
                 Attempt {
                     seq,
                     answered: Some(Answered {
@@ -195,13 +196,22 @@ impl Worker {
         if let Some(offset) = answered.clock_offset {
             self.shared.stats.clocks.note(offset);
         }
+        if !again {
+            self.available(seq, &answered.target);
+        }
         if let Some(fault) = &answered.certificate {
             self.endpoints.certificate_refused(fault);
         }
         match outcome {
             Outcome::Delivered => self.delivered(seq, &answered.target),
-            Outcome::Again(again) if self.is_unavailable_too_long(seq, &answered.target) => {
+            Outcome::Again(again)
+                if again.is_outage && self.is_unavailable_too_long(seq, &answered.target) =>
+            {
                 let refusal = (Poison::Rejected, Disposition::Configuration);
+                // Its next event is tried alone, and not before the server wants it.
+                let pause = again.retry_after.unwrap_or_default();
+                let at = Instant::now() + pause.min(self.shared.settings.retry_after_max);
+                self.shared.state().records.fail_lane(seq, at);
                 let reason = format!(
                     "{server} has been unavailable for unavailable_for: {}",
                     again.what
@@ -258,10 +268,24 @@ impl Worker {
                 self.patience.forget(&of(Fault::Key));
                 self.patience.forget(&of(Fault::Address));
             }
-            if let Some(outages) = self.outages.as_ref().filter(|outages| !outages.is_unused()) {
-                outages.forget(&of(Fault::Address));
-            }
             self.shared.report(&queued, Ok(()));
+        }
+    }
+
+    /// Notes that the destination of a record has answered, whatever it answered.
+    fn available(&self, seq: u64, target: &Target) {
+        let Some(outages) = self.outages.as_ref().filter(|outages| !outages.is_unused()) else {
+            return;
+        };
+        let state = self.shared.state();
+        let queued = state.records.in_flight(seq);
+        let cause = queued.map(|it| {
+            it.record
+                .with(|record| cause(target, record, Fault::Address))
+        });
+        drop(state);
+        if let Some(cause) = cause {
+            outages.forget(&cause);
         }
     }
 
@@ -273,7 +297,12 @@ impl Worker {
         };
         let state = self.shared.state();
         let queued = state.records.in_flight(seq);
-        let cause = queued.map(|it| {
+        // Nothing is kept of a dead letter that is given up.
+        let event = queued.filter(|it| {
+            it.record
+                .with(|record| record.kind != RecordKind::DeadLetter)
+        });
+        let cause = event.map(|it| {
             it.record
                 .with(|record| cause(target, record, Fault::Address))
         });
@@ -340,6 +369,7 @@ fn unroutable(reason: String) -> Outcome {
 fn outcome(
     answered: Result<hyper::http::response::Parts, SendFailure>,
     target: &Target,
+    has_proxy: bool,
 ) -> Outcome {
     let error = match answered {
         Ok(head) => {
@@ -355,6 +385,7 @@ fn outcome(
         }
         Err(error) => error,
     };
+    let is_outage = !(has_proxy && matches!(error, SendFailure::Connect(_)));
     let connect = match &error {
         // As of a request that goes through a proxy without a tunnel.
         SendFailure::Connect(ConnectError::ProxyRefuses) => {
@@ -390,6 +421,7 @@ fn outcome(
         },
         retry_after: None,
         stops_lane: !matches!(error, SendFailure::Broken(_)),
+        is_outage,
     })
 }
 

@@ -6,8 +6,8 @@ mod support;
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use support::{Reaction, Received, Server, config};
@@ -433,6 +433,35 @@ fn a_destination_that_stays_unavailable_is_given_up_if_the_user_says_so() {
         assert!(error.reason.contains("unavailable_for"), "{error}");
     }
     assert_eq!(server.stored().len(), 40);
+}
+
+/// Each refused event is an answer, so the destination is not away, though no event succeeds. A dead letter waits.
+#[test]
+fn a_destination_that_answers_and_one_of_dead_letters_are_not_given_up() {
+    let answers = AtomicUsize::new(0);
+    let server = Server::reacting(HttpVersion::One, None, move |_, received| {
+        let is_away = received.path.starts_with("/dead") || answers.fetch_add(1, Relaxed) % 2 == 0;
+        Reaction::Answer(if is_away { 503 } else { 422 }, Vec::new())
+    });
+    let url = format!("http://{}/{{tenant}}", server.address());
+    let mut config = config(&url, HttpVersion::One, ROOMY);
+    config.allow_private = true;
+    config.unavailable_for = Some(Duration::from_millis(200));
+    config.options.retry_for = Duration::from_millis(800);
+    let dead = format!("http://{}/dead/{{topic}}", server.address());
+    config.dead_letter_url = Some(UrlTemplate::parse_of_topic(&dead).expect("a URL"));
+    let mut sending = Sending::new(config);
+    sending.send_to(&format!("http://{}/a", server.address()), 0);
+    let dead_letter = Record {
+        topic: "t",
+        kind: RecordKind::DeadLetter,
+        position: EventPosition { lsn: 16, row: 1 },
+        ..Record::default()
+    };
+    sending.sink.try_send(&dead_letter, 1).expect("accepted");
+    let error = sending.report(0).unwrap_err();
+    assert!(error.reason.contains("422"), "{error}");
+    assert_eq!(sending.reports.failures().len(), 1, "the dead letter waits");
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub struct RunObserver {
     telemetry: Option<Arc<Telemetry>>,
     /// Gets the position that may be confirmed, while the pipeline streams.
     confirmed: Option<watch::Sender<Lsn>>,
+    /// The stream is that of the log, not of a snapshot, whose positions are no positions of the log.
+    reads_log: bool,
 }
 
 /// Reads the failpoint of `WALRELAY_DIE_AT=point[:n]`, which kills the process when it is reached
@@ -65,6 +67,7 @@ impl RunObserver {
             diverted: Arc::default(),
             telemetry: None,
             confirmed: None,
+            reads_log: false,
         }
     }
 
@@ -140,6 +143,11 @@ impl Observer for RunObserver {
 
     fn state(&mut self, state: PipelineState) {
         self.observe(|telemetry| telemetry.state(&state));
+        match state {
+            PipelineState::Streaming => self.reads_log = true,
+            PipelineState::Snapshot => self.reads_log = false,
+            _ => {}
+        }
         match &state {
             // Logged once for each reader, as the relay tries to start the slot often.
             PipelineState::WaitingForSlot { why, holder }
@@ -231,9 +239,8 @@ impl Observer for RunObserver {
 
     fn progress(&mut self, progress: &Progress) {
         self.observe(|telemetry| telemetry.progress(progress));
-        // Positions of a snapshot are no positions of the log.
         if let Some(confirmed) = &self.confirmed
-            && matches!(self.state, PipelineState::Streaming)
+            && self.reads_log
         {
             confirmed.send_replace(progress.confirmed.lsn());
         }

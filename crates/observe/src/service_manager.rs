@@ -16,8 +16,6 @@ use super::{Pipelines, Telemetry, printable};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which a pipeline says that its runtime works.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// A pipeline that has not said so for longer is not alive.
-const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// The longest status, in bytes: systemd shows it on one line.
 const LONGEST_STATUS: usize = 500;
 
@@ -123,7 +121,7 @@ impl Notifier {
         let ready = self.sent.ready || self.pipelines.readiness(true).ready;
         let stopping = self.sent.stopping || stopping;
         let beats = self.manager.watchdog.is_some_and(|limit| {
-            let due = |at: Instant| at.elapsed() + INTERVAL >= limit / 2;
+            let due = |at: Instant| at.elapsed() + INTERVAL >= limit / 4;
             self.sent.watchdog.is_none_or(due) && is_alive(&self.pipelines, limit)
         });
         let mut lines = Vec::new();
@@ -207,7 +205,7 @@ fn state(pipeline: &Telemetry) -> String {
 
 /// Returns true if each pipeline works.
 fn is_alive(pipelines: &Pipelines, watchdog: Duration) -> bool {
-    let silence = LONGEST_SILENCE.min(watchdog / 2);
+    let silence = watchdog / 2;
     pipelines.iter().all(|pipeline| pipeline.is_alive(silence))
 }
 

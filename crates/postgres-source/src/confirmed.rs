@@ -54,7 +54,8 @@ pub(super) async fn flush_wal(session: &mut Session) -> Result<(), Error> {
     // A commit that wrote something flushes the WAL. No router takes this message for an event.
     let statements = [
         "BEGIN",
-        "SET LOCAL synchronous_commit = on",
+        // No standby is waited for: it may be down, and a walsender of a relay does not wait for it.
+        "SET LOCAL synchronous_commit = local",
         &format!(
             "SELECT pg_catalog.pg_logical_emit_message(true, 'walrelay-flush', pg_catalog.repeat(' ', {}))",
             2 * MOST_UNCONFIRMED
@@ -92,15 +93,19 @@ pub(super) async fn insert_position(session: &mut Session) -> Result<Lsn, Error>
 }
 
 /// Returns a position behind everything that was committed before, and makes a walsender reach it also on an idle
-/// server. On a standby: the end of the WAL that it has replayed.
-pub async fn end_of_commits(session: &mut Session) -> Result<Lsn, Error> {
+/// server. On a standby: the end of the WAL that it has replayed. `None`: the server does not tell, or is a standby
+/// though it is `one_of_several`, of which the primary has more.
+pub async fn end_of_commits(
+    session: &mut Session,
+    one_of_several: bool,
+) -> Result<Option<Lsn>, Error> {
     let sql = "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, \
                CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() END AS position";
     let rows = session.query(sql).await?;
     if let Some(row) = rows.first().filter(|row| is_true(row, "in_recovery")) {
-        return Ok(parsed(&row, "position").unwrap_or(Lsn::MAX));
+        return Ok(parsed(&row, "position").filter(|_| !one_of_several));
     }
-    let position = insert_position(session).await?;
+    let position = Some(insert_position(session).await?).filter(|position| *position < Lsn::MAX);
     flush_wal(session).await?;
     Ok(position)
 }

@@ -313,7 +313,7 @@ pub(crate) async fn read(session: &mut Session, slot: &str) -> Result<Option<Lsn
 }
 
 /// Notes of which cluster the noted position is, if there is a sequence for that which this role may
-/// write. The note of the sink's cluster is forgotten if it was made on another one: the database was copied.
+/// write.
 pub(crate) async fn set_system(
     session: &mut Session,
     slot: &str,
@@ -329,9 +329,24 @@ pub(crate) async fn set_system(
             "SELECT pg_catalog.setval({}, {system}) FROM {sequence} WHERE NOT is_called OR last_value <> {system}",
             quote_literal(&sequence)
         );
-        if !session.query(&sql).await?.is_empty() {
-            forget_all(session, [cluster_name(slot)]).await?;
-        }
+        session.query(&sql).await?;
+    }
+    Ok(())
+}
+
+/// Forgets the note of the sink's cluster if the noted position is that of another cluster of Postgres: the
+/// database was copied, for example for tests.
+async fn forget_copied_cluster(
+    session: &mut Session,
+    slot: &str,
+    system: &str,
+) -> Result<(), Error> {
+    let noted = match system_name(slot) {
+        Some(name) => read_sequence(session, &name).await?,
+        None => None,
+    };
+    if noted.is_some_and(|noted| noted.cast_unsigned().to_string() != system) {
+        forget_all(session, [cluster_name(slot)]).await?;
     }
     Ok(())
 }
@@ -347,19 +362,21 @@ pub(crate) fn number_of(text: &str) -> i64 {
 }
 
 /// Notes the cluster that has acknowledged records, before their positions are noted, if none or this one is
-/// noted, or another one is accepted. `create`: missing objects may be created.
+/// noted, or another one is accepted. `system`: the cluster of Postgres. `create`: missing objects may be created.
 pub(crate) async fn check_cluster(
     session: &mut Session,
     slot: &str,
     create: bool,
+    system: &str,
     cluster: &SinkCluster,
 ) -> Result<ClusterStanding, Error> {
     let Some(name) = cluster_name(slot) else {
-        return Ok(ClusterStanding::Same);
+        return Ok(ClusterStanding::Unnoted);
     };
+    forget_copied_cluster(session, slot, system).await?;
     if !may_use(session, &name, "UPDATE").await? {
         if !create || !may_create(session, &name).await? {
-            return Ok(ClusterStanding::Same);
+            return Ok(ClusterStanding::Unnoted);
         }
         // An earlier version has created the others.
         let sql = format!("{LOCK}\n{}", create_sql(slot, None));
@@ -397,8 +414,10 @@ pub(crate) const WRITE: &str =
 /// The sink's cluster, compared with the noted one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClusterStanding {
-    /// It is noted, or nothing can be noted by this role.
+    /// It is noted, or there is none to be noted.
     Same,
+    /// Nothing can be noted by this role.
+    Unnoted,
     /// Another one was noted, and this one is accepted.
     Accepted,
     /// Another one is noted.

@@ -21,10 +21,10 @@ pub(crate) fn create_sql() -> String {
 pub(crate) const COMMENT_SQL: &str =
     "pg_catalog.obj_description(pg_catalog.to_regnamespace('walrelay_state'), 'pg_namespace')";
 
-/// Returns the version of a schema with this comment.
+/// Returns the version of a schema with this comment. A version of another form is a later one.
 pub(crate) fn from_comment(comment: Option<&str>) -> u32 {
-    let version = comment.and_then(|comment| comment.strip_prefix(COMMENT)?.parse().ok());
-    version.unwrap_or(1)
+    let version = comment.and_then(|comment| comment.strip_prefix(COMMENT));
+    version.map_or(1, |version| version.parse().unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -38,6 +38,7 @@ mod tests {
             (Some("positions of walrelay"), 1),
             (Some("walrelay_state version 1"), 1),
             (Some("walrelay_state version 12"), 12),
+            (Some("walrelay_state version 2.1"), u32::MAX),
         ] {
             assert_eq!(from_comment(comment), version, "{comment:?}");
         }

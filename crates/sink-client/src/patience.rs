@@ -19,6 +19,8 @@ const MIN_MEMORY: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Patience {
     retry_for: Duration,
+    /// The time without a refusal after which a cause is forgotten.
+    memory: Duration,
     causes: Arc<Causes>,
 }
 
@@ -40,14 +42,20 @@ impl Patience {
     pub fn new(retry_for: Duration) -> Self {
         Self {
             retry_for,
+            memory: retry_for.max(MIN_MEMORY),
             causes: Arc::default(),
         }
+    }
+
+    /// Remembers causes for so long after their last refusal.
+    #[must_use]
+    pub fn with_memory(self, memory: Duration) -> Self {
+        Self { memory, ..self }
     }
 
     /// Notes that a record is refused at `now` for this cause. `since`: when the record was refused
     /// first. Returns true if the record is to be given up.
     pub fn is_over(&self, cause: &[u8], since: Instant, now: Instant) -> bool {
-        let memory = self.retry_for.max(MIN_MEMORY);
         let mut causes = lock(&self.causes.since);
         if causes.len() >= MAX_CAUSES && !causes.contains_key(cause) {
             // Those that were noted longest ago are not refused any more.
@@ -61,7 +69,7 @@ impl Patience {
             noted: now,
         };
         let clock = causes.entry(cause.into()).or_insert(new);
-        if now.saturating_duration_since(clock.noted) > memory {
+        if now.saturating_duration_since(clock.noted) > self.memory {
             *clock = new;
         }
         clock.noted = now;

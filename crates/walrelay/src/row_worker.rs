@@ -18,6 +18,8 @@ use walrelay_postgres_source::{Change, Pruning, slots};
 /// The longest and shortest interval between two rounds.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest interval while rounds fail, if they also create partitions.
+const LONGEST_WITHOUT_PARTITION: Duration = Duration::from_secs(10);
 
 /// Deletes confirmed rows for a relay.
 #[derive(Debug)]
@@ -35,8 +37,8 @@ pub(crate) struct RowWorker {
 /// Returns the pause before the next round: a quarter of the time for which rounds have failed, because
 /// each costs the primary a connection and lines in its log. For example, a table that was locked for some
 /// seconds is pruned as soon as before, and a publication that was changed costs a round each minute.
-fn next_pause(period: Duration, failing: Duration) -> Duration {
-    (failing / 4).clamp(period, LONGEST_INTERVAL)
+fn next_pause(period: Duration, failing: Duration, longest: Duration) -> Duration {
+    (failing / 4).min(longest).max(period)
 }
 
 fn log_change(change: Change) {
@@ -59,6 +61,11 @@ impl RowWorker {
         while self.walsender.load(Ordering::Relaxed) == 0 {
             sleep(SHORTEST_INTERVAL).await;
         }
+        // Services cannot insert while the current partition is missing.
+        let longest = match self.pruning.partition {
+            Some(_) => LONGEST_WITHOUT_PARTITION,
+            None => LONGEST_INTERVAL,
+        };
         let mut problem = String::new();
         // The end of the first of the rounds that have failed.
         let mut failing = None;
@@ -90,11 +97,8 @@ impl RowWorker {
                     problem = error;
                 }
             }
-            sleep(next_pause(
-                period,
-                failing.map_or(Duration::ZERO, |since| since.elapsed()),
-            ))
-            .await;
+            let failing = failing.map_or(Duration::ZERO, |since| since.elapsed());
+            sleep(next_pause(period, failing, longest)).await;
         }
     }
 
@@ -136,15 +140,14 @@ mod tests {
         let second = Duration::from_secs(1);
         let (mut failing, mut rounds) = (Duration::ZERO, 0);
         while failing < Duration::from_secs(600) {
-            failing += next_pause(second, failing);
+            failing += next_pause(second, failing, LONGEST_INTERVAL);
             rounds += 1;
         }
         // Without longer pauses it would be 600.
         assert!((20..30).contains(&rounds), "{rounds}");
-        assert_eq!(next_pause(second, Duration::from_secs(4)), second);
-        assert_eq!(
-            next_pause(LONGEST_INTERVAL, Duration::ZERO),
-            LONGEST_INTERVAL
-        );
+        assert_eq!(next_pause(second, 4 * second, LONGEST_INTERVAL), second);
+        assert_eq!(next_pause(second, 600 * second, 10 * second), 10 * second);
+        let longest = next_pause(LONGEST_INTERVAL, Duration::ZERO, 10 * second);
+        assert_eq!(longest, LONGEST_INTERVAL);
     }
 }

@@ -104,6 +104,8 @@ pub(super) struct ClusterNote {
     noted: Option<String>,
     /// The cluster that the running attempt notes.
     checked: Option<SinkCluster>,
+    /// It was logged that the cluster cannot be noted.
+    is_logged: bool,
 }
 
 impl ClusterNote {
@@ -136,6 +138,15 @@ impl ClusterNote {
                 warn!(
                     "accepted by --accept-gap: the sink sends to another cluster than before, {id}"
                 );
+            }
+            ClusterStanding::Unnoted => {
+                if !std::mem::replace(&mut self.is_logged, true) {
+                    warn!(
+                        "this role may not note the sink's cluster in walrelay_state: another cluster at the address \
+                         would not be noticed. Run walrelay init --role ROLE of this version"
+                    );
+                }
+                return None;
             }
             ClusterStanding::Same => {}
         }
@@ -247,6 +258,8 @@ impl Notes {
             system: opened.system_id.clone(),
         });
         self.close();
+        // The server may be a standby that was promoted, without the note.
+        self.cluster.noted = None;
         self.noted = confirmed;
         self.returned = confirmed;
         self.is_synchronous = is_synchronous;
@@ -520,7 +533,7 @@ impl Note {
     ) -> Result<Done, Error> {
         let (slot, create) = (&wanted.slot, wanted.create);
         let cluster = match &self.cluster {
-            Some(cluster) => noted::check_cluster(session, slot, create, cluster).await?,
+            Some(cluster) => noted::check_cluster(session, slot, create, system, cluster).await?,
             None => ClusterStanding::Same,
         };
         let mut done = Done {

@@ -11,8 +11,8 @@ use super::log_throttle::LogThrottle;
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 
 /// The time for which a relay that was connected tries again while the server refuses its login: a certificate
-/// or a password that has expired is renewed there. Then it ends, because another start may read a new password
-/// from its environment.
+/// or a password that has expired is renewed there. Then it ends so that its supervisor starts it again, because
+/// another start may read a new password from its environment.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The attempts that failed in a row. Reset when a new position may be confirmed.
@@ -21,7 +21,9 @@ pub(super) struct FailedAttempts {
     pub(super) backoff: Backoff,
     pub(super) throttle: LogThrottle,
     pub(super) silence: Silence,
-    /// The first of the refused logins.
+    /// The server has accepted the login of this process.
+    is_admitted: bool,
+    /// The first of the refused logins since.
     refused: Option<Instant>,
 }
 
@@ -31,18 +33,21 @@ impl FailedAttempts {
             backoff,
             throttle: LogThrottle::default(),
             silence: Silence::default(),
+            is_admitted: false,
             refused: None,
         }
     }
 
-    /// Notes a refused login, and returns true while it is to be tried again.
-    pub(super) fn may_be_admitted(&mut self) -> bool {
-        let since = *self.refused.get_or_insert_with(Instant::now);
-        since.elapsed() < REFUSAL_PATIENCE
+    /// Notes a refused login. Returns whether it is to be tried again; `None` if the server has accepted none
+    /// before.
+    pub(super) fn refused(&mut self, now: Instant) -> Option<bool> {
+        let since = *self.refused.get_or_insert(now);
+        self.is_admitted.then_some(now < since + REFUSAL_PATIENCE)
     }
 
     /// Notes that the server has accepted the login.
     pub(super) fn admitted(&mut self) {
+        self.is_admitted = true;
         self.refused = None;
     }
 
@@ -121,6 +126,19 @@ impl Silence {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_login_is_tried_again_for_a_while_if_one_was_accepted() {
+        let mut attempts = FailedAttempts::new(Backoff::new(Duration::ZERO, Duration::ZERO));
+        let mut now = Instant::now();
+        assert_eq!(attempts.refused(now), None, "none was accepted");
+        for _ in 0..2 {
+            attempts.admitted();
+            assert_eq!(attempts.refused(now), Some(true));
+            now += REFUSAL_PATIENCE;
+            assert_eq!(attempts.refused(now), Some(false));
+        }
+    }
 
     #[test]
     fn delays_double_to_the_maximum_and_start_over() {

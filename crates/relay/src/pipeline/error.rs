@@ -20,6 +20,9 @@ pub enum PipelineError<S: Error + 'static, K: Error + 'static> {
     /// Connecting to Postgres or reading from it failed.
     #[error("the replication connection failed")]
     Source(#[source] S),
+    /// The server has refused a login for minutes that it accepted before.
+    #[error("Postgres has refused the relay's login for minutes, which it accepted before")]
+    StillRefused(#[source] S),
     /// The server has failed twice in the middle of a transaction, before which everything is
     /// acknowledged. It will fail there again, and what was sent of the transaction would be
     /// repeated each time.
@@ -104,7 +107,7 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
     /// Returns the kind of failure in one word, for metrics.
     pub fn cause(&self) -> &'static str {
         match self {
-            PipelineError::Source(_) => "connection",
+            PipelineError::Source(_) | PipelineError::StillRefused(_) => "connection",
             PipelineError::Core(_) | PipelineError::Unsendable { .. } => "stream",
             PipelineError::Sink(_) => "sink",
             PipelineError::Delivery { .. } => "delivery",
@@ -119,7 +122,9 @@ impl<S: SourceError, K: Error + 'static> PipelineError<S, K> {
     /// `sink` classifies errors of the sink factory.
     pub fn disposition(&self, sink: impl Fn(&K) -> Disposition) -> Disposition {
         match self {
-            PipelineError::Source(error) => error.disposition(),
+            PipelineError::Source(error) | PipelineError::StillRefused(error) => {
+                error.disposition()
+            }
             PipelineError::Core(error) => error.disposition(),
             PipelineError::Sink(error) => sink(error),
             PipelineError::Delivery { source, .. } => source.disposition,

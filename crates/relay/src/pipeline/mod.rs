@@ -154,11 +154,12 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 Err(error) => error,
             };
             let stopping = shutdown.is_asked().await;
-            let Some(error) = self.recover(error, stopping).await else {
+            let (error, may_be_admitted) = self.judge_login(error);
+            let Some(error) = self.recover(error, may_be_admitted, stopping).await else {
                 continue;
             };
-            let retryable = error.disposition(F::disposition) == Disposition::Retryable
-                || self.may_be_admitted(&error);
+            let retryable =
+                may_be_admitted || error.disposition(F::disposition) == Disposition::Retryable;
             let why = Chain(&error).to_string();
             self.failure = Some(why.clone());
             if stopping && (retryable || matches!(error, PipelineError::Delivery { .. })) {
@@ -194,10 +195,25 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         }
     }
 
-    /// Returns true if the server refuses a login that it accepted before, and may accept it again.
-    fn may_be_admitted(&mut self, error: &PipelineError<S::Error, F::Error>) -> bool {
-        let refused = matches!(error, PipelineError::Source(error) if error.refuses_login());
-        refused && self.resume.is_some() && self.failed_attempts.may_be_admitted()
+    /// Notes whether the server has accepted the login. Returns true if it refuses one that it accepted before,
+    /// and may accept it again.
+    fn judge_login(
+        &mut self,
+        error: PipelineError<S::Error, F::Error>,
+    ) -> (PipelineError<S::Error, F::Error>, bool) {
+        if is_busy(&error) {
+            self.failed_attempts.admitted();
+        }
+        match error {
+            PipelineError::Source(source) if source.refuses_login() => {
+                match self.failed_attempts.refused(Instant::now()) {
+                    Some(true) => (PipelineError::Source(source), true),
+                    Some(false) => (PipelineError::StillRefused(source), false),
+                    None => (PipelineError::Source(source), false),
+                }
+            }
+            error => (error, false),
+        }
     }
 
     /// Drops the sink if another process reads the slot (`displaced`), or may read it by now.

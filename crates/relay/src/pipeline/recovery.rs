@@ -21,10 +21,11 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
     /// refused. Returns `None` if a decision was made, so that the slot must be read again at once;
     /// otherwise the error.
     ///
-    /// `stopping`: nothing is decided about the event, because the slot is not read again.
+    /// `is_retried`: another attempt follows, whatever the disposition is. `stopping`: nothing is decided about the event, because the slot is not read again.
     pub(super) async fn recover(
         &mut self,
         error: PipelineError<S::Error, F::Error>,
+        is_retried: bool,
         stopping: bool,
     ) -> Option<PipelineError<S::Error, F::Error>> {
         if matches!(error, PipelineError::OtherTimeline { .. }) {
@@ -33,7 +34,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             return Some(error);
         }
         let spoiled = matches!(error, PipelineError::Delivery { .. });
-        if !spoiled && error.disposition(F::disposition) == Disposition::Retryable {
+        let is_retried = is_retried || error.disposition(F::disposition) == Disposition::Retryable;
+        if !spoiled && is_retried {
             return Some(error);
         }
         let Some(session) = self.sessions.current.take() else {

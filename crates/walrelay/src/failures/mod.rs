@@ -61,6 +61,11 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
     let what = error.to_string();
     match error {
         PipelineError::Source(error) => postgres(error),
+        // A start finds out whether the password of then is still meant: its exit code says so.
+        PipelineError::StillRefused(error) => Failure {
+            exit: Exit::Temporary,
+            ..postgres(error)
+        },
         PipelineError::Sink(error) => error.to_failure().into(),
         PipelineError::Core(error) => core(error),
         PipelineError::Delivery { source, event, .. } => {

@@ -56,8 +56,9 @@ impl SinkWatch {
     ) -> Option<PipelineState> {
         if batch.awaits_answer {
             // The sink is not the cause, and the wait for an answer is logged elsewhere.
+            let was_blocked = self.reported.is_some() && !draining;
             *self = Self::default();
-            return None;
+            return was_blocked.then_some(PipelineState::Streaming);
         }
         self.update_since(session, batch, now);
         let stuck_for = self.since.map_or(Duration::ZERO, |since| now - since);

@@ -9,33 +9,28 @@ use walrelay_kafka_sink::exit_at_once;
 
 use crate::cli::{Exit, Failure};
 
-/// Resolves as [`stop_signal`] does, or when `ended` resolves.
+/// Resolves at the first of the [`StopSignals`], or when `ended` resolves. A signal after that ends the process
+/// at once.
 pub(crate) fn stop_signal_or(
     ended: impl Future<Output = ()>,
 ) -> Result<impl Future<Output = ()>, Failure> {
-    let stop = stop_signal()?;
-    Ok(async move {
-        tokio::select! {
-            () = stop => {}
-            () = ended => {}
-        }
-    })
-}
-
-/// Resolves at the first of the [`StopSignals`]. A second signal ends the process at once.
-pub(crate) fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
     let mut signals = StopSignals::new()?;
     Ok(async move {
-        signals.next().await;
-        // A terminal that is closed sends SIGHUP twice: by the shell, and by the kernel.
-        signals.ignore_hangup();
+        let is_signal = tokio::select! {
+            () = signals.next() => true,
+            () = ended => false,
+        };
+        if is_signal {
+            // A terminal that is closed sends SIGHUP twice: by the shell, and by the kernel.
+            signals.ignore_hangup();
+            info!("asked to stop");
+        }
         tokio::spawn(async move {
             signals.next().await;
-            warn!("second signal: stopping at once, without draining");
+            warn!("a signal while the relay drains: stopping at once");
             // Records in flight are not confirmed, so the next start sends them again.
             exit_at_once(Exit::Temporary.code());
         });
-        info!("asked to stop");
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::end_of_commits;
@@ -17,6 +17,10 @@ use crate::cli::{Exit, Failure, Until};
 
 /// Delay before the position is queried again after a failure. The relay itself waits for the server, too.
 const RETRY: Duration = Duration::from_secs(1);
+/// The longest time that the server may take to tell the end of its log.
+const QUERY_LIMIT: Duration = Duration::from_secs(10);
+/// The interval at which the end of the log is queried again while it is not reached.
+const AGAIN: Duration = Duration::from_secs(60);
 /// The longest sleep at a time: the clock of the machine may be set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
@@ -53,44 +57,63 @@ impl End {
         let Some(until) = self.until else {
             return pending().await;
         };
-        let position = self.position(until).await;
+        let mut position = match until {
+            Until::Lsn(lsn) => lsn,
+            Until::Time(time) => {
+                while let Ok(left) = Duration::try_from(time - OffsetDateTime::now_utc()) {
+                    sleep(left.min(LONGEST_SLEEP)).await;
+                }
+                self.end_of_log().await
+            }
+            Until::CaughtUp => self.end_of_log().await,
+        };
         info!(%position, "everything that was committed before this position is to be delivered");
         let mut confirmed = self.confirmed.clone();
-        if confirmed
-            .wait_for(|confirmed| *confirmed >= position)
-            .await
-            .is_err()
-        {
-            // The pipeline has ended.
-            return pending().await;
+        loop {
+            let reached = confirmed.wait_for(|confirmed| *confirmed >= position);
+            match timeout(AGAIN, reached).await {
+                Ok(Ok(_)) => break,
+                // The pipeline has ended.
+                Ok(Err(_)) => return pending().await,
+                // A standby that was promoted may have less of the log than the server that was asked.
+                Err(_) if !matches!(until, Until::Lsn(_)) => {
+                    let end = self.end_of_log().await;
+                    if end < position {
+                        warn!(from = %position, to = %end, "the log ends before the position of --until: going on to its end");
+                        position = end;
+                    }
+                }
+                Err(_) => {}
+            }
         }
         info!(%position, "everything is delivered up to the end of --until");
         self.reached.send_replace(true);
     }
 
-    /// Returns the position behind everything that was committed before the end.
-    async fn position(&self, until: Until) -> Lsn {
-        match until {
-            Until::Lsn(lsn) => return lsn,
-            Until::Time(time) => {
-                while let Ok(left) = Duration::try_from(time - OffsetDateTime::now_utc()) {
-                    sleep(left.min(LONGEST_SLEEP)).await;
-                }
-            }
-            Until::CaughtUp => {}
-        }
+    /// Returns the position behind everything that was committed by now.
+    async fn end_of_log(&self) -> Lsn {
+        let mut problem = String::new();
         loop {
-            match self.query().await {
-                Ok(position) => return position,
-                Err(error) => warn!(error = %Chain(&error), "the end of the log is not known yet"),
+            let query = timeout(QUERY_LIMIT, self.query()).await;
+            let error = match query {
+                Ok(Ok(Some(position))) => return position,
+                Ok(Ok(None)) => "the server does not tell the end of its log".to_owned(),
+                Ok(Err(error)) => Chain(&error).to_string(),
+                Err(_) => format!("no answer within {} s", QUERY_LIMIT.as_secs()),
+            };
+            // An error that repeats is logged once.
+            if error != problem {
+                warn!(error, "the end of the log is not known yet");
             }
+            problem = error;
             sleep(RETRY).await;
         }
     }
 
-    async fn query(&self) -> Result<Lsn, Error> {
+    /// Queries the end of the log; `None`: the server does not tell it, or is a standby next to its primary.
+    async fn query(&self) -> Result<Option<Lsn>, Error> {
         let mut session = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
-        let position = end_of_commits(&mut session).await?;
+        let position = end_of_commits(&mut session, self.info.hosts.len() > 1).await?;
         session.close().await;
         Ok(position)
     }

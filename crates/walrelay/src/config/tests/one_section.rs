@@ -113,6 +113,20 @@ fn an_envelope_needs_the_prefix_of_its_schemas() {
 }
 
 #[test]
+fn a_destination_that_is_given_up_must_not_halt_the_relay() {
+    let sets = [
+        "sink.kind=http",
+        "sink.http.url=https://hooks.example.com/{topic}",
+        "sink.http.unavailable_for=1h",
+    ];
+    let (id, _, what, _) = only(parse_set(LEAST, &sets));
+    assert_eq!(id, "config-conflict");
+    assert!(what.contains("poison.rejected"), "{what}");
+    let skips = [&sets[..], &["poison.rejected=skip"]].concat();
+    assert!(parse_set(LEAST, &skips).is_ok());
+}
+
+#[test]
 fn an_endpoint_beyond_loopback_needs_a_token_or_consent() {
     refused_overrides(
         "

@@ -14,7 +14,8 @@ const READABLE_BY_ALL: u32 = 0o004;
 
 /// Returns a warning if every user of the machine may read the file, and it holds a password itself.
 pub(super) fn check(path: &Path) -> Option<Check> {
-    let mode = fs::metadata(path).ok()?.permissions().mode();
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let mode = metadata.permissions().mode();
     let text = fs::read_to_string(path).ok()?;
     let document = text.parse::<toml::Table>().ok()?;
     let key = first_secret("", &Value::Table(document))?;

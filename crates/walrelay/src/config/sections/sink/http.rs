@@ -2,6 +2,7 @@
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
 use walrelay_http_sink::{HttpKind, HttpSection, UrlTemplate};
+use walrelay_relay::PoisonAction;
 use walrelay_settings::{AlreadyReported, Reader, Row};
 use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
 
@@ -71,7 +72,7 @@ impl SinkSettings for HttpSection {
         }))
     }
 
-    /// Checks that dead letters have a URL of their own.
+    /// Checks that dead letters have a URL of their own, and that a destination that is given up ends nothing.
     fn check_poison(
         &self,
         reader: &mut Reader<'_>,
@@ -80,6 +81,11 @@ impl SinkSettings for HttpSection {
         if poison.writes_dead_letters() && self.dead_letter_url.is_none() {
             let example = "\"https://host/dead-letters\"";
             return Err(reader.missing("sink.http.dead_letter_url", example));
+        }
+        if self.unavailable_for.is_some() && poison.rejected == PoisonAction::Halt {
+            let what = "one destination that stays away would end the relay for all: it needs \
+                        `poison.rejected = \"dead-letter\"` or `\"skip\"`";
+            return Err(reader.conflict("sink.http.unavailable_for", what.to_owned()));
         }
         Ok(())
     }
