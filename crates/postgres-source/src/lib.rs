@@ -62,11 +62,11 @@ pub use bookmarks::{
 };
 pub use carried::check_noted;
 pub use catalog::{
-    AccountSettings, ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedOperations,
-    PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader, SlotRow, SlotStanding,
-    Survey, TableFacts, TableLock, TableSurvey, Transaction, Wanted, describe, inspect,
-    lacking_to_publish, names_standby, place, sample, server_clock, slot_reader, slot_standing,
-    slots, survey, table_locks,
+    AccountSettings, ColumnFacts, Facts, Generated, LogicalDecoding, Poller, PublicationFacts,
+    PublishedOperations, PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader,
+    SlotRow, SlotStanding, Survey, TableFacts, TableLock, TableSurvey, Transaction, Wanted,
+    describe, inspect, lacking_to_publish, names_standby, place, sample, server_clock, slot_reader,
+    slot_standing, slots, survey, table_locks,
 };
 pub use confirmed::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};

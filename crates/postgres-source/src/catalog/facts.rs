@@ -32,6 +32,8 @@ pub struct ServerFacts {
     pub major: u32,
     /// The setting of this name.
     pub wal_level: String,
+    /// The setting of this name: the level at which the log is written. `None` before Postgres 19.
+    pub effective_wal_level: Option<String>,
     /// The database of the connection.
     pub database: String,
     /// The server is a standby.

@@ -1,6 +1,7 @@
 //! Queries of the catalogs: what `setup`, `check`, `slots` and the router need to know.
 
 mod columns;
+mod decoding;
 mod facts;
 mod locks;
 mod places;
@@ -18,6 +19,7 @@ use walrelay_walsender::{Error, Rows, Session, quote_literal};
 
 use crate::{script, state_version};
 pub use columns::describe;
+pub use decoding::LogicalDecoding;
 pub use facts::{
     ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
     TableFacts,
@@ -330,6 +332,7 @@ fn server_sql() -> String {
     let comment = state_version::COMMENT_SQL;
     format!(
         "SELECT current_setting('wal_level') AS wal_level, \
+         current_setting('effective_wal_level', true) AS effective_wal_level, \
          current_database() AS database, pg_catalog.pg_is_in_recovery() AS in_recovery, \
          CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN \
           pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_flush_lsn()) END AS segment, \
@@ -359,6 +362,7 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
     ServerFacts {
         major,
         wal_level: text(&row, "wal_level"),
+        effective_wal_level: row.get("effective_wal_level").map(str::to_owned),
         database: text(&row, "database"),
         in_recovery: is_true(&row, "in_recovery"),
         wal_end: parsed(&row, "wal_end"),

@@ -15,9 +15,17 @@ use crate::{columns_remedy, script};
 /// The database is not set up as the relay needs it. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// `wal_level` is not `logical`.
-    #[error("the server runs with wal_level = {0}; reading an outbox from the log needs logical")]
-    WalLevel(String),
+    /// The log cannot be decoded at this `wal_level`.
+    #[error(
+        "the server runs with wal_level = {level}; reading an outbox from the log needs {}",
+        if *replica_suffices { "replica or logical" } else { "logical" }
+    )]
+    WalLevel {
+        /// The server's `wal_level`.
+        level: String,
+        /// `replica` would do: Postgres 19 and newer.
+        replica_suffices: bool,
+    },
     /// A newer walrelay has written what this one cannot read.
     #[error(
         "schema walrelay_state of the database is of version {0}, this walrelay knows version {VERSION}: a newer \
@@ -367,7 +375,9 @@ fn prevention(reason: &str) -> &'static str {
              primary (primary_slot_name): otherwise the primary removes catalog rows that the slot needs. A \
              new slot on a standby waits until SELECT pg_log_standby_snapshot() runs on the primary"
         }
-        "wal_level_insufficient" => "keep wal_level = logical on the primary",
+        "wal_level_insufficient" => {
+            "keep wal_level = logical on the primary, or, from Postgres 19 on, a logical slot there"
+        }
         "idle_timeout" => "raise idle_replication_slot_timeout, or keep a relay running",
         _ => "raise max_slot_wal_keep_size",
     }
@@ -377,7 +387,7 @@ impl SetupError {
     /// Returns the error's id: a short stable name, for documents and scripts.
     pub fn id(&self) -> &'static str {
         match self {
-            Self::WalLevel(_) => "wal-level",
+            Self::WalLevel { .. } => "wal-level",
             Self::StateVersion(_) => "state-version",
             Self::TableMissing { .. } => "table-missing",
             Self::TableKind(_) | Self::PartitionKind { .. } => "table-kind",
@@ -413,7 +423,7 @@ impl SetupError {
     /// Returns what the user does about the error.
     pub fn remedy(&self) -> String {
         match self {
-            Self::WalLevel(_) => {
+            Self::WalLevel { .. } => {
                 "run ALTER SYSTEM SET wal_level = 'logical' and restart the server; managed \
                  services name it rds.logical_replication = 1 (Amazon RDS, Aurora), \
                  cloudsql.logical_decoding = on (Google Cloud SQL) or wal_level in the server \

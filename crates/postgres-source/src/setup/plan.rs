@@ -3,7 +3,9 @@ use walrelay_relay::TableName;
 use walrelay_settings::nearest;
 
 use crate::assigned::assigned_columns;
-use crate::catalog::{ColumnFacts, Facts, Poller, PublicationFacts, TableFacts, Wanted};
+use crate::catalog::{
+    ColumnFacts, Facts, LogicalDecoding, Poller, PublicationFacts, TableFacts, Wanted,
+};
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 use crate::state_version::VERSION;
@@ -145,13 +147,19 @@ fn slots_free(wanted: &Wanted, facts: &Facts, plan: &Plan) -> Result<(), SetupEr
     }
 }
 
-/// Checks that the server writes what logical decoding needs.
-pub fn wal_level(facts: &Facts) -> Result<(), SetupError> {
-    if facts.server.wal_level == "logical" {
-        Ok(())
-    } else {
-        Err(SetupError::WalLevel(facts.server.wal_level.clone()))
-    }
+/// Checks that the server writes what logical decoding needs, or will as soon as a slot exists, and returns
+/// which of these.
+///
+/// On a standby it may be the primary that lacks a slot. The checks of the slot name that more precisely: the
+/// server is a standby, or its slot is lost.
+pub fn wal_level(facts: &Facts) -> Result<LogicalDecoding, SetupError> {
+    let server = &facts.server;
+    server
+        .logical_decoding()
+        .ok_or_else(|| SetupError::WalLevel {
+            level: server.wal_level.clone(),
+            replica_suffices: server.effective_wal_level.is_some(),
+        })
 }
 
 /// Checks that no newer walrelay has written what this one cannot read.

@@ -60,6 +60,7 @@ pub(crate) fn facts() -> Facts {
         server: ServerFacts {
             major: 17,
             wal_level: "logical".into(),
+            effective_wal_level: None,
             database: "app".into(),
             in_recovery: false,
             wal_end: "0/90".parse().ok(),
@@ -497,6 +498,36 @@ fn a_column_is_found_under_each_of_its_names() {
     table(&mut facts).columns.pop();
     let error = planned(&facts).expect_err("under none");
     assert_eq!(error.id(), "column-missing");
+}
+
+#[test]
+fn a_server_whose_first_slot_switches_decoding_on_is_set_up() {
+    let replica = |effective: Option<&str>| {
+        let mut facts = bare();
+        facts.server.wal_level = "replica".into();
+        facts.server.effective_wal_level = effective.map(str::to_owned);
+        facts
+    };
+    let planned = |facts: &Facts| plan(&wanted(), facts, Moment::Init);
+    let actions = planned(&replica(Some("replica"))).map(|plan| plan.actions);
+    let expected = vec![Action::CreatePublication, Action::CreateSlot];
+    assert_eq!(actions, Ok(expected));
+    let mut minimal = replica(Some("minimal"));
+    minimal.server.wal_level = "minimal".into();
+    for (facts, needed) in [
+        (replica(None), "needs logical"),
+        (minimal, "needs replica or logical"),
+    ] {
+        let error = planned(&facts).expect_err(needed);
+        assert_eq!(error.id(), "wal-level");
+        assert!(error.to_string().ends_with(needed), "{error}");
+    }
+    let mut standby = replica(Some("replica"));
+    standby.server.in_recovery = true;
+    assert_eq!(
+        planned(&standby).map_err(|error| error.id()),
+        Err("standby")
+    );
 }
 
 #[test]

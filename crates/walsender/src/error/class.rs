@@ -178,6 +178,7 @@ mod tests {
             "logical decoding requires wal_level >= logical",
             "logical decoding requires \"wal_level\" >= \"logical\"",
             "logische Dekodierung erfordert wal_level >= logical",
+            "logical decoding on standby requires \"effective_wal_level\" >= \"logical\" on the primary",
             "replication slots can only be used if max_replication_slots > 0",
             "replication slot \"s\" was not created in this database",
         ];

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_postgres_source::{
-    failover_known, names_standby, slots_needed, state_version_known, wal_level,
+    LogicalDecoding, failover_known, names_standby, slots_needed, state_version_known, wal_level,
 };
 use walrelay_walsender::Error;
 
@@ -40,8 +40,30 @@ pub(super) fn version(db: &DatabaseState<'_>) -> Check {
     Check::pass(format!("Postgres {version}{lacks}"))
 }
 
+/// Checks that the log can be decoded, and warns if the last slot takes that with it.
 pub(super) fn logical(db: &DatabaseState<'_>) -> Check {
-    check_result(wal_level(&db.facts), "logical")
+    let server = &db.facts.server;
+    let level = &server.wal_level;
+    let of_primary = if server.in_recovery {
+        " of the primary"
+    } else {
+        ""
+    };
+    match wal_level(&db.facts) {
+        Err(error) => failed(error),
+        Ok(LogicalDecoding::Always) => Check::pass(level.as_str()),
+        Ok(LogicalDecoding::WhileASlotExists { is_on: false }) => Check::pass(format!(
+            "{level}: the first logical slot{of_primary} switches logical decoding on, without a restart"
+        )),
+        Ok(LogicalDecoding::WhileASlotExists { is_on: true }) => Check::warn(
+            format!(
+                "{level}: logical decoding is on until the last logical slot{of_primary} is dropped or lost, \
+                 which also loses the logical slots of standbys"
+            ),
+            "keep a logical slot, or run ALTER SYSTEM SET wal_level = 'logical' and restart the server, \
+             which keeps it on",
+        ),
+    }
 }
 
 /// Checks that what relays keep in the database is of a known version.

@@ -141,6 +141,52 @@ fn versions() {
 }
 
 #[test]
+fn wal_level_warns_while_the_last_slot_keeps_decoding_on() {
+    for (wal_level, effective, in_recovery, verdict, finding) in [
+        ("replica", None, false, "fail", "needs logical"),
+        (
+            "minimal",
+            Some("minimal"),
+            false,
+            "fail",
+            "needs replica or logical",
+        ),
+        (
+            "replica",
+            Some("replica"),
+            false,
+            "pass",
+            "slot switches logical decoding on, without a restart",
+        ),
+        ("replica", Some("logical"), false, "warn", "slot is dropped"),
+        (
+            "replica",
+            Some("replica"),
+            true,
+            "pass",
+            "slot of the primary switches",
+        ),
+        (
+            "replica",
+            Some("logical"),
+            true,
+            "warn",
+            "slot of the primary is dropped",
+        ),
+        ("logical", Some("logical"), false, "pass", "logical"),
+    ] {
+        let mut db = healthy();
+        let server = &mut db.facts.server;
+        server.wal_level = wal_level.to_owned();
+        server.effective_wal_level = effective.map(str::to_owned);
+        server.in_recovery = in_recovery;
+        let check = server::logical(&db);
+        expect(&check, verdict);
+        assert!(check.finding.contains(finding), "{check:?}");
+    }
+}
+
+#[test]
 fn clocks() {
     for (difference, within, expected) in [
         (0.0, 0.0, "pass"),
