@@ -30,6 +30,7 @@ use crate::noted::{self, Access, Noted, Standing};
 use crate::sent_rows::account::{self, OpenedAccount};
 use crate::setup::{
     Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
+    wal_level,
 };
 use crate::snapshot::{LockThread, unread};
 use crate::state_file::Position;
@@ -70,6 +71,9 @@ impl PostgresSource {
         if let Some(state_file) = &self.state_file {
             state_file.check_owner(&self.wanted.slot, &facts.server.database)?;
         }
+        // Before the replication connection: wal_level = minimal allows no walsender, and a server without a
+        // free one is retried.
+        wal_level(&facts)?;
         let millis = self.wal_sender_timeout.as_millis().to_string();
         let settings = [("wal_sender_timeout", millis.as_str())];
         let mut replication =
