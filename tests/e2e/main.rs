@@ -21,6 +21,7 @@
 //! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis;
 //!   [`nats`]: published to NATS.
 //! - [`position`]: the header with an event's position.
+//! - [`postgres_19`]: logical decoding that the slot switches on.
 //! - [`debezium`]: columns of all types arrive as Debezium writes them, with envelope and headers.
 //! - [`registry`]: values by the schemas of a registry, which is away, refuses, or has later ones;
 //!   [`cloud_events`]: records as CloudEvents.
@@ -108,6 +109,7 @@ mod page;
 mod places;
 mod poison;
 mod position;
+mod postgres_19;
 mod presets;
 mod prune;
 mod publication_changes;

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::env;
 use std::sync::{Arc, Mutex};
 
-use walrelay_throwaway::{Builder, Postgres, PostgresBinaries, Template, cache_dir};
+use walrelay_throwaway::{
+    Builder, Postgres, PostgresBinaries, Template, ThrowawayError, cache_dir,
+};
 
 use crate::threads::lock;
 
@@ -57,6 +59,27 @@ pub fn postgres(major: u32) -> Postgres {
 pub fn postgres_with(major: u32, settings: &[(&str, &str)]) -> Postgres {
     let set = |builder: Builder, (name, value): &(&str, &str)| builder.setting(*name, *value);
     started(major, settings.iter().fold(builder(major), set))
+}
+
+/// Starts a server of this major version with these settings, if the machine has one: installed, in the
+/// cache, or where `WALRELAY_POSTGRES_BIN` says. For a version that `scripts/fetch-servers.sh` does not fetch.
+/// `None` if there is none; then the log of the tests says that this one is skipped.
+#[track_caller]
+#[expect(
+    clippy::print_stderr,
+    reason = "the log of the tests says what was left out"
+)]
+pub fn installed_postgres_with(major: u32, settings: &[(&str, &str)]) -> Option<Postgres> {
+    match PostgresBinaries::find(Some(major)) {
+        Ok(_) => Some(postgres_with(major, settings)),
+        Err(ThrowawayError::NotFound { .. }) => {
+            eprintln!(
+                "skipped: no Postgres {major} here; WALRELAY_POSTGRES_BIN names its programs"
+            );
+            None
+        }
+        Err(error) => panic!("Postgres {major} cannot be looked for: {error}"),
+    }
 }
 
 #[track_caller]

@@ -242,7 +242,8 @@ fn every_block_is_run_or_said_not_to_be() {
         + &text("tests/e2e/docs/pruning.rs")
         + &text("tests/e2e/docs/replaying.rs")
         + &text("tests/e2e/docs/snapshots.rs")
-        + &text("tests/e2e/docs/scaling.rs");
+        + &text("tests/e2e/docs/scaling.rs")
+        + &text("tests/e2e/postgres_19.rs");
     for document in [
         "README.md",
         "docs/CHECK.md",

@@ -1,0 +1,113 @@
+//! Postgres 19 at its default, `wal_level = replica`: the relay's slot switches logical decoding on. These
+//! tests run where [`servers::installed_postgres_with`] finds a Postgres 19, and say so where it finds none.
+
+use walrelay_testkit::{Db, eventually, servers};
+use walrelay_throwaway::Postgres;
+
+use crate::check::Checked;
+use crate::docs::block;
+use crate::rig::{
+    NOWHERE, PATIENCE, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, output_with,
+};
+
+const ITEM: &str = "postgres/wal-level";
+
+fn postgres_19(settings: &[(&str, &str)]) -> Option<Postgres> {
+    servers::installed_postgres_with(19, settings)
+}
+
+/// Returns the result of the query that the manual shows.
+fn effective_level(db: &Db) -> Option<String> {
+    db.text(&block("docs/OPERATIONS.md", "effective-wal-level"))
+}
+
+fn decodes(db: &Db) -> bool {
+    effective_level(db).as_deref() == Some("logical")
+}
+
+#[test]
+fn an_older_server_has_no_effective_level() {
+    let rig = Rig::without_broker(18);
+    assert_eq!(effective_level(&rig.db()), None);
+}
+
+/// From the first `check` over `init`, `run`, SIGKILL and a restart of the server to a dropped slot.
+#[test]
+fn decodes_while_a_slot_exists() {
+    let Some(postgres) = postgres_19(&[("wal_level", "replica")]) else {
+        return;
+    };
+    let rig = Rig::on(postgres).outbox();
+    let config = rig.config();
+    let first = Checked::run(&config, &[]);
+    first.passes(ITEM, &["the first logical slot", "without a restart"]);
+    assert_eq!(effective_level(&rig.db()).as_deref(), Some("replica"));
+
+    let created = done(&output_with("init", &config, &[]));
+    assert_has(&created, &["created publication", "created slot"]);
+    assert!(decodes(&rig.db()));
+    let checked = Checked::run(&config, &[]);
+    checked.warns(ITEM, &["ALTER SYSTEM SET wal_level = 'logical'"]);
+    checked.nothing_fails("postgres");
+    checked.ends(0);
+
+    let relay = rig.streaming(&config);
+    insert(&rig.db(), 1);
+    rig.caught_up();
+    relay.kill();
+    insert(&rig.db(), 2);
+    rig.back_up();
+    eventually(PATIENCE, || Db::try_connect(&rig.postgres.url()).is_ok());
+    assert!(decodes(&rig.db()), "after a restart of the server");
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    rig.verdict().assert_clean();
+    let before = rig.records(2).len();
+
+    // The checkpointer switches it off, some time after the drop.
+    let db = rig.db();
+    db.batch(&format!("SELECT pg_drop_replication_slot('{SLOT}')"));
+    eventually(PATIENCE, || !decodes(&db));
+    let checked = Checked::run(&config, &[]);
+    checked.passes(ITEM, &["without a restart"]);
+    checked.fails("postgres/slot", &["[slot-missing]"]);
+    let log = ends(&mut rig.start(&config), 78, "slot-missing");
+    assert_lacks(&log, &["wal_level"]);
+    let relay = rig.start_with(&config, &["--accept-gap"]);
+    relay.streaming();
+    assert!(decodes(&db));
+    insert(&db, 3);
+    rig.caught_up();
+    relay.ends_well();
+    rig.verdict().assert_clean();
+    assert_eq!(rig.records(3).len(), before + 1);
+}
+
+#[test]
+fn passes_without_a_warning_if_it_always_decodes() {
+    let Some(postgres) = postgres_19(&[]) else {
+        return;
+    };
+    let rig = Rig::with(postgres, NOWHERE).outbox();
+    let checked = || Checked::run(&rig.config(), &["--set", "sink.kind=stdout"]);
+    let item = checked().passes(ITEM, &["logical"]).clone();
+    rig.create_slot();
+    assert_eq!(checked().passes(ITEM, &[]), &item);
+}
+
+#[test]
+fn is_refused_at_the_lowest_level() {
+    let settings = [("wal_level", "minimal"), ("max_wal_senders", "0")];
+    let Some(postgres) = postgres_19(&settings) else {
+        return;
+    };
+    let rig = Rig::with(postgres, NOWHERE).outbox();
+    let config = rig.config();
+    let words = ["[wal-level]", "needs replica or logical", "ALTER SYSTEM"];
+    Checked::run(&config, &[]).fails(ITEM, &words);
+    for command in ["init", "run"] {
+        let output = output_with(command, &config, &[]);
+        assert_has(&crate::rig::refused(&output, 78, &words), &["minimal"]);
+    }
+}
