@@ -2,7 +2,7 @@
 
 use super::ServerFacts;
 
-/// When a slot can decode the server's log.
+/// Condition under which a slot can decode the server's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogicalDecoding {
     /// At any time: `wal_level = logical`.
@@ -17,8 +17,8 @@ pub enum LogicalDecoding {
 }
 
 impl ServerFacts {
-    /// Returns when a slot can decode the log of this server; `None` if the server must be restarted with
-    /// another `wal_level` before.
+    /// Returns the condition under which a slot can decode the log of this server; `None` if the server must
+    /// be restarted with another `wal_level` before.
     ///
     /// Source: the documentation of `effective_wal_level` ("Preset Options"), which Postgres 19 introduced.
     pub fn logical_decoding(&self) -> Option<LogicalDecoding> {
