@@ -40,12 +40,22 @@ pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filte
             "NULL AS columns, NULL AS rowfilter".to_owned(),
         )
     };
+    // FOR ALL TABLES EXCEPT, which leaves out partitions with their root, came with Postgres 19.
+    let (listed, unlisted) = if major >= 19 {
+        (
+            " AND NOT r.prexcept",
+            " AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel x WHERE x.prpubid = p.oid AND x.prexcept \
+              AND (x.prrelid = c.oid OR x.prrelid IN (SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid))))",
+        )
+    } else {
+        ("", "")
+    };
     let below_another = "EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(named.oid) a \
         WHERE a.relid <> named.oid AND a.relid IN (SELECT oid FROM named))";
     format!(
         "WITH RECURSIVE p AS (SELECT * FROM pg_catalog.pg_publication WHERE pubname = {name}), \
-         named AS (SELECT r.prrelid AS oid FROM p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid \
-          UNION SELECT c.oid FROM p JOIN pg_catalog.pg_class c ON p.puballtables WHERE {PUBLISHABLE}{schemas}), \
+         named AS (SELECT r.prrelid AS oid FROM p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid{listed} \
+          UNION SELECT c.oid FROM p JOIN pg_catalog.pg_class c ON p.puballtables WHERE {PUBLISHABLE}{unlisted}{schemas}), \
          parts AS (SELECT oid FROM named UNION SELECT i.inhrelid FROM parts \
           JOIN pg_catalog.pg_class c ON c.oid = parts.oid AND c.relkind = 'p' \
           JOIN pg_catalog.pg_inherits i ON i.inhparent = c.oid), \
@@ -120,6 +130,9 @@ mod tests {
             "FOR TABLE plain (id, kept) WHERE (id > 1 AND kept <> 'x')",
         ),
         (15, "FOR TABLE plain WHERE (id > 1), root"),
+        (19, "FOR ALL TABLES EXCEPT (TABLE plain, s.a)"),
+        (19, "FOR ALL TABLES EXCEPT (TABLE root)"),
+        (19, "FOR ALL TABLES, ALL SEQUENCES"),
     ];
 
     fn made(major: u32, db: &Db) -> Vec<String> {
@@ -144,8 +157,14 @@ mod tests {
     /// The rules are those of the view `pg_publication_tables`, on each version.
     #[tokio::test]
     async fn the_tables_are_those_that_the_server_lists() {
-        for major in [14, 15, 16, 17, 18] {
-            let postgres = servers::postgres(major);
+        for major in [14, 15, 16, 17, 18, 19] {
+            let postgres = if major < 19 {
+                servers::postgres(major)
+            } else if let Some(postgres) = servers::installed_postgres_with(major, &[]) {
+                postgres
+            } else {
+                break;
+            };
             let db = Db::connect(&postgres.url());
             db.batch(TABLES);
             let info: ConnInfo = postgres.url().parse().unwrap();
