@@ -11,7 +11,7 @@ SHARE = $(ROOT)/share
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests docs lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages test-helm release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests docs lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -26,6 +26,7 @@ help:
 	@echo "make test-minimal  make demo, as root and as a user, and some tests in a fresh minimal Debian (needs root)"
 	@echo "make release  archive, Debian package, RPM, checksums and SBOM of the commit, in dist/ (scripts/release.sh)"
 	@echo "make test-packages  the life of the packages in dist/ in a fresh Debian with systemd (needs root): docs/install.md"
+	@echo "make test-helm  the Helm chart: rendering, schemas of three versions of Kubernetes (needs Go)"
 	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/PROOF.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one; FAULTS_SINK=rabbitmq, redis, nats, nats-exclusive, http or http2)"
@@ -96,6 +97,10 @@ test-loom:
 # The rules of deploy/prometheus. Says so where promtool cannot be had.
 test-alerts:
 	@scripts/test-alerts.sh
+
+# The chart of deploy/helm, without a cluster. Says so where Helm cannot be built.
+test-helm:
+	@scripts/test-helm.sh
 
 # That a newcomer's machine needs no more than bootstrap.sh installs. Says so where it cannot be run.
 test-minimal:
