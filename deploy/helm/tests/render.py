@@ -260,6 +260,7 @@ class LockedDown(unittest.TestCase):
         self.assertEqual(len(secrets), 5)
         for secret in secrets:
             self.assertEqual(secret["defaultMode"], 0o440)
+        self.assertIn([{"key": "ca.crt", "path": "ca.crt"}], [secret.get("items") for secret in secrets])
         self.assertEqual(self.spec["securityContext"]["fsGroup"], 10001)
         mounts = [one for one in container(self.spec)["volumeMounts"] if one["mountPath"].startswith("/run/secrets/")]
         self.assertEqual(len(mounts), 5)

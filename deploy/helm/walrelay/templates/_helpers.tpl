@@ -129,8 +129,14 @@ Takes a dict: root, name (of the pipeline), values.
 {{- range $folder, $secret := $values.secretFiles }}
 - name: secret-{{ $folder }}
   secret:
-    secretName: {{ $secret }}
+    secretName: {{ $secret.name }}
     defaultMode: 0440
+    {{- with $secret.keys }}
+    items:
+      {{- range . }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+    {{- end }}
 {{- end }}
 {{- with $values.http.tokenSecret }}
 - name: http-token
