@@ -19,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CHART = HERE.parent / "walrelay"
 RELEASES = HERE / "releases"
+PAGE = ROOT / "docs/kubernetes.md"
 KUBERNETES = os.environ.get("KUBERNETES", "1.37.0")
 
 
@@ -49,6 +50,34 @@ def objects(*arguments):
 
 def release(name):
     return objects("--values", RELEASES / f"{name}.yaml")
+
+
+def blocks():
+    """Returns the values that docs/kubernetes.md shows, by their names. Each block has a mark, or the reason for none."""
+    found = {}
+    parts = PAGE.read_text().split("\n```")
+    for before, block in zip(parts[::2], parts[1::2]):
+        mark = before.rsplit("\n", 1)[-1]
+        language, _, body = block.partition("\n")
+        if mark.startswith("<!-- run: "):
+            assert language == "yaml", f"{mark}: {language}"
+            name = mark.removeprefix("<!-- run: ").removesuffix(" -->")
+            assert name not in found, name
+            found[name] = body + "\n"
+        else:
+            assert mark.startswith("<!-- not run: "), f"a block without a mark, after: {mark}"
+    return found
+
+
+def releases():
+    """Iterates over the names and the objects of all releases, those of the page included."""
+    for file in sorted(RELEASES.glob("*.yaml")):
+        yield file.name, objects("--values", file)
+    for name, values in blocks().items():
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(values)
+            file.flush()
+            yield f"{PAGE.name}, {name}", objects("--values", file.name)
 
 
 def pod(deployment):
@@ -328,14 +357,27 @@ class Monitoring(unittest.TestCase):
                     self.assertEqual(packed, (ROOT / "deploy" / source).read_bytes())
 
 
+class Page(unittest.TestCase):
+    def test_the_chart_accepts_the_values_of_the_page(self):
+        rendered = [name for name, found in releases() if any(kind == "Deployment" for kind, _ in found)]
+        self.assertEqual(len(rendered), len(list(RELEASES.glob("*.yaml"))) + len(blocks()))
+        self.assertGreater(len(blocks()), 5)
+
+    def test_the_page_names_the_versions_of_kubernetes_that_are_tested(self):
+        script = (ROOT / "scripts/test-helm.sh").read_text()
+        [line] = [line for line in script.splitlines() if line.startswith("kubernetes='")]
+        first, second, third = [version.removesuffix(".0") for version in line.split("'")[1].split()]
+        self.assertIn(f"the schemas of Kubernetes {first}, {second} and {third}", " ".join(PAGE.read_text().split()))
+
+
 @unittest.skipUnless("WALRELAY" in os.environ, "there is no walrelay to read the configurations")
 class Configuration(unittest.TestCase):
     def test_walrelay_accepts_each_configuration_with_the_arguments_of_its_container(self):
-        for values in sorted(RELEASES.glob("*.yaml")):
-            for (kind, name), deployment in objects("--values", values).items():
+        for release_name, found in releases():
+            for (kind, name), deployment in found.items():
                 if kind == "Deployment":
-                    with self.subTest(f"{values.name}: {name}"):
-                        config = objects("--values", values)["ConfigMap", name]["data"]["walrelay.toml"]
+                    with self.subTest(f"{release_name}: {name}"):
+                        config = found["ConfigMap", name]["data"]["walrelay.toml"]
                         self.check(config, container(pod(deployment)))
 
     def check(self, config, relay):
