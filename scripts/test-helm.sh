@@ -2,7 +2,8 @@
 # Checks the chart deploy/helm/walrelay without a cluster: make test-helm
 #
 # `helm lint`; the tests of the rendering (deploy/helm/tests/render.py); kubeconform with the schemas of three versions
-# of Kubernetes; and `walrelay check --offline` of each rendered configuration, if the program is built.
+# of Kubernetes; and, if the program is built, `walrelay check --offline` of each rendered configuration, and a rolling
+# update by processes (deploy/helm/tests/rollout.py), if psql and a server of scripts/fetch-servers.sh are there.
 #
 # Tools of pinned versions are kept in the directory of tools of .ci/run: $WALRELAY_CI_TOOLS, else
 # ${XDG_CACHE_HOME:-~/.cache}/walrelay-ci. Helm and kubeconform are built by Go, which checks the sources by its
@@ -110,4 +111,12 @@ for version in $kubernetes; do
         exit 1
     fi
 done
+
+POSTGRES=$(scripts/cache-dir.sh)/postgres-17/bin
+export POSTGRES
+if [ -n "${WALRELAY:-}" ] && [ -x "$POSTGRES/initdb" ] && command -v psql >/dev/null; then
+    "$tools/python/bin/python" deploy/helm/tests/rollout.py
+else
+    say "the rolling update is left out: it needs the program, psql, and $POSTGRES"
+fi
 say "lint, rendering and schemas of Kubernetes $kubernetes: all well"
