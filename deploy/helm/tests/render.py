@@ -53,7 +53,10 @@ def release(name):
 
 
 def blocks():
-    """Returns the values that docs/kubernetes.md shows, by their names. Each block has a mark, or the reason for none."""
+    """Returns the values that docs/kubernetes.md shows, by their names.
+
+    Each block has a mark, with a name or the reason why nothing runs it.
+    """
     found = {}
     parts = PAGE.read_text().split("\n```")
     for before, block in zip(parts[::2], parts[1::2]):
@@ -352,7 +355,8 @@ class Monitoring(unittest.TestCase):
             subprocess.run(command, capture_output=True, check=True)
             [package] = pathlib.Path(folder).glob("*.tgz")
             with tarfile.open(package) as archive:
-                for name, source in [("alerts.yml", "prometheus/alerts.yml"), ("dashboard.json", "grafana/walrelay.json")]:
+                sources = {"alerts.yml": "prometheus/alerts.yml", "dashboard.json": "grafana/walrelay.json"}
+                for name, source in sources.items():
                     packed = archive.extractfile(f"walrelay/files/{name}").read()
                     self.assertEqual(packed, (ROOT / "deploy" / source).read_bytes())
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A rolling update of the chart's Deployment, by processes in the place of pods: make test-helm runs it.
 
-Two relays run on one slot. As the strategy of the Deployment says, a new relay starts, and an old one gets SIGTERM after
-/readyz of the new one answers 200; then the same for the second old relay. Meanwhile a service writes events. None may
-be lost, repeated or out of order. The last line says how long an event has waited at most.
+Two relays run on one slot. As the strategy of the Deployment says, a new relay starts, and an old one gets SIGTERM
+after /readyz of the new one answers 200; then the same for the second old relay. Meanwhile a service writes events.
+None may be lost, repeated or out of order. The last line says how long an event has waited at most.
 
 Needs psql, and the variables WALRELAY with the program and POSTGRES with the folder of initdb and pg_ctl.
 """
@@ -172,7 +172,8 @@ def main():
         assert not repeated, f"events are repeated: {repeated}"
         assert numbers == sorted(numbers), "events are out of order"
         longest = max(time - sent[number] for number, time in arrived)
-        print(f"rollout: {len(sent)} events, none lost, repeated or out of order; one waited {longest * 1000:.0f} ms at most")
+        waited = f"one waited {longest * 1000:.0f} ms at most"
+        print(f"rollout: {len(sent)} events, none lost, repeated or out of order; {waited}")
     finally:
         for relay in relays:
             if relay.process.poll() is None:
