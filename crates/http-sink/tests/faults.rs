@@ -440,7 +440,8 @@ fn a_destination_that_stays_unavailable_is_given_up_if_the_user_says_so() {
 fn a_destination_that_answers_and_one_of_dead_letters_are_not_given_up() {
     let answers = AtomicUsize::new(0);
     let server = Server::reacting(HttpVersion::One, None, move |_, received| {
-        let is_away = received.path.starts_with("/dead") || answers.fetch_add(1, Relaxed) % 2 == 0;
+        let is_away =
+            received.path.starts_with("/dead") || answers.fetch_add(1, Relaxed).is_multiple_of(2);
         Reaction::Answer(if is_away { 503 } else { 422 }, Vec::new())
     });
     let url = format!("http://{}/{{tenant}}", server.address());
