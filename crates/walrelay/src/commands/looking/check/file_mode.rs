@@ -21,7 +21,9 @@ pub(super) fn check(path: &Path) -> Option<Check> {
     let key = first_secret("", &Value::Table(document))?;
     (mode & READABLE_BY_ALL != 0).then(|| {
         Check::warn(
-            format!("every user of this machine may read {}, which holds the password of {key}", path.display()),
+            format!(
+                "every user of this machine may read the file, which holds the password of {key}"
+            ),
             "chmod 640, with the relay's group; or take the password out: ${VARIABLE} or a file, as in password_file",
         )
     })
