@@ -277,14 +277,7 @@ impl Worker {
         let Some(outages) = self.outages.as_ref().filter(|outages| !outages.is_unused()) else {
             return;
         };
-        let state = self.shared.state();
-        let queued = state.records.in_flight(seq);
-        let cause = queued.map(|it| {
-            it.record
-                .with(|record| cause(target, record, Fault::Address))
-        });
-        drop(state);
-        if let Some(cause) = cause {
+        if let Some((cause, _)) = self.cause_in_flight(seq, target, Fault::Address) {
             outages.forget(&cause);
         }
     }
@@ -295,20 +288,25 @@ impl Worker {
         let Some(outages) = self.outages.as_ref().filter(|_| !target.is_constant) else {
             return false;
         };
-        let state = self.shared.state();
-        let queued = state.records.in_flight(seq);
-        // Nothing is kept of a dead letter that is given up.
-        let event = queued.filter(|it| {
-            it.record
-                .with(|record| record.kind != RecordKind::DeadLetter)
-        });
-        let cause = event.map(|it| {
-            it.record
-                .with(|record| cause(target, record, Fault::Address))
-        });
-        drop(state);
         let now = Instant::now();
-        cause.is_some_and(|cause| outages.is_over(&cause, now, now))
+        // Nothing is kept of a dead letter that is given up.
+        self.cause_in_flight(seq, target, Fault::Address)
+            .is_some_and(|(cause, kind)| {
+                kind != RecordKind::DeadLetter && outages.is_over(&cause, now, now)
+            })
+    }
+
+    /// Returns the cause for which a record in flight would be refused, and the record's kind.
+    fn cause_in_flight(
+        &self,
+        seq: u64,
+        target: &Target,
+        fault: Fault,
+    ) -> Option<(Vec<u8>, RecordKind)> {
+        let state = self.shared.state();
+        let queued = state.records.in_flight(seq)?;
+        let found = |record: &Record<'_>| (cause(target, record, fault), record.kind);
+        Some(queued.record.with(found))
     }
 
     /// Notes that a record is refused. Returns true if it is not sent again.
@@ -317,14 +315,11 @@ impl Worker {
             return true;
         }
         let now = Instant::now();
-        let mut state = self.shared.state();
-        let since = state.records.refused_since(seq, now);
-        let queued = state.records.in_flight(seq);
-        let cause = queued.map(|it| it.record.with(|record| cause(target, record, fault)));
-        drop(state);
+        let since = self.shared.state().records.refused_since(seq, now);
+        let cause = self.cause_in_flight(seq, target, fault);
         since
             .zip(cause)
-            .is_some_and(|(since, cause)| self.patience.is_over(&cause, since, now))
+            .is_some_and(|(since, (cause, _))| self.patience.is_over(&cause, since, now))
     }
 
     /// Makes a record in flight be sent again after a pause, which grows with its refusals.

@@ -249,10 +249,11 @@ const SOURCE_ERRORS: &[(&str, &str)] = &[
 /// Names what fails while the relay tries again.
 fn retrying(report: &StatusReport) -> String {
     let id = report.pipeline.error_id.as_deref();
-    let title = SOURCE_ERRORS.iter().find(|(known, _)| id == Some(*known));
+    let known = SOURCE_ERRORS.iter().find(|(known, _)| id == Some(*known));
     let what = match report.pipeline.cause.as_deref() {
-        Some("connection") if title.is_some() => title.map_or("", |(_, title)| title),
-        Some("connection" | "silence") => "No connection to Postgres",
+        Some("connection" | "silence") => {
+            known.map_or("No connection to Postgres", |(_, title)| title)
+        }
         Some(cause) if is_of_sink(cause) => &format!("{} takes no events", report.sink.title),
         Some("displaced") => "Another relay may read the slot",
         Some("promotion") => return "Postgres was promoted: the slot is read anew".to_owned(),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
-use walrelay_relay::{Explanation, HolderKind, PipelineState};
+use walrelay_relay::{HolderKind, PipelineState};
 use walrelay_sink::check::{SinkCheck, SinkVerdict};
 use walrelay_sink::{BatchingMode, FailureClass, MAX_TOPICS, OTHER_TOPICS, lock};
 
@@ -54,12 +54,11 @@ impl Telemetry {
                 slot: setup.slot.clone(),
                 state: state.to_owned(),
                 reason: match (reason, &waits) {
-                    (Some(reason), _) => Some(with_id(reason, explanation)),
+                    (Some(reason), _) => Some(reason.to_owned()),
                     (None, Some((what, _))) => Some(what.clone()),
-                    (None, None) => live.failure().map(|failure| {
-                        let why = with_id(&failure.why, explanation);
-                        format!("the last attempt failed: {why}")
-                    }),
+                    (None, None) => live
+                        .failure()
+                        .map(|failure| format!("the last attempt failed: {}", failure.why)),
                 },
                 remedy: match (&waits, explanation) {
                     (Some((_, remedy)), _) => Some((*remedy).to_owned()),
@@ -313,14 +312,6 @@ impl KafkaReport {
             leaderless_partitions: sink.unavailable_count,
             leaderless: sink.unavailable.clone(),
         })
-    }
-}
-
-/// Adds the id of an error to its text.
-fn with_id(why: &str, explanation: Option<&Explanation>) -> String {
-    match explanation {
-        Some(explanation) => format!("{why} [{}]", explanation.id),
-        None => why.to_owned(),
     }
 }
 

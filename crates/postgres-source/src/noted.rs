@@ -361,6 +361,25 @@ pub(crate) fn number_of(text: &str) -> i64 {
     (number >> 1).max(1).cast_signed()
 }
 
+/// Checks whether this role may write a sequence of the slot, and creates it if it is missing and `create` allows
+/// that: an earlier version has created the others.
+async fn may_write(
+    session: &mut Session,
+    slot: &str,
+    create: bool,
+    name: &str,
+) -> Result<bool, Error> {
+    if may_use(session, name, "UPDATE").await? {
+        return Ok(true);
+    }
+    if !create || !may_create(session, name).await? {
+        return Ok(false);
+    }
+    let sql = format!("{LOCK}\n{}", create_sql(slot, None));
+    session.query(&sql).await?;
+    Ok(true)
+}
+
 /// Notes the cluster that has acknowledged records, before their positions are noted, if none or this one is
 /// noted, or another one is accepted. `system`: the cluster of Postgres. `create`: missing objects may be created.
 pub(crate) async fn check_cluster(
@@ -374,13 +393,8 @@ pub(crate) async fn check_cluster(
         return Ok(ClusterStanding::Unnoted);
     };
     forget_copied_cluster(session, slot, system).await?;
-    if !may_use(session, &name, "UPDATE").await? {
-        if !create || !may_create(session, &name).await? {
-            return Ok(ClusterStanding::Unnoted);
-        }
-        // An earlier version has created the others.
-        let sql = format!("{LOCK}\n{}", create_sql(slot, None));
-        session.query(&sql).await?;
+    if !may_write(session, slot, create, &name).await? {
+        return Ok(ClusterStanding::Unnoted);
     }
     let (sequence, number) = (quoted(&name), number_of(&cluster.id));
     let sql = format!(
@@ -444,13 +458,8 @@ pub(crate) async fn set_filters(
     let Some(name) = carried_name(slot) else {
         return Ok(false);
     };
-    if !may_use(session, &name, "UPDATE").await? {
-        if !create || !may_create(session, &name).await? {
-            return Ok(false);
-        }
-        // An earlier version has created the others.
-        let sql = format!("{LOCK}\n{}", create_sql(slot, None));
-        session.query(&sql).await?;
+    if !may_write(session, slot, create, &name).await? {
+        return Ok(false);
     }
     let sequence = quoted(&name);
     let sql = format!(

@@ -68,7 +68,7 @@ pub enum PipelineState {
         /// The kind of failure, as metrics name it:
         /// [`PipelineError::cause`](crate::PipelineError::cause).
         cause: &'static str,
-        /// The error with its causes.
+        /// The error with its causes, and the id if there is an explanation.
         why: String,
         /// The id and the remedy of the error, if there are better ones than those of its kind.
         explanation: Option<Explanation>,
@@ -94,14 +94,7 @@ impl fmt::Display for PipelineState {
                 write!(f, "standing by: {why}")
             }
             PipelineState::WaitingForSlot { why, .. } => write!(f, "waiting for the slot: {why}"),
-            PipelineState::Waiting {
-                why, explanation, ..
-            } => {
-                write!(f, "waiting to retry: {why}")?;
-                explanation
-                    .iter()
-                    .try_for_each(|explanation| write!(f, " [{}]", explanation.id))
-            }
+            PipelineState::Waiting { why, .. } => write!(f, "waiting to retry: {why}"),
             PipelineState::Draining => f.write_str("draining"),
             PipelineState::Halted { why } => write!(f, "halted: {why}"),
         }

@@ -282,7 +282,10 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         }
         self.observer.state(PipelineState::Waiting {
             cause: error.cause(),
-            why,
+            why: match &explanation {
+                Some(explanation) => format!("{why} [{}]", explanation.id),
+                None => why,
+            },
             explanation,
         });
     }

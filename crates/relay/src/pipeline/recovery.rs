@@ -21,7 +21,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
     /// refused. Returns `None` if a decision was made, so that the slot must be read again at once;
     /// otherwise the error.
     ///
-    /// `is_retried`: another attempt follows, whatever the disposition is. `stopping`: nothing is decided about the event, because the slot is not read again.
+    /// `is_retried`: another attempt follows, whatever the disposition is. `stopping`: nothing is decided about
+    /// the event, because the slot is not read again.
     pub(super) async fn recover(
         &mut self,
         error: PipelineError<S::Error, F::Error>,

@@ -28,6 +28,15 @@ pub struct Failure {
     pub remedy: Option<String>,
 }
 
+/// Returns the text in a colour or style (SGR of ECMA-48), if there are colours.
+pub(crate) fn paint(colours: bool, code: &str, text: &str) -> String {
+    if colours {
+        format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
 impl Failure {
     /// Creates a failure without cause and remedy.
     pub fn new(id: &'static str, exit: Exit, what: impl Into<String>) -> Self {
@@ -99,13 +108,7 @@ impl Failure {
     /// help: name another one with --config FILE
     /// ```
     pub fn render(&self, out: &mut dyn Write, colours: bool) -> io::Result<()> {
-        let paint = |code: &str, text: &str| {
-            if colours {
-                format!("\u{1b}[{code}m{text}\u{1b}[0m")
-            } else {
-                text.to_owned()
-            }
-        };
+        let paint = |code: &str, text: &str| paint(colours, code, text);
         let what = printable_lines(&self.what);
         let mut lines = what.lines();
         let first = lines.next().unwrap_or_default();

@@ -64,6 +64,7 @@ pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
 };
 pub use exit::Exit;
+pub(crate) use failure::paint;
 pub use failure::{Failure, log, report};
 pub use import_debezium::ImportArgs;
 pub use new::NewArgs;

@@ -165,12 +165,7 @@ fn the_examples_of_the_reference_are_read() {
     let mut examples = 0;
     for block in text.split("```toml\n").skip(1) {
         let example = block.split("```").next().expect("not closed");
-        let mut whole = example.to_owned();
-        if !example.contains("[source]") {
-            whole.push_str(
-                "\n[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n",
-            );
-        }
+        let mut whole = with_source(example);
         if !example.contains("[sink") {
             whole.push_str("\n[sink]\nkind = \"stdout\"\n");
         }
@@ -215,6 +210,15 @@ fn the_first_example_of_each_sinks_page_is_read() {
     assert!(kinds.len() >= 5, "{kinds:?}");
 }
 
+/// Returns the example with a `[source]`, if it has none.
+fn with_source(example: &str) -> String {
+    let mut whole = example.to_owned();
+    if !example.contains("[source]") {
+        whole.push_str("\n[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n");
+    }
+    whole
+}
+
 /// The services themselves cannot be reached from here: the page says that their blocks are untested.
 #[test]
 fn each_block_of_the_page_of_kafka_is_read() {
@@ -223,12 +227,7 @@ fn each_block_of_the_page_of_kafka_is_read() {
     let mut services = 0;
     for block in page.split("```toml\n").skip(1) {
         let (example, _) = block.split_once("```").expect("its end");
-        let mut whole = example.to_owned();
-        if !example.contains("[source]") {
-            whole.push_str(
-                "\n[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n",
-            );
-        }
+        let mut whole = with_source(example);
         if !example.contains("[sink.kafka]") {
             whole.push_str("\n[sink.kafka]\n\"bootstrap.servers\" = \"broker:9092\"\n");
         }

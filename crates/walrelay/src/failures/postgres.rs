@@ -23,14 +23,14 @@ struct Words {
     remedy: String,
 }
 
+impl From<Words> for Failure {
+    fn from(words: Words) -> Self {
+        Self::new(words.id, words.exit, words.what).remedy(words.remedy)
+    }
+}
+
 pub(crate) fn postgres(error: PostgresError) -> Failure {
-    let Words {
-        id,
-        exit,
-        what,
-        remedy,
-    } = words(&error);
-    let failure = Failure::new(id, exit, what).remedy(remedy);
+    let failure = Failure::from(words(&error));
     match error {
         PostgresError::Wal(cause)
         | PostgresError::RowsSql(cause)
@@ -374,13 +374,7 @@ fn connection(error: &walrelay_walsender::Error) -> Words {
 }
 
 pub(super) fn log(error: &LogError) -> Failure {
-    let Words {
-        id,
-        exit,
-        what,
-        remedy,
-    } = log_words(error);
-    Failure::new(id, exit, what).remedy(remedy)
+    log_words(error).into()
 }
 
 fn log_words(error: &LogError) -> Words {

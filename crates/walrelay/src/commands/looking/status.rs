@@ -15,12 +15,12 @@ use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::{Danger, slot_standing};
 use walrelay_sink::EndpointStats;
 
-use crate::cli::{Exit, Failure, Output, StatusArgs};
+use crate::cli::{Exit, Failure, Output, StatusArgs, paint};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
 use crate::commands::looking::endpoint::{SILENT_REMEDY, fetch_status};
 use crate::commands::terminal::units::{bytes, rows_bar};
-use crate::commands::terminal::wrap::{columns, paint, wrapped};
+use crate::commands::terminal::wrap::{columns, wrapped};
 use crate::commands::{CommandResult, EnvVars, load, print_part, print_text, write_failed};
 use crate::config::{Config, PipelineConfig};
 

@@ -39,15 +39,6 @@ pub(crate) fn wrapped(text: &str, indent: usize, columns: usize) -> String {
     lines.join(&format!("\n{:indent$}", ""))
 }
 
-/// Returns the text in a colour or style (SGR of ECMA-48), if there are colours.
-pub(crate) fn paint(colours: bool, code: &str, text: &str) -> String {
-    if colours {
-        format!("\u{1b}[{code}m{text}\u{1b}[0m")
-    } else {
-        text.to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

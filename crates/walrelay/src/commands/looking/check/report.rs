@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::item::{Check, Group, Item, Summary, Verdict};
-use crate::commands::terminal::wrap::{paint, wrapped};
+use crate::cli::paint;
+use crate::commands::terminal::wrap::wrapped;
 use walrelay_observe::{printable_json, printable_lines};
 
 /// Writes a table by group, and a line with the totals.
