@@ -1,5 +1,6 @@
-//! Holds the rules of CONTRIBUTING.md for the words of the documents: counts some patterns on each page, and
-//! fails when a page misses the target and has become worse than `wording.txt` records.
+//! Holds the rules of CONTRIBUTING.md for the words of the documents and of the program's strings: counts some
+//! patterns on each page, and fails when a page misses the target and has become worse than `wording.txt` records.
+//! The strings in the code of a crate count as one page.
 //!
 //! `UPDATE_DOCS=1 cargo test -p walrelay-testkit --test wording` records the counts of now.
 
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use proc_macro2::{TokenStream, TokenTree};
 
 const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/wording.txt");
 
@@ -135,6 +138,72 @@ fn pages() -> BTreeMap<String, String> {
     pages
 }
 
+/// Crates that are no part of the program.
+const FOR_TESTS: [&str; 3] = ["bench", "testkit", "throwaway"];
+
+/// Returns the strings in the code of each crate of the program, by the crate's folder.
+fn strings() -> BTreeMap<String, String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut strings = BTreeMap::new();
+    for entry in fs::read_dir(crates).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let name = entry.file_name().into_string().expect("UTF-8");
+        if !FOR_TESTS.contains(&name.as_str()) {
+            let mut text = String::new();
+            add_strings_of_files(&entry.path().join("src"), &mut text);
+            strings.insert(format!("crates/{name}/src"), text);
+        }
+    }
+    strings
+}
+
+fn add_strings_of_files(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        if stem.is_some_and(|stem| stem.ends_with("tests")) {
+            continue;
+        }
+        if path.is_dir() {
+            add_strings_of_files(&path, text);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            let source = fs::read_to_string(&path).expect("UTF-8");
+            let tokens: TokenStream = source.parse().expect("tokens of Rust");
+            add_strings(tokens, text);
+        }
+    }
+}
+
+/// Appends each string of the code, on a line, without documentation and modules of tests.
+fn add_strings(tokens: TokenStream, text: &mut String) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for (index, token) in tokens.iter().enumerate() {
+        let before = |steps: usize| index.checked_sub(steps).map(|at| tokens[at].to_string());
+        match token {
+            TokenTree::Group(group) => {
+                let inner = group.stream();
+                let is_documentation =
+                    before(1).as_deref() == Some("#") && inner.to_string().starts_with("doc =");
+                let is_tests = before(2).as_deref() == Some("mod");
+                let is_tests = is_tests && before(1).is_some_and(|name| name.ends_with("tests"));
+                if !is_documentation && !is_tests {
+                    add_strings(inner, text);
+                }
+            }
+            TokenTree::Literal(literal) => {
+                let literal = literal.to_string();
+                if literal.starts_with(['"', 'r']) {
+                    // Marks of a page mean nothing here.
+                    let plain = literal.replace("\\n", "\n").replace("](", " ");
+                    text.push_str(&plain.replace(['`', '<'], " "));
+                    text.push('\n');
+                }
+            }
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+        }
+    }
+}
+
 /// Reads the recorded counts by page.
 fn recorded() -> BTreeMap<String, Counts> {
     let text = fs::read_to_string(RECORD).expect("the record");
@@ -182,8 +251,11 @@ fn worse(page: &str, length: usize, now: Counts, before: Option<Counts>) -> Vec<
 
 #[test]
 fn no_page_reads_worse_than_recorded() {
-    let pages = pages();
+    let mut pages = pages();
     assert!(pages.len() > 25, "not all pages were found");
+    let strings = strings();
+    assert!(strings.len() > 15, "not all crates were found");
+    pages.extend(strings);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let names = PATTERNS.each_ref().map(|pattern| pattern.name);
         let mut text = format!(
@@ -220,6 +292,15 @@ fn patterns_are_counted_in_prose_only() {
                 <!-- run: x -->\n```sql\nwhat\n```\nSomebody takes it anew, as of\nthen.\n";
     let words = words(page);
     assert_eq!(counts(&words), [1, 1, 1, 1, 1, 1, 1, 1], "{words:?}");
+}
+
+#[test]
+fn strings_are_read_from_code_only() {
+    let source = "/// That is anew.\n#[error(\"what {0} \\\n  takes\")]\nfn f() { g(\"`anew\", 'x', 1); } // anew\n\
+                  #[cfg(test)]\nmod more_tests { const A: &str = \"nobody\"; }";
+    let mut text = String::new();
+    add_strings(source.parse().expect("tokens"), &mut text);
+    assert_eq!(words(&text), ["what", "0", "takes", "anew"]);
 }
 
 #[test]
