@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Cut, Db, Delivered, Workload, eventually, servers};
 
+use crate::check::{Checked, WITHOUT_KAFKA};
 use crate::rig::{
     PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, create_slot, done, ends, insert,
     kafka_in_turn, lsn_of, output_with, refused, with_source,
@@ -283,6 +284,8 @@ fn of_another_cluster_is_noticed() {
         }
         let log = ends(&mut relay, 65, "other-server");
         assert_has(&log, &["system identifier changed"]);
+        let checked = Checked::run(&config, &WITHOUT_KAFKA);
+        checked.fails("postgres/slot-position", &["[other-server]", "pg_upgrade"]);
         accepts(&rig, &config).ends_well();
         rig.streaming(&config).ends_well();
     }

@@ -94,8 +94,8 @@ pub use source::{
     SourceOptions, first_commit,
 };
 pub use state_file::{
-    OTHER_CLUSTER, StateFileError, check_writable as check_state_file, read as read_state_file,
-    replace_file, with_checksum, without_checksum,
+    OTHER_CLUSTER, Position, StateFileError, check_writable as check_state_file,
+    read as read_state_file, replace_file, with_checksum, without_checksum,
 };
 pub use waiting::{WAL_LIMIT, Waiting, waiting};
 

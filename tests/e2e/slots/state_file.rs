@@ -12,6 +12,7 @@ use super::{
     accepts, advance_slot, config_with, covers, delivered, goes_on, insert_unseen, make_slot_anew,
     noting, numbers, range, relayed_one,
 };
+use crate::check::{Checked, WITHOUT_KAFKA};
 use crate::rig::{PATIENCE, Rig, assert_has, create_slot, edit, ends, insert};
 
 /// The position in a state file; `None` if there is no file.
@@ -32,6 +33,8 @@ fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
     let unseen = insert_unseen(&db);
     act(&db);
     for _ in 0..2 {
+        let checked = Checked::run(&config, &WITHOUT_KAFKA);
+        checked.fails("postgres/slot-position", &["[slot-moved]"]);
         let log = ends(&mut rig.start(&config), 65, "slot-moved");
         covers(&log, unseen);
         assert_eq!(range(&log).0, before, "{log}");

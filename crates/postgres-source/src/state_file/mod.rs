@@ -28,8 +28,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::Resume;
+use walrelay_relay::{LogError, Opened, Resume};
 use walrelay_sink::Disposition;
+use walrelay_walsender::{Ancestor, SystemIdentity};
 
 pub(super) use writer::StateWriter;
 
@@ -81,6 +82,32 @@ impl Position {
             confirmed,
             seen: confirmed,
         }
+    }
+
+    /// Checks that the slot at this position continues the file, as a start of the relay does.
+    ///
+    /// # Errors
+    /// If events may be missing, or the file is of another server.
+    pub fn continued_by_slot(
+        &self,
+        identity: &SystemIdentity,
+        ancestors: &[Ancestor],
+        confirmed: Lsn,
+    ) -> Result<(), LogError> {
+        let opened = Opened {
+            stream: (),
+            system_id: identity.system_id.clone(),
+            timeline: identity.timeline,
+            slot: Some(self.slot.clone()),
+            server_start: String::new(),
+            ancestors: ancestors.to_vec(),
+            flushed: identity.flushed,
+            confirmed: CommitEnd::from_slot(confirmed),
+            server_timeout: None,
+            tables: Vec::new(),
+            predecessor: None,
+        };
+        self.resume(None).continued_by(&opened).map(drop)
     }
 
     /// Checks that the position in the file `path` is of this slot, and of this database if that is

@@ -397,8 +397,10 @@ fn log_words(error: &LogError) -> Words {
         LogError::OtherServer { .. } => (
             "other-server",
             format!(
-                "the address now leads to another cluster. If that is not meant, correct it; if it is, \
-                 {GO_ON} with the slot of the new one, and {PUBLISH}"
+                "the address now leads to another cluster. If that is not meant, correct it. If this is the same \
+                 database after pg_upgrade, follow docs/OPERATIONS.md, \"An upgrade of Postgres\": from 17 on nothing \
+                 is missing, and nothing is to be inserted again. Otherwise {GO_ON} with the slot of the new one, \
+                 and {PUBLISH}"
             ),
         ),
         _ => (

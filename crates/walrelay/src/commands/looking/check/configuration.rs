@@ -1,8 +1,7 @@
 //! The checks of the configuration file that need no server.
 
 use walrelay_event_router::Router;
-use walrelay_lsn::Lsn;
-use walrelay_postgres_source::{check_state_file, read_state_file};
+use walrelay_postgres_source::{Position, check_state_file, read_state_file};
 use walrelay_schema_registry::Registry;
 use walrelay_sink::SinkKind;
 use walrelay_walsender::ConnInfo;
@@ -24,8 +23,8 @@ pub(super) struct Usable {
     pub(super) router: Option<Router>,
     pub(super) sink: Option<Box<dyn SinkKind>>,
     pub(super) registry: Option<Registry>,
-    /// The position in the state file.
-    pub(super) known: Option<Lsn>,
+    /// The content of the state file.
+    pub(super) known: Option<Position>,
 }
 
 /// Checks a file that was loaded, and makes the parts that the other checks use.
@@ -62,7 +61,7 @@ pub(super) fn check(config: &PipelineConfig, env: EnvVars<'_>, checks: &mut Chec
             Some(found) => format!("its position is {}", found.confirmed),
             None => "there is none yet: run makes it".to_owned(),
         });
-        Some(position??.confirmed)
+        position?
     });
     // The server does not show whether a slot was dropped or never created (ADR 28).
     if config.source.snapshot != SnapshotMode::Never && config.source.state_file.is_none() {

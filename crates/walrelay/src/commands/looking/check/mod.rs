@@ -67,7 +67,7 @@ fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
     }
     let (mut addresses, mut largest, mut reader) = (Vec::new(), Ok(None), None);
     if let Some(info) = usable.info {
-        let check = postgres::check(&info, &config, usable.router, usable.known);
+        let check = postgres::check(&info, &config, usable.router, usable.known.as_ref());
         let what = format!("Postgres, {}", info.redacted());
         let database = waiting_for(&what, || block_on(Box::pin(check)))?;
         checks.extend(database.checks);

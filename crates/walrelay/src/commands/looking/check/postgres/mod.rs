@@ -22,12 +22,12 @@ use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::{
-    Facts, Moment, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted, check_noted,
-    describe, inspect,
+    Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
+    check_noted, describe, inspect,
     noted::{Access, Noted, Standing},
     sample, script, slot_reader, survey,
 };
-use walrelay_relay::TableName;
+use walrelay_relay::{LogError, TableName};
 use walrelay_sink::check::SinkCheck;
 use walrelay_walsender::{Ancestor, ConnInfo, Error, Session, SessionKind, SystemIdentity};
 
@@ -66,6 +66,8 @@ struct DatabaseState<'a> {
     reader: Option<SlotReader>,
     /// The moment of the setup as for `run`.
     moment: Moment,
+    /// The slot continues the position in the state file, as far as `run` compares them.
+    continued: Result<(), LogError>,
     /// The slot's position compared with its note, and what this role may do with the note. `None`: `run`
     /// notes no position.
     noted: Option<(Standing, Access)>,
@@ -89,12 +91,12 @@ pub(super) struct DatabaseChecks {
 /// `None` if there is no row. Or a warning that rows could not be read.
 pub(super) type Largest = Result<Option<u64>, SinkCheck>;
 
-/// Reads the state of the database and checks it. `known` is the position in the state file.
+/// Reads the state of the database and checks it. `known` is the content of the state file.
 pub(super) async fn check(
     info: &ConnInfo,
     config: &PipelineConfig,
     router: Option<Router>,
-    known: Option<Lsn>,
+    known: Option<&Position>,
 ) -> DatabaseChecks {
     let checked = connect_and_check(info, config, router, known).await;
     // Every role may make the queries that can fail here.
@@ -110,7 +112,7 @@ async fn connect_and_check(
     info: &ConnInfo,
     config: &PipelineConfig,
     router: Option<Router>,
-    known: Option<Lsn>,
+    known: Option<&Position>,
 ) -> Result<DatabaseChecks, PostgresError> {
     let wanted = wanted(config);
     let mut session = Session::connect(info, SessionKind::Sql, SETTINGS).await?;
@@ -128,6 +130,19 @@ async fn connect_and_check(
         Err(_) => ("", [].as_slice()),
     };
     let position = facts.slot.as_ref().and_then(|slot| slot.confirmed);
+    // The relay of a slot that is read has compared them, and both go on meanwhile.
+    let unread = facts
+        .slot
+        .as_ref()
+        .is_some_and(|slot| slot.active_pid.is_none());
+    let continued = match (known, position, &replication) {
+        (Some(known), Some(position), Ok((identity, ancestors)))
+            if unread && config.sink.confirms() =>
+        {
+            known.continued_by_slot(identity, ancestors, position)
+        }
+        _ => Ok(()),
+    };
     let standing = noted.compare(position.unwrap_or(Lsn::ZERO), system, ancestors);
     let is_noted = config.sink.confirms() && !facts.server.in_recovery;
     let carried = if is_noted {
@@ -143,13 +158,14 @@ async fn connect_and_check(
         wanted,
         moment: if config.sink.confirms() {
             Moment::Start {
-                known,
+                known: known.map(|known| known.confirmed),
                 noted: noted.position_in(system),
                 accept_gap: false,
             }
         } else {
             Moment::Print
         },
+        continued,
         noted: is_noted.then_some((standing, noted.access)),
         carried,
         last_error,

@@ -45,8 +45,11 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
     check_result(fits, finding)
 }
 
-/// Checks the slot's position against the one that its relay has noted.
+/// Checks the slot's position against the one in the state file, and the one that its relay has noted.
 pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
+    if let Err(error) = &db.continued {
+        return Some(failed(error.clone()));
+    }
     let (standing, access) = db.noted?;
     let name = &db.wanted.slot;
     let slot = db.facts.slot.as_ref();

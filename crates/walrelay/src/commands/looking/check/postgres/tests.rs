@@ -65,6 +65,7 @@ fn healthy() -> DatabaseState<'static> {
             noted: None,
             accept_gap: false,
         },
+        continued: Ok(()),
         noted: None,
         carried: Ok(()),
     }
