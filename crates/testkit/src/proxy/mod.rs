@@ -18,7 +18,7 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{ReadHalf, WriteHalf},
     },
-    sync::{mpsc, watch},
+    sync::{Semaphore, mpsc, watch},
     time::Instant,
 };
 
@@ -26,6 +26,9 @@ use crate::{
     threads::{lock, run, spawn},
     wait::{PATIENCE, eventually},
 };
+
+/// The most bytes that a connection holds in one direction.
+const IN_FLIGHT_BYTES: usize = 4 << 20;
 
 /// Direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +84,8 @@ struct Shared {
 
 /// A TCP proxy that misbehaves on command, to test faults of the network.
 ///
-/// Commands take effect before they return. Dropping it resets the open connections.
+/// Bytes that it holds stand for bytes on the way, or in the sender's system: a reset by either side throws them
+/// away, an orderly end does not. Commands take effect before they return. Dropping it resets the open connections.
 #[derive(Debug)]
 pub struct ChaosProxy {
     address: SocketAddr,
@@ -408,8 +412,11 @@ impl Connection {
         mut to: WriteHalf<'_>,
     ) -> io::Result<()> {
         let way = direction as usize;
-        // Up to 64 chunks of 64 KiB in flight, each due at its own time.
-        let (queue, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(64);
+        // Chunks in flight, each due at its own time. Their bytes are bounded, not their number: a stalled
+        // connection with many small chunks must still notice a reset, which the sender's system sends at once.
+        let (queue, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(IN_FLIGHT_BYTES);
+        let room = Semaphore::new(IN_FLIGHT_BYTES);
+        let room = &room;
         let mut rules = self.rules.clone();
         let read = async move {
             let mut buffer = vec![0; 64 * 1024];
@@ -433,8 +440,10 @@ impl Connection {
                     let late = if lost { timeout } else { Duration::ZERO };
                     Instant::now() + now.delay[way] + late
                 };
-                if queue.send((at, buffer[..n].to_vec())).await.is_err() {
-                    // Half closed: continue to read, so that the sender does not notice.
+                // Half closed, the room is closed too: continue to read, so that the sender does not notice.
+                if let Ok(taken) = room.acquire_many(n as u32).await {
+                    taken.forget();
+                    let _ = queue.send((at, buffer[..n].to_vec())).await;
                 }
             }
         };
@@ -454,10 +463,12 @@ impl Connection {
                 };
                 let Some(chunk) = chunk else { break };
                 self.forward(way, &chunk, &mut to).await?;
+                room.add_permits(chunk.len());
             }
             to.shutdown().await?;
             lock(&self.shared.half_closed)[way].insert(self.id);
             due.close();
+            room.close();
             Ok(())
         };
         tokio::try_join!(read, write).map(|_| ())

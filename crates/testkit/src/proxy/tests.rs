@@ -217,3 +217,34 @@ fn a_slow_receiver_holds_the_sender_back() {
     client.write_all(&vec![2; 30_000]).unwrap();
     assert_eq!(read(&mut server, 30_000), vec![2; 30_000]);
 }
+
+/// A client that resets a stalled connection takes back its bytes, however many writes they were; one that closes
+/// it in order does not.
+#[test]
+fn a_reset_throws_away_the_held_bytes_and_an_end_does_not() {
+    for reset in [true, false] {
+        let (proxy, _listener, mut client, mut server) = pair();
+        proxy.stall();
+        for _ in 0..500 {
+            client.set_nodelay(true).unwrap();
+            client.write_all(b"held").unwrap();
+        }
+        if reset {
+            client.set_nonblocking(true).unwrap();
+            run(async {
+                let client = TcpStream::from_std(client).unwrap();
+                client.set_zero_linger().unwrap();
+            });
+            eventually(PATIENCE, || proxy.open() == 0);
+        } else {
+            drop(client);
+        }
+        proxy.resume();
+        let mut bytes = Vec::new();
+        let end = server.read_to_end(&mut bytes);
+        assert_eq!(
+            (end.is_err(), bytes.len()),
+            (reset, if reset { 0 } else { 2_000 })
+        );
+    }
+}
