@@ -8,7 +8,7 @@
 //! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/PROOF.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of failures.
 //! - [`destination`]: the server that relays write to.
-//! - the scenarios: [`process`], [`takeover`], [`handover`], [`sink`], [`kafka_cluster`],
+//! - the scenarios: [`process`], [`takeover`], [`handover`], [`given_up`], [`sink`], [`kafka_cluster`],
 //!   [`postgres`], [`failover`], [`network`], [`distance`], [`data`], [`rows`], [`replays`],
 //!   [`rollbacks`], [`snapshots`]. [`cuts`]: each command, cut at each of its statements.
 //!
@@ -49,6 +49,7 @@ mod data;
 mod destination;
 mod distance;
 mod failover;
+mod given_up;
 mod handover;
 mod kafka_cluster;
 mod network;

@@ -10,8 +10,8 @@ use crate::handover::Displaced;
 use crate::kafka_cluster::{Loss, Mode};
 use crate::outcome::Outcome;
 use crate::{
-    cuts, data, distance, failover, handover, kafka_cluster, network, postgres, process, replays,
-    rollbacks, rows, sink, snapshots, takeover,
+    cuts, data, distance, failover, given_up, handover, kafka_cluster, network, postgres, process,
+    replays, rollbacks, rows, sink, snapshots, takeover,
 };
 
 /// One fault, or several of a kind.
@@ -153,12 +153,16 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "two relays on one slot: they lose it to each other by broken links, SIGTERM, SIGKILL and SIGSTOP, 100 times";
     "handover-state-file" => |ctx| handover::in_turns(ctx, 20, true),
         "two relays on one slot with one state file: the same, 20 times";
-    "displaced-links" [refusing_sinks] => |ctx| handover::displaced(ctx, Displaced::BothLinks),
+    "displaced-links" [every_sink] => |ctx| handover::displaced(ctx, Displaced::BothLinks),
         "two relays on one slot: both links of the one that streams fall silent, and speak again behind the other's back";
     "displaced-postgres-link" [subset, refusing_sinks] => |ctx| handover::displaced(ctx, Displaced::PostgresLink),
         "two relays on one slot: the same with the link to Postgres alone";
     "displaced-stopped" [subset, refusing_sinks] => |ctx| handover::displaced(ctx, Displaced::Stopped),
         "two relays on one slot: the one that streams is stopped (SIGSTOP), and goes on behind the other's back";
+    "given-up-half-written" [subset, every_sink] => |ctx| given_up::half_written(ctx, given_up::Loss::Stall),
+        "two relays on one slot: both links of the one that streams fall silent within a request, which the other one repeats";
+    "given-up-half-written-killed" [every_sink] => |ctx| given_up::half_written(ctx, given_up::Loss::Sigkill),
+        "two relays on one slot: the same, and the one that streams is killed (SIGKILL)";
     "sink-down-at-start" [every_sink] => sink::down_at_start,
         "Kafka: down when the relay starts";
     "sink-killed" [subset, every_sink] => sink::killed,

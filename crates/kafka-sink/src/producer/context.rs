@@ -406,7 +406,7 @@ impl ClientContext for Context {
                 }
                 *lock(&self.leaderless) = figures.leaderless;
                 self.note_brokers(figures.brokers, now);
-                // Once a second, for connections that are closed without this sink.
+                // Once a second, for connections that carry no record yet.
                 self.reset_connections();
             }
             Err(error) => tracing::debug!(%error, "librdkafka's statistics cannot be read"),

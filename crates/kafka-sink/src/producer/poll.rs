@@ -31,6 +31,9 @@ const METADATA_TIMEOUT: Duration = Duration::from_millis(20);
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 /// The interval at which the cluster's id is noted: the address may lead to another cluster.
 const CLUSTER_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval at which new connections are made to end by a reset, while records are in flight. Shorter than
+/// [`POLL`], so at each poll that serves no event.
+const RESET_INTERVAL: Duration = Duration::from_millis(100);
 /// After a failure, how long brokers may still acknowledge requests in flight.
 const BROKEN_GRACE: Duration = Duration::from_secs(1);
 
@@ -73,7 +76,7 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
     let _abort = AbortOnPanic;
     let mut broken_since: Option<Instant> = None;
     let started = Instant::now();
-    let (mut renewed, mut noted) = (started, started);
+    let (mut renewed, mut noted, mut reset) = (started, started, started);
     let mut requests = METADATA_REQUESTS.iter().peekable();
     let mut rebootstrap = Rebootstrap::default();
     let context = producer.context();
@@ -90,6 +93,10 @@ fn poll(producer: &BaseProducer<Context>, stop: &AtomicBool) {
             context.renew_refused_token(producer);
         }
         let in_flight = producer.in_flight_count() > 0 && !context.shared.broken();
+        if in_flight && reset.elapsed() > RESET_INTERVAL {
+            reset = Instant::now();
+            context.reset_connections();
+        }
         if rebootstrap.is_due(in_flight, context.take_reported(), Instant::now()) {
             context.rebootstrap(producer);
         }
