@@ -1,11 +1,13 @@
 //! Kafka's sink keeps the promises of every sink.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::time::Duration;
 
 use walrelay_kafka_sink::{KafkaConfig, KafkaOptions, KafkaSinkFactory};
 use walrelay_sink::{AnySinkFactory, Poison, any_factory};
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{History, PATIENCE, conformance};
+use walrelay_testkit::{History, PATIENCE, conformance, lock};
 
 use crate::rig::{KafkaInTurn, kafka_in_turn};
 
@@ -17,16 +19,41 @@ struct Broker(KafkaInTurn);
 
 conformance!(Broker(kafka_in_turn()));
 
+impl Broker {
+    fn factory_with(&self, options: KafkaOptions) -> AnySinkFactory {
+        let servers = ("bootstrap.servers".to_owned(), self.0.bootstrap_servers());
+        let config = KafkaConfig::new(BTreeMap::from([servers]), options);
+        any_factory(KafkaSinkFactory::new(config.expect("valid")))
+    }
+}
+
 impl Destination for Broker {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let servers = ("bootstrap.servers".to_owned(), self.0.bootstrap_servers());
         let options = KafkaOptions {
             max_in_flight_records: u64::from(bounds.records),
             max_in_flight_bytes: bounds.bytes,
             ..KafkaOptions::default()
         };
-        let config = KafkaConfig::new(BTreeMap::from([servers]), options);
-        any_factory(KafkaSinkFactory::new(config.expect("valid")))
+        self.factory_with(options)
+    }
+
+    /// A broker creates no topic whose name differs from another one's by dot and underscore alone.
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        // A broker serves several tests in turn.
+        static HAVE_TOPIC: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        if lock(&HAVE_TOPIC).insert(self.0.bootstrap_servers()) {
+            self.0.create_topic("is_refused", 1, &[]);
+        }
+        let refusal = Refusal {
+            poison: Poison::Unroutable,
+            in_place: true,
+            spoil: |event| "is.refused".clone_into(&mut event.topic),
+        };
+        let options = KafkaOptions {
+            retry_for,
+            ..KafkaOptions::default()
+        };
+        Some((self.factory_with(options), refusal))
     }
 
     fn create_topic(&self, topic: &str) {

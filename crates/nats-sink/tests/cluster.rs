@@ -9,7 +9,7 @@ use std::process;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::{MAX_STORED, factory, options, refusals, section, stored};
+use support::{MAX_STORED, factory, options, patient, refusals, section, stored};
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
@@ -55,6 +55,10 @@ impl Destination for Cluster {
             ..options()
         };
         factory(&self.section(), &options)
+    }
+
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        Some(patient(&self.section(), retry_for))
     }
 
     fn create_topic(&self, topic: &str) {

@@ -4,6 +4,7 @@ mod support;
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use support::{MAX_STORED, Server, WithStart, factory, options, section, start};
@@ -53,6 +54,11 @@ impl Destination for Exclusive {
             factory: factory(&section, &options),
             start: Arc::new(start("walrelay", 1)),
         })
+    }
+
+    /// Each message names its predecessor: none may pass one that waits.
+    fn patient(&self, _: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        None
     }
 
     fn create_topic(&self, topic: &str) {

@@ -15,13 +15,13 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{options, refusals, section, stored};
+use support::{NO_STREAM, options, refusals, section, stored, without_stream};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, Disposition, EventPosition, Header, Obstacle, Record, RecordKind,
-    SendError, Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats, StreamStart,
-    dlq_headers,
+    AnySinkFactory, Deliveries, Disposition, EventPosition, Header, HeldRecord, Obstacle, Record,
+    RecordKind, SendError, Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats,
+    StreamStart, dlq_headers,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
@@ -81,6 +81,21 @@ impl Destination for Cluster {
         };
         let kind = RedisKind::new(&self.section(), &options);
         Box::new(Spread(kind.unwrap().factory(None).0))
+    }
+
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        for number in 0..STREAMS {
+            let name = format!("{NO_STREAM}-{number}");
+            let mut client = self.cluster.client_of(&name);
+            client.done(&format!("SET {name} value"));
+        }
+        let options = SinkOptions {
+            retry_for,
+            ..options()
+        };
+        let kind = RedisKind::new(&self.section(), &options);
+        let factory = Box::new(Spread(kind.unwrap().factory(None).0));
+        Some((factory, without_stream()))
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
@@ -148,6 +163,10 @@ impl Sink for SpreadSink {
             ..*record
         };
         self.0.try_send(&spread, seq)
+    }
+
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        self.0.withdraw(seq, behind)
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {

@@ -20,6 +20,11 @@ pub(crate) use walrelay_testkit::{Reaction, Received};
 /// A value that the server answers with 422.
 pub(crate) const BAD: &[u8] = b"\0bad";
 
+pub(crate) const ROOMY: Bounds = Bounds {
+    records: 10_000,
+    bytes: 64 << 20,
+};
+
 pub(crate) struct Server {
     receiver: HttpReceiver,
     version: HttpVersion,
@@ -93,6 +98,17 @@ impl Destination for Server {
         walrelay_sink::any_factory(walrelay_http_sink::HttpSinkFactory::new(
             config,
             Arc::default(),
+        ))
+    }
+
+    fn patient(&self, retry_for: Duration) -> Option<(walrelay_sink::AnySinkFactory, Refusal)> {
+        let mut config = self.config(ROOMY);
+        config.timeout = Duration::from_secs(20);
+        config.options.retry_for = retry_for;
+        let factory = walrelay_http_sink::HttpSinkFactory::new(config, Arc::default());
+        Some((
+            walrelay_sink::any_factory(factory),
+            self.refusals().remove(0),
         ))
     }
 

@@ -148,6 +148,10 @@ impl Destination for Server {
         factory(&section(self.nats.port()), &options)
     }
 
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        Some(patient(&section(self.nats.port()), retry_for))
+    }
+
     fn create_topic(&self, topic: &str) {
         self.create(topic);
     }
@@ -179,6 +183,15 @@ impl Destination for Server {
     fn drops_repeats(&self) -> bool {
         true
     }
+}
+
+/// Makes sinks that wait for a stream, and the way to make a record without one.
+pub(crate) fn patient(section: &NatsSection, retry_for: Duration) -> (AnySinkFactory, Refusal) {
+    let options = SinkOptions {
+        retry_for,
+        ..options()
+    };
+    (factory(section, &options), refusals().remove(0))
 }
 
 /// Ways to make a record that the streams of the tests refuse for good.

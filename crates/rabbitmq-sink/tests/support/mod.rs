@@ -83,6 +83,15 @@ impl Server {
         }
     }
 
+    fn factory_with(&self, options: SinkOptions) -> AnySinkFactory {
+        let section = RabbitmqSection {
+            channels: if self.queue_type == "classic" { 1 } else { 3 },
+            ..section(self.rabbitmq.port())
+        };
+        let kind = RabbitmqKind::new(&section, options, ConstantAddress::default());
+        kind.expect("no file is needed").factory(None).0
+    }
+
     /// Declares an exchange with a queue of the same name.
     pub(crate) fn declare(&self, name: &str, max_length: Option<u32>) {
         let mut client = self.rabbitmq.client();
@@ -100,7 +109,7 @@ impl Server {
 
 impl Destination for Server {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let options = SinkOptions {
+        self.factory_with(SinkOptions {
             max_in_flight_records: bounds.records.into(),
             max_in_flight_bytes: bounds.bytes,
             // After a start of the server a stream is not there for a moment.
@@ -109,13 +118,15 @@ impl Destination for Server {
                 _ => Duration::ZERO,
             },
             ..options()
-        };
-        let section = RabbitmqSection {
-            channels: if self.queue_type == "classic" { 1 } else { 3 },
-            ..section(self.rabbitmq.port())
-        };
-        let kind = RabbitmqKind::new(&section, options, ConstantAddress::default());
-        kind.expect("no file is needed").factory(None).0
+        })
+    }
+
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        let factory = self.factory_with(SinkOptions {
+            retry_for,
+            ..options()
+        });
+        Some((factory, self.refusals().remove(0)))
     }
 
     fn create_topic(&self, topic: &str) {

@@ -87,6 +87,15 @@ impl Destination for Server {
         })
     }
 
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        self.redis.client().done(&format!("SET {NO_STREAM} value"));
+        let factory = self.factory_with(&SinkOptions {
+            retry_for,
+            ..options()
+        });
+        Some((factory, without_stream()))
+    }
+
     fn stored(&self, topic: &str) -> Vec<Stored> {
         stored(&mut self.redis.client(), topic)
     }
@@ -125,6 +134,18 @@ pub(crate) fn stored(client: &mut RedisClient, stream: &str) -> Vec<Stored> {
         id: entry.text("id").unwrap_or_default().to_owned(),
     };
     entries.map(stored).collect()
+}
+
+/// A key that is no stream.
+pub(crate) const NO_STREAM: &str = "is-no-stream";
+
+/// The way to make an event that the server refuses, and may accept later.
+pub(crate) fn without_stream() -> Refusal {
+    Refusal {
+        poison: Poison::Rejected,
+        in_place: true,
+        spoil: |event| NO_STREAM.clone_into(&mut event.topic),
+    }
 }
 
 /// Returns the ways to make an event that the sink refuses.

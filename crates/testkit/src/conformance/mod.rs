@@ -19,12 +19,15 @@
 
 mod captured;
 mod event;
+mod patience;
 mod promises;
 mod run;
 mod session;
 mod suite;
 #[cfg(test)]
 mod tests;
+
+use std::time::Duration;
 
 use walrelay_sink::{AnySinkFactory, Disposition, Poison};
 
@@ -94,6 +97,13 @@ pub trait Destination {
     /// Ways to make a record that the destination refuses for good; empty if it refuses none.
     fn refusals(&self) -> Vec<Refusal>;
 
+    /// Makes a factory of sinks with roomy bounds that send a refused record again for `retry_for`, and returns
+    /// a way to make such a record. `None` if nothing is refused for a while, or if no record may pass such a one.
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        let _ = retry_for;
+        None
+    }
+
     /// Returns the disposition of what fails because the server has ended.
     fn outage(&self) -> Disposition {
         Disposition::Retryable
@@ -117,6 +127,8 @@ macro_rules! conformance {
             back_pressure
             poison_is_no_outage
             a_refusal_concerns_its_record_only
+            refused_records_wait_apart
+            ten_refusals_take_one_retry_for
             repeats_have_the_same_id
             stops_in_time
             nothing_in_logs

@@ -304,8 +304,7 @@ pub(super) fn a_refusal_concerns_its_record_only(run: &mut Run<'_>) {
     let mut refusals = run.destination.refusals();
     refusals.retain(|refusal| refusal.in_place);
     // Events of another topic stand for the dead letters, which a sink may send elsewhere.
-    let dead_topic = format!("dead-{}", run.topic);
-    run.destination.create_topic(&dead_topic);
+    let dead_topic = run.another_topic("dead");
     let mut events = run.events(400, 8);
     let mut dead_letters = BTreeMap::new();
     for (number, event) in (0..).zip(&mut events) {
@@ -346,8 +345,7 @@ pub(super) fn a_refusal_concerns_its_record_only(run: &mut Run<'_>) {
         let of_key = order.iter().filter(|number| events[**number].key == *key);
         assert!(of_key.is_sorted(), "events of a key are in another order");
     }
-    let stored = run.destination.stored(&dead_topic);
-    let mut stored: Vec<String> = stored.into_iter().map(|stored| stored.id).collect();
+    let mut stored = run.stored_ids(&dead_topic);
     let mut expected: Vec<String> = dead_letters.into_values().map(|it| it.id).collect();
     stored.sort();
     expected.sort();

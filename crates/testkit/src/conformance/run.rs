@@ -70,6 +70,19 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Creates another topic of this run.
+    pub(super) fn another_topic(&self, name: &str) -> String {
+        let topic = format!("{name}-{}", self.topic);
+        self.destination.create_topic(&topic);
+        topic
+    }
+
+    /// Returns the ids of a topic's records, in the server's order.
+    pub(super) fn stored_ids(&self, topic: &str) -> Vec<String> {
+        let stored = self.destination.stored(topic).into_iter();
+        stored.map(|stored| stored.id).collect()
+    }
+
     /// Makes events with numbers from zero.
     pub(super) fn events(&mut self, count: u64, keys: u64) -> Vec<Event> {
         (0..count).map(|number| self.event(number, keys)).collect()
@@ -87,8 +100,9 @@ impl<'a> Run<'a> {
         self.open_by(&mut self.destination.factory(bounds))
     }
 
+    /// Creates a sink by this factory.
     #[track_caller]
-    fn open_by(&self, factory: &mut AnySinkFactory) -> Session {
+    pub(super) fn open_by(&self, factory: &mut AnySinkFactory) -> Session {
         Session::new(self.limits, |deliveries| {
             let created = factory.create(None, deliveries);
             created.unwrap_or_else(|error| panic!("no sink can be created: {error}"))

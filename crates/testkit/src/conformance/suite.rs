@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Destination;
+use super::patience;
 use super::promises;
 use super::run::Run;
 use super::session::Limits;
@@ -55,6 +56,16 @@ pub const PROMISES: &[Promise] = &[
         name: "a_refusal_concerns_its_record_only",
         rule: "a record that is refused in its place makes no other one be sent again; its dead letter comes once",
         run: promises::a_refusal_concerns_its_record_only,
+    },
+    Promise {
+        name: "refused_records_wait_apart",
+        rule: "while records of many keys wait to be sent again, those of another topic are delivered, each once, where one may pass another",
+        run: patience::refused_records_wait_apart,
+    },
+    Promise {
+        name: "ten_refusals_take_one_retry_for",
+        rule: "ten refused records of a key take one `retry_for`, make ten dead letters, and repeat no other, where one may pass another",
+        run: patience::ten_refusals_take_one_retry_for,
     },
     Promise {
         name: "repeats_have_the_same_id",

@@ -182,6 +182,24 @@ fn a_sink_that_repeats_others_at_a_refusal_is_caught() {
 }
 
 #[test]
+fn a_sink_that_stops_for_refused_records_is_caught() {
+    is_caught_waiting(
+        Fault::StopsForTheRefused,
+        "refused_records_wait_apart",
+        "the delivery of a record of another topic did not come",
+    );
+}
+
+#[test]
+fn a_sink_that_is_patient_with_each_record_is_caught() {
+    is_caught(
+        Fault::IsPatientWithEach,
+        "ten_refusals_take_one_retry_for",
+        "ten refused records take",
+    );
+}
+
+#[test]
 fn a_sink_that_hides_an_outage_is_caught() {
     is_caught_waiting(
         Fault::HidesOutages,

@@ -11,11 +11,15 @@ use walrelay_sink::{
     Sink, SinkFactory, StreamStart, any_factory,
 };
 
+use crate::conformance::run::ROOMY;
 use crate::conformance::{Bounds, Destination, Event, Refusal, Stored};
 use crate::threads::lock;
 
 /// The server refuses larger values.
 const MAX_VALUE: usize = 8 << 10;
+
+/// The topic of which the server accepts nothing.
+const REFUSED: &str = "refused";
 
 /// The fault of a broken sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub(super) enum Fault {
     CallsPoisonAnOutage,
     SwallowsRefusals,
     RepeatsAtARefusal,
+    StopsForTheRefused,
+    IsPatientWithEach,
     HidesOutages,
     MakesIds,
     ClosesLate,
@@ -100,7 +106,7 @@ impl Model {
 
 impl Destination for Model {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        any_factory(Models(self.clone(), bounds))
+        any_factory(Models(self.clone(), bounds, Duration::ZERO))
     }
 
     fn stored(&self, topic: &str) -> Vec<Stored> {
@@ -137,12 +143,22 @@ impl Destination for Model {
         }]
     }
 
+    fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
+        let models = Models(self.clone(), ROOMY, retry_for);
+        let refusal = Refusal {
+            poison: Poison::Rejected,
+            in_place: true,
+            spoil: |event| REFUSED.clone_into(&mut event.topic),
+        };
+        Some((any_factory(models), refusal))
+    }
+
     fn drops_repeats(&self) -> bool {
         self.drops_repeats
     }
 }
 
-struct Models(Model, Bounds);
+struct Models(Model, Bounds, Duration);
 
 impl SinkFactory for Models {
     type Sink = ModelSink;
@@ -156,6 +172,7 @@ impl SinkFactory for Models {
         let shared = Arc::new(Shared {
             model: self.0.clone(),
             bounds: self.1,
+            retry_for: self.2,
             deliveries,
             queue: Mutex::default(),
         });
@@ -174,6 +191,7 @@ impl SinkFactory for Models {
 struct Shared {
     model: Model,
     bounds: Bounds,
+    retry_for: Duration,
     deliveries: Arc<dyn Deliveries>,
     /// Changed together with the server's condition variable, which wakes the worker.
     queue: Mutex<Queue>,
@@ -187,6 +205,10 @@ struct Shared {
 struct Queue {
     /// The first one is being sent.
     records: VecDeque<Owned>,
+    /// Records of [`REFUSED`], in their order.
+    waiting: VecDeque<Owned>,
+    /// When the first of them was refused.
+    refused_since: Option<Instant>,
     bytes: u64,
     full: bool,
     closing: bool,
@@ -246,12 +268,39 @@ impl Shared {
         let mut state = lock(&self.model.server.state);
         loop {
             let mut queue = lock(&self.queue);
-            if queue.given_up || queue.closing && queue.records.is_empty() {
+            let is_empty = queue.records.is_empty() && queue.waiting.is_empty();
+            if queue.given_up || queue.closing && is_empty {
                 queue.ended = true;
                 drop(queue);
                 drop(state);
                 self.model.server.changed.notify_all();
                 return;
+            }
+            let now = Instant::now();
+            let is_over = |since: Instant| now.duration_since(since) >= self.retry_for;
+            if queue.refused_since.is_some_and(is_over)
+                && let Some(record) = queue.waiting.pop_front()
+            {
+                if queue.waiting.is_empty() {
+                    queue.refused_since = None;
+                } else if self.is(Fault::IsPatientWithEach) {
+                    queue.refused_since = Some(now);
+                }
+                drop(queue);
+                drop(state);
+                let error = self.error(&record.topic, "refused", Some(Poison::Rejected));
+                self.deliveries.failed(record.seq, error);
+                state = lock(&self.model.server.state);
+                continue;
+            }
+            if let Some(since) = queue.refused_since
+                && (queue.records.is_empty() || self.is(Fault::StopsForTheRefused))
+            {
+                drop(queue);
+                let left = self.retry_for.saturating_sub(since.elapsed());
+                let woken = self.model.server.changed.wait_timeout(state, left);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
             }
             if queue.records.is_empty() || state.down || state.paused {
                 drop(queue);
@@ -269,6 +318,11 @@ impl Shared {
                 continue;
             };
             queue.bytes -= record.bytes;
+            if record.topic == REFUSED {
+                queue.refused_since.get_or_insert(now);
+                queue.waiting.push_back(record);
+                continue;
+            }
             let was_full = std::mem::take(&mut queue.full);
             let size = record.stored.value.as_ref().map_or(0, Vec::len);
             let refused = size > MAX_VALUE;
@@ -418,7 +472,10 @@ impl ModelSink {
         };
         self.shared.end(grace);
         worker.join().expect("the worker does not panic");
-        let rest = std::mem::take(&mut lock(&self.shared.queue).records);
+        let mut queue = lock(&self.shared.queue);
+        let mut rest = std::mem::take(&mut queue.waiting);
+        rest.append(&mut queue.records);
+        drop(queue);
         if self.shared.is(Fault::NeverReports) || self.shared.is(Fault::AcknowledgesEarly) {
             return;
         }

@@ -1,0 +1,118 @@
+//! The promises about records that are refused for the moment, and sent again until `retry_for` has passed.
+
+use std::time::{Duration, Instant};
+
+use super::event::Event;
+use super::run::Run;
+
+/// More keys than any sink of the suite may hold back in one destination (`max_retrying_keys`).
+const WAITING: u64 = 150;
+/// Records of another topic than the refused ones.
+const OTHERS: u64 = 100;
+/// A patience that no run waits for.
+const HOUR: Duration = Duration::from_secs(3_600);
+/// A patience that a run waits for.
+const RETRY_FOR: Duration = Duration::from_secs(1);
+
+/// Makes events of another topic, which the server accepts.
+fn others(run: &mut Run<'_>, topic: &str, first: u64) -> Vec<Event> {
+    let events = (0..OTHERS).map(|number| Event {
+        topic: topic.to_owned(),
+        ..run.event(first + number, 8)
+    });
+    events.collect()
+}
+
+/// Asserts that the events of a topic were stored, each once, and those of a key in their order.
+fn assert_stored_once(run: &Run<'_>, topic: &str, events: &[Event]) {
+    let number = |id: &String| events.iter().position(|event| event.id == *id);
+    let stored = run.stored_ids(topic);
+    let order: Vec<usize> = stored.iter().filter_map(number).collect();
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    let all: Vec<usize> = (0..events.len()).collect();
+    assert_eq!(sorted, all, "records of the other topic on the server");
+    assert_eq!(stored.len(), order.len(), "an id that no event has");
+    for event in events {
+        let of_key = order.iter().filter(|it| events[**it].key == event.key);
+        assert!(of_key.is_sorted(), "events of a key are in another order");
+    }
+}
+
+pub(super) fn refused_records_wait_apart(run: &mut Run<'_>) {
+    let Some((mut factory, refusal)) = run.destination.patient(HOUR) else {
+        return;
+    };
+    let topic = run.another_topic("other");
+    let mut session = run.open_by(&mut factory);
+    for number in 0..WAITING {
+        let mut event = run.event(number, 1);
+        event.key.extend(number.to_string().into_bytes());
+        (refusal.spoil)(&mut event);
+        assert_eq!(session.offer(&event, number), Ok(()), "it may be accepted");
+    }
+    let others = others(run, &topic, WAITING);
+    for (seq, event) in (WAITING..).zip(&others) {
+        assert_eq!(session.offer(event, seq), Ok(()), "it is good");
+    }
+    session.wait("the delivery of a record of another topic", |state| {
+        (WAITING..WAITING + OTHERS).all(|seq| state.is_delivered(seq))
+    });
+    let failures = session.reports.failures();
+    assert_eq!(failures, [], "given up before `retry_for` has passed");
+    let closed = session.close(Duration::ZERO);
+    assert_eq!(closed.failures().len() as u64, WAITING, "they have waited");
+    assert_stored_once(run, &topic, &others);
+}
+
+pub(super) fn ten_refusals_take_one_retry_for(run: &mut Run<'_>) {
+    let alone = refused(run, "alone", 1);
+    let ten = refused(run, "ten", 10);
+    let (Some(alone), Some(ten)) = (alone, ten) else {
+        return;
+    };
+    // Each by itself would take ten times as long.
+    assert!(
+        ten < 5 * alone,
+        "ten refused records take {ten:?}, and one takes {alone:?}"
+    );
+}
+
+/// Sends so many refused records of one key, with others between them. Returns how long it took until their
+/// dead letters, and all others, were delivered; `None` if no other record may pass a refused one.
+fn refused(run: &mut Run<'_>, name: &str, count: u64) -> Option<Duration> {
+    let (mut factory, refusal) = run.destination.patient(RETRY_FOR)?;
+    let topic = run.another_topic(name);
+    // Events of another topic stand for the dead letters, which a sink may send elsewhere.
+    let dead_topic = run.another_topic(&format!("dead-{name}"));
+    let mut bad = Vec::new();
+    let mut session = run.open_by(&mut factory);
+    let start = Instant::now();
+    for number in 0..count {
+        let mut event = run.event(number, 1);
+        let dead_letter = Event {
+            topic: dead_topic.clone(),
+            value: b"refused".to_vec(),
+            ..event.clone()
+        };
+        bad.push(dead_letter.id.clone());
+        session.dead_letters.insert(number, dead_letter);
+        (refusal.spoil)(&mut event);
+        assert_eq!(session.offer(&event, number), Ok(()), "it may be accepted");
+    }
+    let others = others(run, &topic, count);
+    for (seq, event) in (count..).zip(&others) {
+        assert_eq!(session.offer(event, seq), Ok(()), "it is good");
+    }
+    session.wait("the end of a record, or of its dead letter,", |state| {
+        (0..count + OTHERS).all(|seq| state.is_delivered(seq))
+    });
+    let taken = start.elapsed();
+    session.close(run.limits.patience);
+    assert_stored_once(run, &topic, &others);
+    let mut dead = run.stored_ids(&dead_topic);
+    dead.sort();
+    bad.sort();
+    assert_eq!(dead, bad, "dead letters");
+    Some(taken)
+}
