@@ -20,8 +20,8 @@ use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
     AnySinkFactory, Deliveries, Disposition, EventPosition, Header, HeldRecord, Obstacle, Record,
-    RecordKind, SendError, Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions, SinkStats,
-    StreamStart, dlq_headers,
+    RecordKind, Retrying, SendError, Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions,
+    SinkStats, StreamStart, dlq_headers,
 };
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
@@ -171,6 +171,10 @@ impl Sink for SpreadSink {
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
         self.0.waiting_for()
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        self.0.retrying()
     }
 
     fn close(self: Box<Self>, grace: Duration) {

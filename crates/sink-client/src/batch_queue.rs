@@ -1,7 +1,8 @@
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::time::Instant;
 
-use walrelay_sink::{QueuedRecord, Record, queue_key};
+use walrelay_sink::{HeldRecord, QueuedRecord, Record, Retrying, Waiting, queue_key};
 
 use crate::Queue;
 
@@ -18,6 +19,19 @@ pub struct BatchQueue {
     refused: HashMap<u64, QueuedRecord>,
     /// The sequence number of the refused record, by topic and key.
     blocked: HashMap<Box<[u8]>, u64>,
+    /// Topics whose records the sink holds back, for views.
+    held: BTreeMap<Box<str>, Held>,
+}
+
+/// The reason why the records of a topic are held back.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// The server's answer, without any key or value of a record.
+    pub why: String,
+    /// Since when the topic is refused.
+    pub since: Instant,
+    /// When its first record is sent again.
+    pub next: Instant,
 }
 
 impl BatchQueue {
@@ -47,6 +61,37 @@ impl BatchQueue {
         }
         self.put_back(passed);
         &self.batch
+    }
+
+    /// Notes that the records of a topic are held back.
+    pub fn hold(&mut self, topic: &str, held: Held) {
+        self.held.insert(topic.into(), held);
+    }
+
+    /// Notes that the records of a topic are not held back any more.
+    pub fn release(&mut self, topic: &str) {
+        self.held.remove(topic);
+    }
+
+    /// Returns which keys are held back with their topics; `None`: none is. Takes a step for each record.
+    pub fn retrying(&self, limit: u32) -> Option<Retrying> {
+        let mut records: BTreeMap<&str, Vec<&HeldRecord>> = BTreeMap::new();
+        if self.held.is_empty() {
+            return None;
+        }
+        for queued in self.batch.iter().chain(&self.waiting) {
+            let held = queued
+                .record
+                .with(|record| self.held.get_key_value(record.topic));
+            if let Some((topic, _)) = held {
+                records.entry(&**topic).or_default().push(&queued.record);
+            }
+        }
+        let waiting = records.into_iter().filter_map(|(topic, records)| {
+            let Held { why, since, next } = &self.held[topic];
+            Waiting::new(records, why, *since, Some(*next))
+        });
+        Waiting::total(waiting, limit)
     }
 
     /// Returns the records of the batch.

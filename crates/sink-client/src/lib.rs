@@ -35,7 +35,7 @@ mod tls;
 
 pub use address::{address_fault, host_and_port};
 pub use apart::{Apart, run_apart};
-pub use batch_queue::BatchQueue;
+pub use batch_queue::{BatchQueue, Held};
 pub use certificates::certificate_fault;
 pub use connect::{ClientError, ConnectError, Servers, Stream, reset_on_close, within};
 pub use patience::Patience;

@@ -64,6 +64,7 @@ mod stats;
 mod sync;
 pub mod topics;
 mod unanswered;
+mod waiting;
 mod window;
 
 pub use certificate_fault::CertificateFault;
@@ -89,4 +90,5 @@ pub use sink::{
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use sync::lock;
 pub use unanswered::ANSWER_LIMIT;
+pub use waiting::Waiting;
 pub use window::Window;

@@ -20,6 +20,8 @@ pub struct KafkaOptions {
     /// 200 bytes per record, 96 for a list of headers and 60 per header. A larger record is sent
     /// alone.
     pub max_in_flight_bytes: u64,
+    /// The most keys of a topic that may wait, for views: a topic that is refused waits as a whole.
+    pub max_retrying_keys: u32,
     /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one
     /// producer, as when the properties contain `linger.ms`.
     pub bulk_linger: Option<Duration>,
@@ -36,6 +38,7 @@ impl Default for KafkaOptions {
         Self {
             max_in_flight_records: 100_000,
             max_in_flight_bytes: 64 << 20,
+            max_retrying_keys: 1_000,
             bulk_linger: Some(BULK_LINGER),
             retry_for: RETRY_FOR,
             topics: None,

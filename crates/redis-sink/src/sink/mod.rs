@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Record, SendError, Sink,
-    SinkFactory, SinkStats, StreamStart, Window,
+    Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Record, Retrying, SendError,
+    Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
 use walrelay_sink_client::{BatchQueue, ClientError as _, Patience, SinkThread};
 
@@ -35,6 +35,8 @@ const RECORD_OVERHEAD: u64 = 256;
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// The most keys of a stream that may wait, for views: a stream that is refused waits as a whole.
+    pub(crate) max_retrying_keys: u32,
     /// The most bytes of key, value, headers, id and the stream's name of an event.
     pub(crate) max_message: u64,
     /// The longest wait for the answers to a transaction.
@@ -126,6 +128,12 @@ impl Sink for RedisSink {
         let known = state.obstacle.as_ref().or(state.refusal.as_ref()).cloned();
         drop(state);
         known.or_else(|| self.0.shared.stats.silence())
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        let shared = &self.0.shared;
+        let limit = shared.settings.max_retrying_keys;
+        shared.state().records.retrying(limit)
     }
 
     fn close(self: Box<Self>, grace: Duration) {

@@ -79,9 +79,10 @@ pub(super) struct Streams {
 
 /// The time for which a stream is not tried.
 #[derive(Debug, Clone, Copy)]
-struct Hold {
-    since: Instant,
-    until: Instant,
+pub(super) struct Hold {
+    /// Since when it is refused.
+    pub(super) since: Instant,
+    pub(super) until: Instant,
     refusals: u32,
 }
 
@@ -118,14 +119,13 @@ impl Streams {
         number
     }
 
-    /// Notes that a stream is refused at `now`. It is not tried before a pause has passed. Returns since
-    /// when it is refused.
+    /// Notes that a stream is refused at `now`. It is not tried before a pause has passed.
     pub(super) fn hold(
         &mut self,
         number: usize,
         now: Instant,
         pauses: (Duration, Duration),
-    ) -> Instant {
+    ) -> Hold {
         let hold = self.held.entry(self.all[number].name.clone());
         let hold = hold.or_insert(Hold {
             since: now,
@@ -134,14 +134,17 @@ impl Streams {
         });
         hold.until = now + pause(pauses, hold.refusals);
         hold.refusals = hold.refusals.saturating_add(1);
-        hold.since
+        *hold
     }
 
     /// Notes that a stream is not tried again, or was not refused. Returns true if it was the last one
-    /// that was held.
-    pub(super) fn release(&mut self, number: usize) -> bool {
-        let held = !self.held.is_empty() && self.held.remove(&self.all[number].name).is_some();
-        held && self.held.is_empty()
+    /// that was held; `None` if it was not held.
+    pub(super) fn release(&mut self, number: usize) -> Option<bool> {
+        if self.held.is_empty() {
+            return None;
+        }
+        self.held.remove(&self.all[number].name)?;
+        Some(self.held.is_empty())
     }
 
     /// Returns true if a stream is not tried at `now`.

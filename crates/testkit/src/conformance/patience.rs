@@ -1,9 +1,11 @@
 //! The promises about records that are refused for the moment, and sent again until `retry_for` has passed.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::event::Event;
 use super::run::Run;
+use crate::wait::eventually;
 
 /// More keys than any sink of the suite may hold back in one destination (`max_retrying_keys`).
 const WAITING: u64 = 150;
@@ -45,9 +47,11 @@ pub(super) fn refused_records_wait_apart(run: &mut Run<'_>) {
     };
     let topic = run.another_topic("other");
     let mut session = run.open_by(&mut factory);
+    let mut waiting = BTreeSet::new();
     for number in 0..WAITING {
         let mut event = run.event(number, 1);
         event.key.extend(number.to_string().into_bytes());
+        waiting.insert(event.id.clone());
         (refusal.spoil)(&mut event);
         assert_eq!(session.offer(&event, number), Ok(()), "it may be accepted");
     }
@@ -57,6 +61,11 @@ pub(super) fn refused_records_wait_apart(run: &mut Run<'_>) {
     }
     session.wait("the delivery of a record of another topic", |state| {
         (WAITING..WAITING + OTHERS).all(|seq| state.is_delivered(seq))
+    });
+    eventually(run.limits.patience, || {
+        let retrying = session.retrying();
+        let named = retrying.as_ref().and_then(|it| it.event_id.as_ref());
+        named.is_some_and(|id| waiting.contains(id)) && retrying.is_some_and(|it| it.keys > 1)
     });
     let failures = session.reports.failures();
     assert_eq!(failures, [], "given up before `retry_for` has passed");

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{BatchingMode, Deliveries, DeliveryError, Obstacle, SendError, Sink};
+use walrelay_sink::{BatchingMode, Deliveries, DeliveryError, Obstacle, Retrying, SendError, Sink};
 
 use super::event::Event;
 use crate::reports::{ReportState, Reports};
@@ -144,6 +144,12 @@ impl Session {
     pub(super) fn obstacle(&mut self) -> Option<Obstacle> {
         self.sink.poll();
         self.sink.waiting_for()
+    }
+
+    /// Returns the keys that the sink holds back.
+    pub(super) fn retrying(&mut self) -> Option<Retrying> {
+        self.sink.poll();
+        self.sink.retrying()
     }
 
     /// Sets the batching mode, which must change nothing that the suite sees.

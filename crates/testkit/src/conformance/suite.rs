@@ -59,7 +59,7 @@ pub const PROMISES: &[Promise] = &[
     },
     Promise {
         name: "refused_records_wait_apart",
-        rule: "while records of many keys wait to be sent again, those of another topic are delivered, each once, where one may pass another",
+        rule: "while records of many keys wait to be sent again, the sink names one of them, and those of another topic are delivered, each once, where one may pass another",
         run: patience::refused_records_wait_apart,
     },
     Promise {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::{DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record, Refusal};
+use walrelay_sink::{
+    DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record, Refusal, Retrying, Waiting,
+};
 
 use super::refusals::refusal;
 use super::{KafkaSink, fail, give_back};
@@ -33,6 +35,8 @@ pub(super) struct HeldTopic {
     step: Step,
     /// Why the topic is held, once that is known.
     problem: Option<Problem>,
+    /// Since when that is known.
+    since: Option<Instant>,
 }
 
 /// The event that a held topic waits for.
@@ -93,12 +97,26 @@ impl HeldTopic {
             is_given_up: false,
             step: Step::Ask,
             problem: None,
+            since: None,
         }
     }
 
     /// Returns true if the topic may turn out to be writable at any moment.
     pub(super) fn is_unanswered(&self) -> bool {
         self.step == Step::Answer && self.problem.is_none()
+    }
+
+    fn set_problem(&mut self, problem: Problem) {
+        self.problem = Some(problem);
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Returns which records wait for the topic.
+    fn waiting(&self) -> Option<Waiting> {
+        let records = self.records.iter().map(|queued| &queued.record);
+        let (problem, since) = (self.problem.as_ref()?, self.since?);
+        // A broker is asked again within a second.
+        Waiting::new(records, &problem.what, since, None)
     }
 
     /// Reports a record as refused, and keeps it until it is taken back. Its room is free at once, so that
@@ -120,10 +138,10 @@ impl HeldTopic {
     /// Notes that a broker refuses the topic. With a `creator`, its creation is tried again.
     fn refused_by(&mut self, name: &str, code: Code, creator: Option<&TopicCreator>) {
         match creator.map(|creator| creator.status(name)) {
-            Some(TopicStatus::Denied(error)) => self.problem = Some(Problem::from_error(error)),
+            Some(TopicStatus::Denied(error)) => self.set_problem(Problem::from_error(error)),
             // The reason why it is not created says more.
             Some(_) if self.problem.is_some() => {}
-            _ => self.problem = Some(Problem::from_code(name, code)),
+            _ => self.set_problem(Problem::from_code(name, code)),
         }
     }
 }
@@ -155,6 +173,7 @@ impl KafkaSink {
         let held = HeldTopic {
             step: Step::Answer,
             problem: Some(Problem::from_code(&topic.name, code)),
+            since: Some(Instant::now()),
             ..HeldTopic::new(self.hold_queues.take_topic(at))
         };
         self.held.insert(at, held);
@@ -183,7 +202,7 @@ impl KafkaSink {
             }
             Some(TopicStatus::Denied(error)) => {
                 let is_final = error.disposition == Disposition::Fatal;
-                held.problem = Some(Problem::from_error(error));
+                held.set_problem(Problem::from_error(error));
                 if is_final {
                     self.refuse_held(at);
                     return;
@@ -194,7 +213,7 @@ impl KafkaSink {
         // librdkafka has one handle for each name, and the first one decides about the gate.
         let handle = self.producers.all[0].topic(at, &topic.name, topic.gate.as_ref());
         if let Err(code) = handle {
-            held.problem = Some(Problem::from_error(delivery_error(&topic.name, code)));
+            held.set_problem(Problem::from_error(delivery_error(&topic.name, code)));
             self.refuse_held(at);
             return;
         }
@@ -284,7 +303,7 @@ impl KafkaSink {
         let may_pass = problem.error.disposition == Disposition::Retryable;
         let now = Instant::now();
         if may_pass && !self.patience.is_over(cause.as_bytes(), now, now) {
-            held.problem = Some(problem);
+            held.set_problem(problem);
             held.records.push_front(first);
             held.step = Step::Answer;
             self.checks.request_later(name);
@@ -331,7 +350,7 @@ impl KafkaSink {
         }
         if held.refused.is_empty() {
             held.is_given_up = false;
-            held.problem = None;
+            (held.problem, held.since) = (None, None);
             if held.records.is_empty() {
                 self.held.remove(&at);
             } else {
@@ -343,6 +362,12 @@ impl KafkaSink {
         }
         let numbered = std::iter::once(refused).chain(taken);
         numbered.map(|queued| (queued.seq, queued.record)).collect()
+    }
+
+    /// See [`Sink::retrying`](walrelay_sink::Sink::retrying).
+    pub(super) fn held_keys(&self) -> Option<Retrying> {
+        let waiting = self.held.values().filter_map(HeldTopic::waiting);
+        Waiting::total(waiting, self.max_retrying_keys)
     }
 
     /// Returns the held topics that have records, with the reason.

@@ -9,7 +9,7 @@ use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
     BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
-    SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
+    Retrying, SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
 };
 use walrelay_sink_client::Patience;
 
@@ -122,6 +122,8 @@ pub struct KafkaSink {
     topics: Topics,
     /// Topics that are not known to be writable, with their records.
     held: HeldTopics,
+    /// The most keys of a topic that may wait, for views.
+    max_retrying_keys: u32,
     checks: TopicChecks,
     patience: Patience,
     pub(crate) producers: Producers,
@@ -195,6 +197,7 @@ impl KafkaSink {
             creator,
             topics: Topics::default(),
             held: HeldTopics::new(),
+            max_retrying_keys: options.max_retrying_keys,
             checks: TopicChecks::start(Arc::clone(&producers.all[0].client), patience.clone())?,
             patience,
             producers,
@@ -423,6 +426,10 @@ impl Sink for KafkaSink {
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
         self.take_back(seq, behind)
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        self.held_keys()
     }
 
     /// Sends held records that the gates admit now, and closes a producer that is not used any

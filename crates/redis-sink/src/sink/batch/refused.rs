@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tracing::warn;
 use walrelay_sink::{DeliveryError, Disposition, Obstacle, Poison};
-use walrelay_sink_client::Failure;
+use walrelay_sink_client::{Failure, Held};
 
 use super::{Batches, Stop};
 use crate::client::link::Link;
@@ -12,6 +12,7 @@ use crate::client::not_ready;
 use crate::client::refusal::{PART_OF_CLUSTER, Refusal, code, meaning, refused_stream};
 use crate::sink::Settings;
 use crate::sink::plan::Head;
+use crate::sink::streams::Hold;
 
 pub(super) const TOO_LARGE: &str = "the event is larger than an entry can be";
 
@@ -41,8 +42,9 @@ impl Batches<'_> {
             pauses, refusals, ..
         } = &*self.shared.settings;
         let now = Instant::now();
-        let since = self.streams.hold(stream, now, *pauses);
-        if refusals.is_over(self.streams[stream].name.as_bytes(), since, now) {
+        let Hold { since, until, .. } = self.streams.hold(stream, now, *pauses);
+        let name = &self.streams[stream].name;
+        if refusals.is_over(name.as_bytes(), since, now) {
             self.released(stream);
             let of_stream = heads.iter().filter(|head| head.stream == stream);
             let seqs: Vec<u64> = of_stream.map(|head| head.seq).collect();
@@ -58,7 +60,18 @@ impl Batches<'_> {
             disposition: Disposition::Configuration,
             remedy: Some("correct the stream or the user's rights; [poison] decides otherwise"),
         };
-        let known = self.shared.state().refusal.replace(obstacle.clone());
+        let mut state = self.shared.state();
+        let why = format!("{why} ({})", code(text));
+        state.records.hold(
+            name,
+            Held {
+                why,
+                since,
+                next: until,
+            },
+        );
+        let known = state.refusal.replace(obstacle.clone());
+        drop(state);
         if known.as_ref() != Some(&obstacle) {
             warn!(reason = obstacle.what, "Redis takes no events of a stream");
         }
@@ -75,8 +88,13 @@ impl Batches<'_> {
 
     /// Notes that a stream is not held back any more.
     fn released(&mut self, stream: usize) {
-        if self.streams.release(stream) {
-            self.shared.state().refusal = None;
+        let Some(is_last) = self.streams.release(stream) else {
+            return;
+        };
+        let mut state = self.shared.state();
+        state.records.release(&self.streams[stream].name);
+        if is_last {
+            state.refusal = None;
         }
     }
 

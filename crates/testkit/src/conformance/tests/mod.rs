@@ -191,6 +191,15 @@ fn a_sink_that_stops_for_refused_records_is_caught() {
 }
 
 #[test]
+fn a_sink_that_names_none_that_waits_is_caught() {
+    is_caught_waiting(
+        Fault::NamesNoneThatWaits,
+        "refused_records_wait_apart",
+        "what was awaited did not come",
+    );
+}
+
+#[test]
 fn a_sink_that_is_patient_with_each_record_is_caught() {
     is_caught(
         Fault::IsPatientWithEach,

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, SendError,
-    Sink, SinkFactory, StreamStart, any_factory,
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, Retrying,
+    SendError, Sink, SinkFactory, StreamStart, any_factory,
 };
 
 use crate::conformance::run::ROOMY;
@@ -39,6 +39,7 @@ pub(super) enum Fault {
     RepeatsAtARefusal,
     StopsForTheRefused,
     IsPatientWithEach,
+    NamesNoneThatWaits,
     HidesOutages,
     MakesIds,
     ClosesLate,
@@ -458,6 +459,25 @@ impl Sink for ModelSink {
             remedy: None,
         };
         (down && !self.shared.is(Fault::HidesOutages)).then_some(obstacle)
+    }
+
+    fn retrying(&self) -> Option<Retrying> {
+        if self.shared.is(Fault::NamesNoneThatWaits) {
+            return None;
+        }
+        let queue = lock(&self.shared.queue);
+        let first = queue.waiting.front()?;
+        let keys = queue.waiting.len() as u64;
+        Some(Retrying {
+            keys,
+            most: keys,
+            limit: keys,
+            since: queue.refused_since?,
+            event_id: Some(first.stored.id.clone()),
+            topic: first.topic.clone(),
+            why: "refused".to_owned(),
+            next: None,
+        })
     }
 
     fn close(mut self: Box<Self>, grace: Duration) {

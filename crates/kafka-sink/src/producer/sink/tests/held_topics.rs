@@ -99,8 +99,15 @@ fn a_topic_that_may_not_be_written_to_holds_back_its_own_records_until_it_may() 
                     && obstacle.what.contains("its records wait for it")
             })
         });
+        let waiting = sink.retrying().expect("its records wait");
+        assert_eq!(
+            (waiting.keys, waiting.most, &*waiting.topic),
+            (1, 1, "gone")
+        );
+        assert!(waiting.why.contains("topic \"gone\""), "{}", waiting.why);
         cluster.topic_error("gone", NONE).unwrap();
         reports.wait_polling(&mut sink, 300);
+        assert_eq!(sink.retrying(), None);
         let (held, others): (Vec<u64>, Vec<u64>) = (0..300).partition(|seq| seq % 3 == 0);
         assert_eq!(seqs_in(&cluster, "gone", 100), held);
         assert_eq!(seqs_in(&cluster, "t", 200), others);

@@ -50,6 +50,7 @@ impl SinkSettings for KafkaSection {
         let options = KafkaOptions {
             max_in_flight_records: u64::from(delivery.max_in_flight_records),
             max_in_flight_bytes: delivery.max_in_flight_bytes,
+            max_retrying_keys: delivery.max_retrying_keys,
             bulk_linger: Some(delivery.bulk_linger),
             retry_for: poison.retry_for,
             topics: None,
