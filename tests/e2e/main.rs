@@ -117,6 +117,7 @@ mod quoting;
 mod rabbitmq;
 mod redis;
 mod refused;
+mod refused_cost;
 mod registry;
 mod replay;
 mod rig;

@@ -1,0 +1,328 @@
+//! What refused events cost the others, for each sink: run by `cargo test -p walrelay --test e2e refused_cost --
+//! --ignored --nocapture --test-threads=1`. `WALRELAY_SECONDS` is the length of each load, 60 by default. With the path
+//! of another version of the binary in `WALRELAY_BASELINE` the healthy path is measured with both, in turns.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use walrelay_testkit::{Db, History, HttpReceiver, Nats, QueueOptions, RabbitMq, Reaction, Redis};
+
+use crate::rig::{Relay, Rig, edit, run_command, strict_kafka, unique};
+
+/// The time for which a refused event is sent again.
+const RETRY_FOR: &str = "5s";
+/// Rows of a transaction, and keys.
+const ROWS: u64 = 10;
+const KEYS: u64 = 1_000;
+/// Rows that were committed before the relay starts.
+const BACKLOG: u64 = 50_000;
+const KINDS: [&str; 5] = ["kafka", "http", "rabbitmq", "nats", "redis"];
+
+/// The servers of a measurement, whose destination refuses the events of the type `bad`.
+struct Servers {
+    rig: Rig,
+    config: PathBuf,
+    /// How often each event is stored, by id: the good ones and the dead letters. Has the server, if no other test
+    /// uses it.
+    stored: Box<dyn Fn() -> [BTreeMap<String, usize>; 2]>,
+}
+
+fn counted(ids: impl IntoIterator<Item = String>) -> BTreeMap<String, usize> {
+    let mut times = BTreeMap::new();
+    for id in ids {
+        *times.entry(id).or_default() += 1;
+    }
+    times
+}
+
+impl Servers {
+    fn start(kind: &str) -> Self {
+        let rig = match kind {
+            "kafka" => Rig::with_kafka(18, strict_kafka()),
+            _ => Rig::without_broker(18).outbox(),
+        };
+        // No dot: it would part a subject.
+        let name = rig.prefix.trim_end_matches('.').replace(['.', '-'], "_");
+        let [good, bad, dead] = ["good", "bad", "dead"].map(|it| format!("{name}_{it}"));
+        let mut poison = format!("topic = \"{dead}\"\n");
+        let route = format!("{name}_{{aggregatetype}}");
+        let (sink, stored): (String, Box<dyn Fn() -> _>) = match kind {
+            "kafka" => {
+                let kafka = strict_kafka();
+                for topic in [&good, &dead] {
+                    kafka.create_topic(topic, 3, &[]);
+                }
+                let servers = kafka.bootstrap_servers();
+                let stored = move || {
+                    [&good, &dead].map(|topic| {
+                        let records = History::records(&servers, topic, 0, Duration::ZERO);
+                        counted(records.into_iter().filter_map(|record| record.id))
+                    })
+                };
+                (String::new(), Box::new(stored))
+            }
+            "http" => {
+                let server = HttpReceiver::start(false, None, |_, received| {
+                    if received.path.ends_with("_bad") {
+                        Reaction::Answer(422, Vec::new())
+                    } else {
+                        Reaction::Store(200)
+                    }
+                });
+                let host = server.address();
+                let stored = move || {
+                    [&good, &dead].map(|topic| {
+                        let path = format!("/{topic}");
+                        let stored = server.stored().into_iter().filter(|it| it.path == path);
+                        counted(stored.filter_map(|it| it.header("webhook-id").map(str::to_owned)))
+                    })
+                };
+                let url = format!("http://{host}/{route}");
+                poison = String::new();
+                (
+                    format!("url = \"{url}\"\ndead_letter_url = \"http://{host}/{name}_dead\"\n"),
+                    Box::new(stored),
+                )
+            }
+            "rabbitmq" => {
+                let server = RabbitMq::shared();
+                let mut client = server.client();
+                for exchange in [&good, &bad] {
+                    client.declare_exchange(exchange, "fanout");
+                }
+                for queue in [&good, &dead] {
+                    let options = QueueOptions {
+                        queue_type: "quorum",
+                        ..QueueOptions::default()
+                    };
+                    client.declare_queue(queue, options);
+                }
+                client.bind(&good, &good, "");
+                let login = format!(
+                    "hosts = [\"127.0.0.1:{}\"]\nusername = \"guest\"\npassword = \"guest\"\n\
+                     exchange = \"{route}\"\ndead_letter_routing_key = \"{dead}\"\n",
+                    server.port()
+                );
+                let stored = move || {
+                    [&good, &dead].map(|queue| {
+                        let messages = server.client().take(queue).into_iter();
+                        counted(messages.filter_map(|message| message.message_id))
+                    })
+                };
+                (login, Box::new(stored))
+            }
+            "nats" => {
+                let server = Nats::in_turn();
+                for stream in [&good, &dead] {
+                    let mut client = server.client();
+                    client.create_stream(stream, &[stream], &json!({}));
+                }
+                let port = server.port();
+                let lines = format!("hosts = [\"127.0.0.1:{port}\"]\nsubject = \"{route}\"\n");
+                let stored = move || {
+                    [&good, &dead].map(|stream| {
+                        let messages = server.client().messages(stream, stream).into_iter();
+                        counted(messages.map(|it| it.headers["Nats-Msg-Id"].clone()))
+                    })
+                };
+                (lines, Box::new(stored))
+            }
+            _ => {
+                let server = Redis::shared();
+                server.client().done(&format!("SET {bad} value"));
+                let port = server.port();
+                let lines = format!("hosts = [\"127.0.0.1:{port}\"]\nstream = \"{route}\"\n");
+                let stored = move || {
+                    [&good, &dead].map(|stream| {
+                        let entries = server.client().entries(stream);
+                        counted(
+                            entries
+                                .iter()
+                                .filter_map(|it| it.text("id").map(str::to_owned)),
+                        )
+                    })
+                };
+                (lines, Box::new(stored))
+            }
+        };
+        let sink = match kind {
+            "kafka" => String::new(),
+            _ => format!("[sink]\nkind = \"{kind}\"\n[sink.{kind}]\n{sink}"),
+        };
+        let config = rig.config_and(&format!(
+            "{sink}[poison]\nrejected = \"dead-letter\"\nunroutable = \"dead-letter\"\n\
+             retry_for = \"{RETRY_FOR}\"\n{poison}"
+        ));
+        edit(&config, &rig.prefix, &format!("{name}_"));
+        Self {
+            rig,
+            config,
+            stored,
+        }
+    }
+
+    fn relay(&self, binary: Option<&Path>) -> Relay {
+        let mut command = match binary {
+            Some(binary) => {
+                let mut command = Command::new(binary);
+                command.args(["run", "--config"]).arg(&self.config);
+                command
+            }
+            None => run_command(&self.config),
+        };
+        let log = self.rig.path(&format!("cost-{}.log", unique()));
+        let relay = Relay::spawn(&mut command, &log);
+        relay.streaming();
+        relay
+    }
+
+    /// Counts the events that are stored now: good ones, dead letters, and those that were stored again.
+    fn counts(&self) -> (usize, usize, usize) {
+        let [good, dead] = (self.stored)();
+        let again = |times: &BTreeMap<String, usize>| times.values().sum::<usize>() - times.len();
+        (good.len(), dead.len(), again(&good) + again(&dead))
+    }
+}
+
+/// Inserts `count` rows in one transaction; of `one_in` rows one is refused, none if that is zero.
+fn insert(db: &Db, count: u64, one_in: u64) {
+    db.batch(&format!(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), \
+         CASE WHEN {one_in} > 0 AND random() * {one_in} < 1 THEN 'bad' ELSE 'good' END, \
+         'key-' || (random() * {KEYS})::int, 'T', jsonb_build_object('number', n, 'text', repeat('x', 100)) \
+         FROM generate_series(1, {count}) n"
+    ));
+}
+
+/// Inserts 1,000 rows a second.
+fn load(db: &Db, seconds: u64, one_in: u64) {
+    let begun = Instant::now();
+    let mut rows = 0;
+    while begun.elapsed().as_secs() < seconds {
+        while rows < (begun.elapsed().as_secs_f64() * 1_000.0) as u64 {
+            insert(db, ROWS, one_in);
+            rows += ROWS;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn rows(db: &Db, kind: &str) -> usize {
+    let count: i64 = db.value(&format!(
+        "SELECT count(*) FROM outbox WHERE aggregatetype = '{kind}'"
+    ));
+    count as usize
+}
+
+/// The figures of the relay's last line.
+fn figures(log: &str) -> (f64, f64) {
+    let line = log
+        .lines()
+        .rfind(|line| line.contains("commit_to_ack_p50_ms"));
+    let line: Value = serde_json::from_str(line.unwrap_or("{}")).expect("JSON");
+    let figure = |name: &str| line[name].as_f64().unwrap_or(f64::NAN);
+    (
+        figure("commit_to_ack_p50_ms"),
+        figure("commit_to_ack_p99_ms"),
+    )
+}
+
+fn seconds() -> u64 {
+    env::var("WALRELAY_SECONDS").map_or(60, |text| text.parse().expect("a number"))
+}
+
+#[test]
+#[ignore = "minutes: its figures are in docs/adr/measurements/0057-refusals.md"]
+fn one_percent_poison_at_a_thousand_a_second() {
+    let seconds = seconds();
+    println!(
+        "| sink | rows | dead letters | stored again | caught up after the load, s | commit to ack, ms (p50, p99) |"
+    );
+    for kind in KINDS {
+        let servers = Servers::start(kind);
+        let db = servers.rig.db();
+        let relay = servers.relay(None);
+        load(&db, seconds, 100);
+        let end = Instant::now();
+        servers.rig.caught_up();
+        let caught_up = end.elapsed().as_secs_f64();
+        let log = relay.ends_well();
+        let (good, dead, again) = servers.counts();
+        assert_eq!(
+            (good, dead),
+            (rows(&db, "good"), rows(&db, "bad")),
+            "{kind}"
+        );
+        let (p50, p99) = figures(&log);
+        let all = good + dead;
+        println!("| {kind} | {all} | {dead} | {again} | {caught_up:.1} | {p50:.1}, {p99:.1} |");
+        assert_eq!(again, 0, "{kind}: stored again");
+    }
+}
+
+#[test]
+#[ignore = "minutes: its figures are in docs/adr/measurements/0057-refusals.md"]
+fn one_in_seven_of_21000() {
+    println!(
+        "| sink | rows | dead letters | stored again | last dead letter, s after the insert |"
+    );
+    for kind in KINDS {
+        let servers = Servers::start(kind);
+        let db = servers.rig.db();
+        let relay = servers.relay(None);
+        let begun = Instant::now();
+        for _ in 0..3 {
+            insert(&db, 7_000, 7);
+        }
+        servers.rig.caught_up();
+        let taken = begun.elapsed().as_secs_f64();
+        relay.ends_well();
+        let (good, dead, again) = servers.counts();
+        assert_eq!(
+            (good, dead),
+            (rows(&db, "good"), rows(&db, "bad")),
+            "{kind}"
+        );
+        println!(
+            "| {kind} | {} | {dead} | {again} | {taken:.1} |",
+            good + dead
+        );
+        assert_eq!(again, 0, "{kind}: stored again");
+    }
+}
+
+#[test]
+#[ignore = "minutes: its figures are in docs/adr/measurements/0057-refusals.md"]
+fn of_the_healthy_path() {
+    let baseline = env::var_os("WALRELAY_BASELINE").map(PathBuf::from);
+    let binaries = [("baseline", baseline), ("this", None)];
+    println!("| sink | binary | {BACKLOG} rows, s | commit to ack at 1,000/s, ms (p50, p99) |");
+    for kind in KINDS {
+        for (name, binary) in &binaries {
+            if *name == "baseline" && binary.is_none() {
+                continue;
+            }
+            let servers = Servers::start(kind);
+            let db = servers.rig.db();
+            servers.relay(binary.as_deref()).ends_well();
+            for _ in 0..BACKLOG / 1_000 {
+                insert(&db, 1_000, 0);
+            }
+            let begun = Instant::now();
+            let relay = servers.relay(binary.as_deref());
+            servers.rig.caught_up();
+            let drained = begun.elapsed().as_secs_f64();
+            relay.ends_well();
+            let relay = servers.relay(binary.as_deref());
+            load(&db, seconds().min(20), 0);
+            servers.rig.caught_up();
+            let (p50, p99) = figures(&relay.ends_well());
+            println!("| {kind} | {name} | {drained:.1} | {p50:.1}, {p99:.1} |");
+        }
+    }
+}
