@@ -53,7 +53,7 @@ python() {
         { skip "the packages of Python cannot be installed"; return 1; }
 }
 
-# Runs the test that all consumers share; a producer has none. table command…
+# Runs the test that all consumers of Kafka share, with the command of the whole consumer; a producer has none.
 replay() {
     case $example in producers/*) return ;; esac
     python examples/consumers/python/requirements.txt || return 0
@@ -63,7 +63,7 @@ replay() {
 run_python() {
     python "examples/$example/requirements.txt" || return 0
     (copy && "$work/python/bin/python" -m unittest --quiet)
-    replay effects env -C "$work/copy" "$work/python/bin/python" test_consumer.py worker '{topic}'
+    replay "$work/python/bin/python" "examples/$example/main.py"
 }
 
 # Behind a relay and RabbitMQ.

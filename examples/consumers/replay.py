@@ -1,13 +1,14 @@
 """The same test for a consumer in any language: what walrelay sends again has no second effect.
 
-    replay.py TABLE COMMAND…    the table of the effects, and the command that runs the worker of the tests
+    replay.py COMMAND…    the command that runs the whole consumer, with its variables
 
-The topic is in the worker's environment (WORKER) and in the place of {topic} in its command. Needs
-WALRELAY_EXAMPLE_POSTGRES, WALRELAY_EXAMPLE_KAFKA, and in WALRELAY_EXAMPLE_BINARY the binary.
+The relay, the consumer and Postgres are killed amid the events. At its end the consumer is stopped by SIGTERM.
+Needs WALRELAY_EXAMPLE_POSTGRES, _KAFKA, _CRASH, and in WALRELAY_EXAMPLE_BINARY the binary.
 """
 
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,11 @@ PARTITIONS, EVENTS = 3, 200
 # A loaded machine may take long; nothing waits for less.
 PATIENCE = 300
 
-table, command = sys.argv[1], sys.argv[2:]
-name = f"replay_{random.getrandbits(32):08x}"
-topic = f"{name}.Order"
+command = sys.argv[1:]
+name = topic = f"replay_{random.getrandbits(32):08x}"
+# What the README of the examples names. A killed consumer's partitions are given to another after two seconds.
+VARIABLES = {"DATABASE_URL": POSTGRES, "KAFKA_BROKERS": KAFKA["bootstrap.servers"], "TOPIC": topic, "GROUP": topic,
+             "ID_HEADER": "x-outbox-event-id", "SESSION_TIMEOUT_MS": "2000"}
 CONFIG = f"""
 [source]
 url = "{POSTGRES}"
@@ -39,14 +42,24 @@ slot = "{name}"
 publication = "{name}"
 
 [router]
+preset = "outbox_events"
 position_header = "{newest.POSITION_HEADER}"
-
-[router.debezium]
-"route.topic.replacement" = "{name}.${{routedByValue}}"
 
 [sink.kafka]
 "bootstrap.servers" = "{KAFKA['bootstrap.servers']}"
 """
+
+
+TABLE = f"""CREATE TABLE {name} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_id text NOT NULL,
+    event_type text NOT NULL, payload jsonb NOT NULL, occurred_at timestamptz NOT NULL DEFAULT now())"""
+
+
+def crash_postgres():
+    """Kills the server, and waits until it is back."""
+    host, port = os.environ["WALRELAY_EXAMPLE_CRASH"].rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as servers:
+        servers.sendall(b"postgres\n")
+        assert servers.makefile().readline() == "ready\n"
 
 
 def eventually(what, holds):
@@ -88,6 +101,10 @@ def newest_values(connection):
     return dict(connection.execute("SELECT key, value::int FROM newest").fetchall())
 
 
+def connect():
+    return psycopg.connect(POSTGRES, autocommit=True)
+
+
 def scenario(connection, folder, running):
     config = Path(folder, "walrelay.toml")
     config.write_text(CONFIG)
@@ -97,34 +114,41 @@ def scenario(connection, folder, running):
 
     def start(command):
         with Path(folder, f"{len(running)}.log").open("wb") as log:
-            process = subprocess.Popen(command, env={**os.environ, "WORKER": topic}, stdout=log, stderr=log)
+            process = subprocess.Popen(command, env={**os.environ, **VARIABLES}, stdout=log, stderr=log)
         running.append(process)
         return process
 
-    def worker():
-        return start([part.replace("{topic}", topic) for part in command])
-
     def effects():
-        return connection.execute(f"SELECT key, number FROM {table} WHERE topic = %s ORDER BY n", [topic]).fetchall()
+        query = "SELECT key, value::int FROM received WHERE consumer = %s AND topic = %s ORDER BY n"
+        try:
+            return connection.execute(query, [topic, topic]).fetchall()
+        except psycopg.errors.UndefinedTable:
+            # The consumer creates it.
+            return []
 
-    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (n serial, topic text, key text, number int)")
+    connection.execute(TABLE)
     admin = AdminClient(KAFKA)
     for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         created.result()
     for step in walrelay("init"), walrelay("bookmark", "create", f"{name}_from"):
         subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
-    relay, first = start(walrelay("run")), worker()
+    relay, first = start(walrelay("run")), start(command)
     expected = [(f"k{number % 7}", number) for number in range(EVENTS)]
     for key, number in expected:
-        connection.execute(f"INSERT INTO {name} (aggregatetype, aggregateid, type, payload)"
-                           " VALUES ('Order', %s, 'placed', %s)", [key, str(number)])
+        connection.execute(f"INSERT INTO {name} (aggregate_id, event_type, payload) VALUES (%s, %s, %s)",
+                           [key, f"{name}.placed", str(number)])
         if number == EVENTS // 2:
             eventually("the first effects", lambda: len(effects()) > 20)
             relay.kill()
             first.kill()
             relay.wait()
             start(walrelay("run"))
-            worker()
+            second = start(command)
+        if number == EVENTS * 3 // 4:
+            # The consumer connects again, after its pause.
+            eventually("an effect of the second", lambda: len(effects()) > EVENTS // 2)
+            crash_postgres()
+            connection = connect()
 
     def done(records):
         there, processed = offsets()
@@ -139,13 +163,16 @@ def scenario(connection, folder, running):
     assert by_key == sorted(expected, key=lambda effect: effect[0]), f"not each event once, in order: {by_key}"
     kept = newest_values(connection)
     assert kept == dict(expected), f"not the newest values: {kept}"
+    second.terminate()
+    status = second.wait(PATIENCE)
+    assert status == 0, f"the consumer ended by SIGTERM with {status}"
     print(f"replay: {offsets()[0]} records of {EVENTS} events, each with one effect")
 
 
-with psycopg.connect(POSTGRES, autocommit=True) as connection, tempfile.TemporaryDirectory() as folder:
+with tempfile.TemporaryDirectory() as folder:
     running = []
     try:
-        scenario(connection, folder, running)
+        scenario(connect(), folder, running)
     except BaseException:
         for log in sorted(Path(folder).glob("*.log")):
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
@@ -155,9 +182,12 @@ with psycopg.connect(POSTGRES, autocommit=True) as connection, tempfile.Temporar
             process.kill()
             process.wait()
         # The server has few slots, and others use it. A killed walsender may still be at its end.
+        connection = connect()
+
         def is_dropped():
             connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                                " WHERE slot_name LIKE %s AND NOT active", [f"{name}%"])
             return not connection.execute("SELECT FROM pg_replication_slots WHERE slot_name LIKE %s",
                                           [f"{name}%"]).fetchall()
+
         eventually("the slots are dropped", is_dropped)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 
 import psycopg
 from confluent_kafka import Consumer, Producer
@@ -31,7 +32,8 @@ def main():
     member = Consumer({**kafka, "group.id": GROUP, "session.timeout.ms": 6000, **consumer.SETTINGS})
     member.subscribe([TOPIC])
     with psycopg.connect(os.environ["SHOP_LOYALTY"], autocommit=True) as connection:
-        consumer.run(member, connection, GROUP, effect, producer=Producer(kafka), dead_letters=f"{GROUP}.dead")
+        consumer.run(member, connection, GROUP, effect, producer=Producer(kafka), dead_letters=f"{GROUP}.dead",
+                     stop=threading.Event())
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ PATIENCE = 300
 # Mistakes that a service could have: code that runs before it.
 FAULTS = {
     # The effect happens without the claim of the event's id.
-    "no-claim": ("loyalty", "import consumer, uuid; consumer.event_id = lambda _: str(uuid.uuid4())"),
+    "no-claim": ("loyalty", "import consumer, uuid; consumer.event_id = lambda *_: str(uuid.uuid4())"),
     # Some offsets are committed without the effect.
     "no-effect": ("loyalty", """
 import consumer

@@ -4,9 +4,10 @@
 //! cargo run -p walrelay-testkit --example servers -- 17 sh -c 'psql "$WALRELAY_EXAMPLE_POSTGRES"'
 //! ```
 //!
-//! With `--rabbitmq` before it, a RabbitMQ too, if there is one; `WALRELAY_EXAMPLE_RABBITMQ` has its port.
-//! Its user and password are `guest`. The first argument is the major version of Postgres. The database has the SQL of `migrations/` for
-//! services and consumers. `WALRELAY_EXAMPLE_KAFKA` has the brokers' addresses. For
+//! With `--rabbitmq`, `--redis` or `--nats` before it, that server too, if there is one. Their ports are in
+//! `WALRELAY_EXAMPLE_RABBITMQ`, whose user and password are `guest`, `WALRELAY_EXAMPLE_REDIS` and
+//! `WALRELAY_EXAMPLE_NATS`. The next argument is the major version of Postgres. The database has the SQL of
+//! `migrations/` for services and consumers. `WALRELAY_EXAMPLE_KAFKA` has the brokers' addresses. For
 //! `scripts/test-examples.sh` and `scripts/example.sh`.
 //!
 //! `WALRELAY_EXAMPLE_CRASH` has an address. A line `postgres` or `kafka` sent there kills that server by
@@ -19,12 +20,20 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-use walrelay_testkit::{Db, Kafka, servers};
+use walrelay_testkit::{Db, Kafka, Nats, Redis, servers};
 use walrelay_throwaway::{Postgres, RabbitMqBinaries, RabbitMqOptions, RabbitMqServer};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = env::args().skip(1).peekable();
-    let rabbitmq = arguments.next_if_eq("--rabbitmq").is_some();
+    let (mut rabbitmq, mut redis, mut nats) = (false, false, false);
+    while let Some(server) = arguments.next_if(|argument| argument.starts_with("--")) {
+        match server.as_str() {
+            "--rabbitmq" => rabbitmq = true,
+            "--redis" => redis = Redis::is_wanted(),
+            "--nats" => nats = Nats::is_wanted(),
+            _ => return Err(format!("there is no server {server}").into()),
+        }
+    }
     let major = arguments.next().and_then(|major| major.parse().ok());
     let (Some(major), Some(program)) = (major, arguments.next()) else {
         return Err("usage: servers MAJOR COMMAND [ARGUMENT…]".into());
@@ -40,6 +49,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let rabbitmq =
         rabbitmq.map(|binaries| RabbitMqServer::start(&binaries, RabbitMqOptions::default()));
     let rabbitmq = rabbitmq.transpose()?;
+    let redis = redis.then(Redis::start);
+    let nats = nats.then(Nats::start);
     // Consumers of the tests are killed: their groups go on after a short time-out. The first group waits
     // until all partitions of the internal topic are created.
     let kafka = Kafka::builder()
@@ -49,8 +60,14 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let crashes = TcpListener::bind("127.0.0.1:0")?;
     crashes.set_nonblocking(true)?;
     let mut command = Command::new(program);
-    if let Some(rabbitmq) = &rabbitmq {
-        command.env("WALRELAY_EXAMPLE_RABBITMQ", rabbitmq.port().to_string());
+    for (name, port) in [
+        ("RABBITMQ", rabbitmq.as_ref().map(RabbitMqServer::port)),
+        ("REDIS", redis.as_ref().map(Redis::port)),
+        ("NATS", nats.as_ref().map(Nats::port)),
+    ] {
+        if let Some(port) = port {
+            command.env(format!("WALRELAY_EXAMPLE_{name}"), port.to_string());
+        }
     }
     let mut command = command
         .args(arguments)

@@ -45,7 +45,7 @@ class CrashesBeforeOffset:
         self.consumer.commit(message=message, asynchronous=asynchronous)
 
 
-def worker(topic, stop=lambda: False):
+def worker(topic, stop=None):
     """Runs the example for one topic."""
     # A killed worker's partitions are given to another after the time-out.
     times = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200}
@@ -55,7 +55,7 @@ def worker(topic, stop=lambda: False):
     running = CrashesBeforeOffset(consumer)
     with psycopg.connect(POSTGRES, autocommit=True) as connection:
         example.run(running, connection, topic, effect, producer=producer, dead_letters=f"{topic}.dead",
-                    attempts=3, pause=0.01, stop=stop)
+                    attempts=3, pause=0.01, stop=stop or threading.Event())
     consumer.close()
 
 
@@ -105,7 +105,7 @@ class ConsumerTest(unittest.TestCase):
     def in_thread(self):
         """Runs the example in this process until the test ends."""
         stopped = threading.Event()
-        thread = threading.Thread(target=worker, args=[self.topic, stopped.is_set])
+        thread = threading.Thread(target=worker, args=[self.topic, stopped])
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(stopped.set)
@@ -167,6 +167,54 @@ class ConsumerTest(unittest.TestCase):
         self.assertIn(self.topic.encode(), headers["source"])
         claims = self.connection.execute("SELECT count(*) FROM processed_events WHERE event_id = 'poison'")
         self.assertEqual(claims.fetchone()[0], 0)
+
+    def consumes(self, connection, **options):
+        """Runs the example in this thread with a connection of the test's own, until an error."""
+        consumer = Consumer({"bootstrap.servers": KAFKA, "group.id": self.topic, **example.SETTINGS})
+        self.addCleanup(consumer.close)
+        consumer.subscribe([self.topic])
+        example.run(consumer, connection, self.topic, effect, producer=self.producer, stop=threading.Event(),
+                    dead_letters=f"{self.topic}.dead", **options)
+
+    def test_a_connection_that_would_not_commit_is_refused(self):
+        self.send(1)
+        with psycopg.connect(POSTGRES) as implicit:
+            with self.assertRaises(example.TransactionOpen):
+                self.consumes(implicit)
+        with psycopg.connect(POSTGRES, autocommit=True) as explicit:
+            explicit.execute("BEGIN")
+            with self.assertRaises(example.TransactionOpen):
+                self.consumes(explicit)
+        self.assertEqual((self.effects(), self.lag()), ([], 1))
+
+    def test_a_stop_ends_the_pause_between_attempts_and_keeps_the_event(self):
+        self.send(-1)
+        stop, failed = threading.Event(), threading.Event()
+
+        def fails(connection, message):
+            failed.set()
+            raise RuntimeError("poison")
+
+        consumer = Consumer({"bootstrap.servers": KAFKA, "group.id": self.topic, **example.SETTINGS})
+        self.addCleanup(consumer.close)
+        consumer.subscribe([self.topic])
+        thread = threading.Thread(target=example.run, args=[consumer, self.connection, self.topic, fails],
+                                  kwargs={"producer": self.producer, "dead_letters": f"{self.topic}.dead",
+                                          "stop": stop, "pause": 3600.0})
+        thread.start()
+        self.assertTrue(failed.wait(PATIENCE))
+        stop.set()
+        thread.join(PATIENCE)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(self.lag(), 1)
+
+    def test_pauses_grow_to_the_longest(self):
+        backoff = example.Backoff(1, 8)
+        pauses = [backoff.next() for _ in range(6)]
+        for pause, most in zip(pauses, (1, 2, 4, 8, 8, 8)):
+            self.assertTrue(most / 2 <= pause <= most, pauses)
+        backoff.reset()
+        self.assertLessEqual(backoff.next(), 1)
 
     def test_old_events_are_forgotten(self):
         with self.connection.transaction():
