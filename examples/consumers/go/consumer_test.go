@@ -93,7 +93,7 @@ func work(ctx context.Context, topic string) {
 		client, err := kgo.NewClient(options...)
 		if err == nil {
 			err = Run(ctx, client, connection, effect,
-				Options{Name: topic, DeadLetters: topic + ".dead", Attempts: 3, Pause: 10 * time.Millisecond})
+				Options{Name: topic, IDHeader: "id", DeadLetters: topic + ".dead", Attempts: 3, Pause: 10 * time.Millisecond})
 			client.CloseAllowingRebalance()
 		}
 		fmt.Fprintln(os.Stderr, "the consumer ended:", err)
@@ -283,6 +283,60 @@ func TestPoisonBecomesADeadLetterAfterTheAttempts(t *testing.T) {
 	if value != "-1" || headers["id"] != "poison" || headers["error"] != "poison" ||
 		!strings.HasPrefix(headers["source"], f.topic+"[") {
 		t.Fatal(value, headers)
+	}
+}
+
+func (f *fixture) consumer() *kgo.Client {
+	client, err := kgo.NewClient(append(ClientOptions(f.topic, f.topic), brokers())...)
+	must(f.t, err)
+	return client
+}
+
+// closes fails the test if the client does not end.
+func (f *fixture) closes(client *kgo.Client) {
+	f.t.Helper()
+	closed := make(chan struct{})
+	go func() { client.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		f.t.Fatal("Close() hangs")
+	}
+}
+
+func TestAClientCanBeClosedAfterAnErrorAndAfterAStop(t *testing.T) {
+	f := newFixture(t)
+	f.send(1, "k", f.topic+"1")
+	client := f.consumer()
+	gone, err := connect(t.Context())
+	must(t, err)
+	options := Options{Name: f.topic, IDHeader: "id", DeadLetters: f.topic + ".dead", Attempts: 3, Pause: time.Hour}
+	loses := func(ctx context.Context, _ pgx.Tx, _ *kgo.Record) error { return gone.Close(ctx) }
+	if err := Run(t.Context(), client, gone, loses, options); err == nil {
+		t.Fatal("a lost connection is no error")
+	}
+	f.closes(client)
+
+	// The pause is an hour: the stop ends it, and the event is kept for the next process.
+	client = f.consumer()
+	ctx, stop := context.WithCancel(t.Context())
+	fails := func(context.Context, pgx.Tx, *kgo.Record) error { stop(); return errors.New("poison") }
+	other, err := connect(t.Context())
+	must(t, err)
+	defer other.Close(context.Background())
+	must(t, Run(ctx, client, other, fails, options))
+	f.closes(client)
+	if lag := f.lag(); lag != 1 {
+		t.Fatal("the offset is committed", lag)
+	}
+}
+
+func TestPausesGrowToTheLongest(t *testing.T) {
+	backoff := Backoff{First: time.Second}
+	for _, most := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+		if pause := backoff.Next(); pause > most*time.Second || pause < most*time.Second/2 {
+			t.Fatal(pause, most)
+		}
 	}
 }
 
