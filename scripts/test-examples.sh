@@ -97,8 +97,7 @@ run_java() {
     (copy && mvn --batch-mode --quiet dependency:build-classpath -Dmdep.outputFile=classpath) ||
         { skip "its packages cannot be had"; return; }
     (cd "$work/copy" && mvn --batch-mode --quiet test)
-    replay java_effects java -XX:TieredStopAtLevel=1 \
-        -cp "$work/copy/target/classes:$work/copy/target/test-classes:$(cat "$work/copy/classpath")" Worker '{topic}'
+    replay java -XX:TieredStopAtLevel=1 -cp "$work/copy/target/classes:$(cat "$work/copy/classpath")" Main
 }
 
 run_rust() {

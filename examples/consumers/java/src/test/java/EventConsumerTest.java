@@ -1,4 +1,5 @@
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.sql.Connection;
@@ -9,6 +10,7 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
@@ -193,6 +195,48 @@ class EventConsumerTest {
             assertEquals("java.lang.IllegalStateException: poison",
                 new String(letter.headers().lastHeader("error").value()));
             assertTrue(new String(letter.headers().lastHeader("source").value()).startsWith(topic + "["));
+        }
+    }
+
+    /** Runs the example in this thread, until an error or a stop. */
+    private void consume(Connection own, EventConsumer.Effect effect, CountDownLatch stop) throws Exception {
+        var settings = Servers.kafka();
+        settings.put("group.id", topic);
+        EventConsumer.configure(settings);
+        var options = new EventConsumer.Options(topic, "id", topic + ".dead", 3, Duration.ofHours(1));
+        try (var consumer = new KafkaConsumer<byte[], byte[]>(settings)) {
+            consumer.subscribe(List.of(topic));
+            EventConsumer.run(consumer, producer, own, effect, options, stop, () -> {});
+        }
+    }
+
+    @Test
+    void aConnectionInAutocommitModeIsRefused() throws Exception {
+        send(1, "k", topic + 1);
+        assertThrows(EventConsumer.AutocommitException.class,
+            () -> consume(connection, (own, record) -> {}, new CountDownLatch(1)));
+        assertEquals(1, lag());
+    }
+
+    @Test
+    void aStopEndsThePauseBetweenAttemptsAndKeepsTheEvent() throws Exception {
+        send(-1, "k", topic + 1);
+        var stop = new CountDownLatch(1);
+        try (Connection own = Servers.connect()) {
+            consume(own, (connection, record) -> {
+                stop.countDown();
+                throw new IllegalStateException("poison");
+            }, stop);
+        }
+        assertEquals(1, lag());
+    }
+
+    @Test
+    void pausesGrowToTheLongest() {
+        var backoff = new EventConsumer.Backoff(Duration.ofSeconds(1));
+        for (long most : new long[] {1, 2, 4, 8, 16, 30, 30}) {
+            long pause = backoff.nextMillis();
+            assertTrue(pause >= most * 500 && pause <= most * 1000, () -> pause + " ms");
         }
     }
 

@@ -2,6 +2,7 @@ import java.sql.Connection;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -50,7 +51,7 @@ final class Worker {
         settings.put("session.timeout.ms", "2000");
         settings.put("heartbeat.interval.ms", "200");
         EventConsumer.configure(settings);
-        var options = new EventConsumer.Options(topic, topic + ".dead", 3, Duration.ofMillis(10));
+        var options = new EventConsumer.Options(topic, "id", topic + ".dead", 3, Duration.ofMillis(10));
         var consumer = new KafkaConsumer<byte[], byte[]>(settings) {
             @Override
             public void commitSync(Map<TopicPartition, OffsetAndMetadata> offsets) {
@@ -61,7 +62,8 @@ final class Worker {
         try (consumer; var producer = new KafkaProducer<byte[], byte[]>(Servers.kafka());
                 var connection = Servers.connect()) {
             consumer.subscribe(List.of(topic));
-            EventConsumer.run(consumer, producer, connection, Worker::effect, options, () -> false);
+            EventConsumer.run(consumer, producer, connection, Worker::effect, options,
+                new CountDownLatch(1), () -> {});
         }
     }
 }
