@@ -89,7 +89,7 @@ run_typescript() {
     command -v npm >/dev/null || { skip "there is no npm"; return; }
     (copy && npm ci --silent --no-fund --no-audit) || { skip "its packages cannot be installed"; return; }
     (cd "$work/copy" && npm test --silent)
-    replay ts_effects env -C "$work/copy" node build/worker.js
+    replay node "$work/copy/build/main.js"
 }
 
 run_java() {

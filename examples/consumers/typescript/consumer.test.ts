@@ -3,27 +3,28 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { after, afterEach, before, beforeEach, test } from "node:test";
-import { Kafka, type KafkaMessage, logLevel } from "kafkajs";
+import { Admin, ListOffsetTimestamps, Producer, stringSerializers } from "@platformatic/kafka";
 import pg from "pg";
-import { prune } from "./consumer.js";
+import { Backoff, createConsumer, type Effect, type Message, prune, run } from "./consumer.js";
 
 // A loaded machine may take long; nothing waits for less.
 const PATIENCE = 120_000;
-const kafka = new Kafka({ brokers: [process.env.WALRELAY_EXAMPLE_KAFKA ?? ""], logLevel: logLevel.ERROR });
-const admin = kafka.admin();
-const producer = kafka.producer();
+const bootstrapBrokers = [process.env.WALRELAY_EXAMPLE_KAFKA ?? ""];
+const PARTITIONS = 4;
+const admin = new Admin({ bootstrapBrokers, clientId: "test" });
+const producer = new Producer({ bootstrapBrokers, clientId: "test", serializers: stringSerializers });
 const client = new pg.Client(process.env.WALRELAY_EXAMPLE_POSTGRES);
 let topic = "";
 let workers: ChildProcess[] = [];
 
 before(async () => {
-  await Promise.all([admin.connect(), producer.connect(), client.connect()]);
+  await client.connect();
   await client.query("CREATE TABLE IF NOT EXISTS ts_effects (n serial, topic text, key text, number int)");
 });
-after(() => Promise.all([admin.disconnect(), producer.disconnect(), client.end()]));
+after(() => Promise.all([admin.close(), producer.close(), client.end()]));
 beforeEach(async () => {
   topic = `ts-${Date.now()}`;
-  await admin.createTopics({ topics: [{ topic, numPartitions: 4 }], waitForLeaders: true });
+  await admin.createTopics({ topics: [topic], partitions: PARTITIONS, replicas: 1 });
 });
 afterEach(async () => {
   await Promise.all(workers.map((worker) => kill(worker)));
@@ -50,7 +51,7 @@ function worker(crash = ""): ChildProcess {
 }
 
 async function send(number: number, key = "k", id = `${topic}-${number}`): Promise<void> {
-  await producer.send({ topic, messages: [{ key, value: String(number), headers: { id } }] });
+  await producer.send({ messages: [{ topic, key, value: String(number), headers: new Map([["id", id]]) }] });
 }
 
 async function effects(): Promise<[string, number][]> {
@@ -60,11 +61,16 @@ async function effects(): Promise<[string, number][]> {
 
 /** Number of records whose offset is not committed. */
 async function lag(): Promise<number> {
-  const ends = await admin.fetchTopicOffsets(topic);
+  const partitions = Array.from({ length: PARTITIONS }, (_, partitionIndex) => ({
+    partitionIndex,
+    timestamp: ListOffsetTimestamps.LATEST,
+  }));
+  const [ends] = await admin.listOffsets({ topics: [{ name: topic, partitions }] });
   // Fails while the group has no coordinator: then no offset is committed.
-  const [group] = await admin.fetchOffsets({ groupId: topic, topics: [topic] }).catch(() => []);
-  const sum = (all: { offset: string }[]) => all.reduce((sum, { offset }) => sum + Math.max(0, Number(offset)), 0);
-  return sum(ends) - sum(group?.partitions ?? []);
+  const [group] = await admin.listConsumerGroupOffsets({ groups: [topic] }).catch(() => []);
+  const sum = (all: bigint[]) => all.reduce((sum, offset) => sum + Math.max(0, Number(offset)), 0);
+  const committed = group?.topics.flatMap(({ partitions }) => partitions) ?? [];
+  return sum(ends.partitions.map(({ offset }) => offset)) - sum(committed.map(({ committedOffset }) => committedOffset));
 }
 
 async function until(condition: () => Promise<boolean>): Promise<void> {
@@ -127,17 +133,54 @@ test("poison becomes a dead letter after the attempts", async () => {
   worker();
   await until(isDone);
   assert.deepEqual(await effects(), [["k", 1], ["k", 2]]);
-  const letters = kafka.consumer({ groupId: `${topic}-letters` });
-  await letters.connect();
-  await letters.subscribe({ topics: [`${topic}.dead`], fromBeginning: true });
-  const letter = await new Promise<KafkaMessage>((resolve, reject) => {
-    letters.run({ eachMessage: async ({ message }) => resolve(message) }).catch(reject);
-  });
-  await letters.disconnect();
-  const header = (name: string) => letter.headers?.[name]?.toString();
+  const letters = createConsumer(bootstrapBrokers, `${topic}-letters`);
+  const stream = await letters.consume({ topics: [`${topic}.dead`], mode: "earliest" });
+  const { value: letter } = await stream[Symbol.asyncIterator]().next();
+  await stream.close();
+  await letters.close(true);
+  const header = (name: string) => (letter as Message).headers.get(name)?.toString();
   assert.deepEqual([letter.key?.toString(), letter.value?.toString(), header("id")], ["k", "-1", "poison"]);
   assert.equal(header("error"), "Error: poison");
   assert.ok(header("source")?.startsWith(`${topic}[`));
+});
+
+/** Runs the example in this process. */
+async function consume(own: pg.Client, effect: Effect, stop: AbortSignal): Promise<void> {
+  const consumer = createConsumer(bootstrapBrokers, topic);
+  const letters = new Producer<Buffer, Buffer, string, Buffer>({ bootstrapBrokers, clientId: topic });
+  const name = topic;
+  const patience = { attempts: 3, pause: 3_600_000, deadLetters: `${topic}.dead` };
+  try {
+    await run({ consumer, topic, client: own, name, idHeader: "id", effect, producer: letters, ...patience, stop });
+  } finally {
+    await Promise.all([consumer.close(true), letters.close()]);
+  }
+}
+
+test("a stop ends the pause between attempts, and keeps the event", async () => {
+  await send(-1);
+  const stopping = new AbortController();
+  const fails = async () => {
+    stopping.abort();
+    throw new Error("poison");
+  };
+  await consume(client, fails, stopping.signal);
+  assert.equal(await lag(), 1);
+});
+
+test("a pool is refused", async () => {
+  const pool = new pg.Pool({ connectionString: process.env.WALRELAY_EXAMPLE_POSTGRES });
+  const refused = consume(pool as unknown as pg.Client, async () => undefined, new AbortController().signal);
+  await assert.rejects(refused, TypeError);
+  await pool.end();
+});
+
+test("pauses grow to the longest", () => {
+  const backoff = new Backoff(1000);
+  for (const most of [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]) {
+    const pause = backoff.next();
+    assert.ok(pause >= most / 2 && pause <= most, `${pause} of ${most}`);
+  }
 });
 
 test("old events are forgotten", async () => {

@@ -1,12 +1,12 @@
-// Keeps the newest value of each key, whatever is repeated. For KafkaJS 2 and node-postgres (pg) 8.
+// Keeps the newest value of each key, whatever is repeated. For @platformatic/kafka 1 and node-postgres (pg) 8.
 //
 // For caches, upserted tables and compacted topics: no table of processed events is needed. The relay writes
 // the position header with `position_header = "walrelay-position"` in [router].
 //
 //     CREATE TABLE newest (key text PRIMARY KEY, position text COLLATE "C", value text)
 
-import type { KafkaMessage } from "kafkajs";
 import type { Client } from "pg";
+import type { Message } from "./consumer.js";
 
 export const POSITION_HEADER = "walrelay-position";
 
@@ -22,8 +22,8 @@ const APPLY = `
  *
  * A tombstone keeps its row, with a NULL value: its position must be known when an older record comes.
  */
-export async function apply(client: Client, message: KafkaMessage): Promise<boolean> {
-  const text = (bytes: { toString(): string } | null | undefined) => bytes?.toString() ?? null;
-  const values = [text(message.key), text(message.headers?.[POSITION_HEADER] as Buffer | undefined), text(message.value)];
+export async function apply(client: Client, message: Message): Promise<boolean> {
+  const text = (bytes?: Buffer) => bytes?.toString() ?? null;
+  const values = [text(message.key), text(message.headers.get(POSITION_HEADER)), text(message.value)];
   return (await client.query(APPLY, values)).rowCount === 1;
 }

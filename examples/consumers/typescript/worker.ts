@@ -1,43 +1,47 @@
 // Runs the example for the topic WORKER. CRASH says where it ends by SIGKILL.
 
-import { Kafka, logLevel } from "kafkajs";
+import { Producer, stringSerializer } from "@platformatic/kafka";
 import pg from "pg";
-import { run } from "./consumer.js";
+import { createConsumer, run } from "./consumer.js";
 
 const topic = process.env.WORKER ?? "";
-const kafka = new Kafka({ brokers: [process.env.WALRELAY_EXAMPLE_KAFKA ?? ""], logLevel: logLevel.ERROR });
-// A killed worker's partitions are given to another after the time-out. KafkaJS sends no heartbeat while the
-// broker keeps a fetch waiting.
-const times = { sessionTimeout: 2000, heartbeatInterval: 200, maxWaitTimeInMs: 200 };
-const consumer = kafka.consumer({ groupId: topic, ...times });
-const producer = kafka.producer({ allowAutoTopicCreation: true });
+const bootstrapBrokers = [process.env.WALRELAY_EXAMPLE_KAFKA ?? ""];
+// A killed worker's partitions are given to another after the time-out.
+const consumer = createConsumer(bootstrapBrokers, topic, 2000);
+const producer = new Producer<Buffer, Buffer, string, Buffer>({
+  bootstrapBrokers,
+  clientId: topic,
+  autocreateTopics: true,
+  serializers: { headerKey: stringSerializer },
+});
 const client = new pg.Client(process.env.WALRELAY_EXAMPLE_POSTGRES);
 
-async function crash(place: string): Promise<void> {
+function crash(place: string): void {
   if (process.env.CRASH === place) {
     process.kill(process.pid, "SIGKILL");
-    await new Promise(() => undefined);
+    // The signal may come a moment later.
+    for (;;);
   }
 }
 
 let last = "";
-const commitOffsets = consumer.commitOffsets.bind(consumer);
-consumer.commitOffsets = async (offsets) => {
-  await crash(`before offset ${last}`);
-  await commitOffsets(offsets);
-};
+const commit = consumer.commit.bind(consumer) as (...offsets: unknown[]) => unknown;
+consumer.commit = ((...offsets: unknown[]) => {
+  crash(`before offset ${last}`);
+  return commit(...offsets);
+}) as typeof consumer.commit;
 await client.connect();
-await producer.connect();
-await consumer.connect();
-await consumer.subscribe({ topics: [topic], fromBeginning: true });
 await run({
   consumer,
+  topic,
   client,
   name: topic,
+  idHeader: "id",
   producer,
   deadLetters: `${topic}.dead`,
   attempts: 3,
   pause: 10,
+  stop: new AbortController().signal,
   effect: async (client, message) => {
     const number = Number(message.value);
     if (number < 0) {
@@ -49,6 +53,6 @@ await run({
       number,
     ]);
     last = String(number);
-    await crash(`before commit ${number}`);
+    crash(`before commit ${number}`);
   },
 });
