@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
 consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php consumers/aio_pika
-shop'
+webhooks shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -121,6 +121,17 @@ run_php() {
         return
     fi
     (cd "$work/copy" && php test_consumer.php)
+}
+
+# A receiver in each language, behind a relay.
+run_webhooks() {
+    python examples/consumers/python/requirements.txt || return 0
+    "$work/python/bin/python" "examples/$example/test.py" "$work/python/bin/python" "examples/$example/python/receiver.py"
+    command -v npm >/dev/null || { skip "there is no npm"; return; }
+    (example=$example/typescript && copy && npm ci --silent --no-fund --no-audit) ||
+        { skip "its packages cannot be installed"; return; }
+    (cd "$work/copy" && npx --no-install tsc)
+    "$work/python/bin/python" "examples/$example/test.py" node "$work/copy/build/receiver.js"
 }
 
 # Beside servers of its own. With a mistake in a service the proof must fail, by the words for it.
