@@ -30,6 +30,7 @@ final class ProcessedEvents
      */
     public static function process(PDO $pdo, string $consumer, string $id, callable $effect): bool
     {
+        self::requireExceptions($pdo);
         $pdo->beginTransaction();
         try {
             // A concurrent claim of the same event is waited for.
@@ -50,6 +51,14 @@ final class ProcessedEvents
                 // The connection is gone, which ends the transaction, too.
             }
             throw $error;
+        }
+    }
+
+    /** Refuses a connection whose errors would look like repeats: a claim that fails has no rows, too. */
+    public static function requireExceptions(PDO $pdo): void
+    {
+        if ($pdo->getAttribute(PDO::ATTR_ERRMODE) !== PDO::ERRMODE_EXCEPTION) {
+            throw new LogicException('set PDO::ATTR_ERRMODE to PDO::ERRMODE_EXCEPTION');
         }
     }
 

@@ -3,6 +3,7 @@
 declare(strict_types=1);
 
 use PhpAmqpLib\Channel\AMQPChannel;
+use PhpAmqpLib\Exception\AMQPTimeoutException;
 use PhpAmqpLib\Message\AMQPMessage;
 use PhpAmqpLib\Wire\AMQPTable;
 
@@ -15,12 +16,15 @@ use PhpAmqpLib\Wire\AMQPTable;
 final class RabbitmqConsumer
 {
     /**
-     * Processes the messages of a queue one after another, for ever. An error of a connection ends it: start
-     * it again, the message comes again.
+     * Processes the messages of a queue one after another, until it is stopped. An error of a connection ends it:
+     * start it again, the message comes again.
      *
      * @param string $consumer the name under which events are claimed in processed_events
      * @param callable(PDO, AMQPMessage): void $effect changes data by this connection
      * @param int $attempts after so many failures of its effect a message goes to the queue $deadLetters
+     * @param ?callable(): bool $isStopped ends it after the current message
+     * @param float $pause seconds between the first two attempts; the next ones double, up to half a minute
+     * @param ?callable(): void $onProgress called after each message
      */
     public static function run(
         AMQPChannel $channel,
@@ -30,10 +34,21 @@ final class RabbitmqConsumer
         callable $effect,
         int $attempts,
         string $deadLetters,
+        ?callable $isStopped = null,
+        float $pause = 1.0,
+        ?callable $onProgress = null,
     ): void {
+        ProcessedEvents::requireExceptions($pdo);
+        $isStopped ??= fn () => false;
         $channel->basic_qos(0, 10, false);
         $channel->confirm_select();
-        $process = function (AMQPMessage $message) use ($channel, $pdo, $consumer, $effect, $attempts, $deadLetters) {
+        $process = function (AMQPMessage $message) use (
+            $channel, $pdo, $consumer, $effect, $attempts, $deadLetters, $isStopped, $pause, $onProgress,
+        ) {
+            if ($isStopped()) {
+                // Not acknowledged: the next process has it.
+                return;
+            }
             // The relay's message_id is the event's id: the same in every delivery.
             $id = $message->get('message_id');
             for ($attempt = 1; ; $attempt++) {
@@ -43,19 +58,48 @@ final class RabbitmqConsumer
                 } catch (Throwable $error) {
                     // Whether the database is there decides if the message is at fault.
                     $pdo->query('SELECT 1');
+                    // Not its text: an error may quote the event.
+                    error_log("$id: attempt $attempt of $attempts: " . $error::class);
                     if ($attempt === $attempts) {
                         self::keep($channel, $deadLetters, $message, $error);
+                        error_log("$id is a dead letter in $deadLetters");
                         break;
+                    }
+                    if (!self::pause(self::backoff($pause, $attempt), $isStopped)) {
+                        return;
                     }
                 }
             }
             // After the commit of the effect, and by nothing else.
             $message->ack();
+            if ($onProgress !== null) {
+                $onProgress();
+            }
         };
         $channel->basic_consume($queue, '', false, false, false, false, $process);
-        while ($channel->is_consuming()) {
-            $channel->wait();
+        while ($channel->is_consuming() && !$isStopped()) {
+            try {
+                $channel->wait(null, false, 1.0);
+            } catch (AMQPTimeoutException) {
+                // No message for a second: it looks whether it is stopped.
+            }
         }
+    }
+
+    /** Seconds before the attempt that follows these: they double, up to half a minute, with jitter. */
+    public static function backoff(float $first, int $failures): float
+    {
+        return min($first * 2 ** ($failures - 1), 30.0) * (0.5 + mt_rand() / mt_getrandmax() / 2);
+    }
+
+    /** Waits; false if it was stopped meanwhile. */
+    public static function pause(float $seconds, callable $isStopped): bool
+    {
+        $ends = microtime(true) + $seconds;
+        while (!$isStopped() && ($left = $ends - microtime(true)) > 0) {
+            usleep((int) (min($left, 0.1) * 1_000_000));
+        }
+        return !$isStopped();
     }
 
     /** Publishes the message with its headers and the error, and waits until the queue has it. */

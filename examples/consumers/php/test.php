@@ -82,6 +82,15 @@ try {
 }
 same(true, process($pdo, 4), 'after a failed effect the event is new');
 
+$silent = connect();
+$silent->setAttribute(PDO::ATTR_ERRMODE, PDO::ERRMODE_SILENT);
+try {
+    process($silent, 4);
+    same('an error', 'none', 'a connection that hides errors');
+} catch (LogicException) {
+    // As it must be.
+}
+
 $concurrent = array_map(fn () => start(5), range(1, 4));
 same([0, 0, 0, 0], array_map('ended', $concurrent), 'concurrent claims wait for each other');
 same([1, 2, 3, 4, 5], effects(), 'each event has one effect');

@@ -83,7 +83,7 @@ function effect(PDO $pdo, AMQPMessage $message): void
 }
 
 if (isset($argv[1])) {
-    RabbitmqConsumer::run(channel(), $argv[1], connect(), $argv[1], 'effect', 3, "$argv[1]_dead");
+    RabbitmqConsumer::run(channel(), $argv[1], connect(), $argv[1], 'effect', 3, "$argv[1]_dead", pause: 0.01);
     exit(0);
 }
 
@@ -211,6 +211,41 @@ try {
         'its headers');
     proc_terminate($second);
     ended($second);
+
+    // The whole program.
+    $main = start([PHP_BINARY, __DIR__ . '/main.php'], [
+        'DATABASE_URL' => (string) getenv('WALRELAY_EXAMPLE_POSTGRES'),
+        'RABBITMQ_URL' => 'amqp://guest:guest@127.0.0.1:' . getenv('WALRELAY_EXAMPLE_RABBITMQ'),
+        'QUEUE' => $name,
+    ]);
+    order(50);
+    order(51);
+    $received = $pdo->prepare("SELECT value::jsonb #>> '{payload,number}' FROM received WHERE consumer = ? ORDER BY n");
+    eventually('the effects of main.php', function () use ($pdo, $received, $name) {
+        if ($pdo->query("SELECT to_regclass('received')")->fetchColumn() === null) {
+            return false;
+        }
+        $received->execute([$name]);
+        return $received->fetchAll(PDO::FETCH_COLUMN) === ['50', '51'];
+    });
+    proc_terminate($main);
+    same(0, ended($main), 'main.php after SIGTERM');
+
+    // A stop ends the pause between attempts, and the message is kept.
+    $stops = false;
+    order(52);
+    RabbitmqConsumer::run(channel(), $name, connect(), $name, function () use (&$stops) {
+        $stops = true;
+        throw new RuntimeException('it fails');
+    }, 3, "{$name}_dead", function () use (&$stops) {
+        return $stops;
+    }, 3600.0);
+    same(true, $stops, 'the effect was tried');
+    same(null, $channel->basic_get("{$name}_dead", true), 'a dead letter of a stopped consumer');
+    foreach ([1 => 1, 2 => 2, 5 => 16, 6 => 30, 9 => 30] as $failures => $most) {
+        $pause = RabbitmqConsumer::backoff(1.0, $failures);
+        same(true, $pause >= $most / 2 && $pause <= $most, "a pause of $pause s");
+    }
 } finally {
     proc_terminate($relay);
     same(0, ended($relay), 'the relay');
