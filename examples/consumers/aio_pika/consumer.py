@@ -4,13 +4,18 @@ The table processed_events comes from `walrelay init --consumer`. Copy this file
 The relay's preset is `outbox`, whose headers and body these are.
 """
 
+import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
+from psycopg.pq import TransactionStatus
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Event:
 
 
 Effect = Callable[[psycopg.AsyncConnection, Event], Awaitable[None]]
+
+
+class TransactionOpen(Exception):
+    """The effect would not be committed before the acknowledgement."""
 
 
 def event_of(message: AbstractIncomingMessage) -> Event:
@@ -46,6 +55,9 @@ def event_of(message: AbstractIncomingMessage) -> Event:
 
 async def process(connection: psycopg.AsyncConnection, name: str, event: Event, effect: Effect) -> bool:
     """Claims the event and has its effect, in one transaction. False: it was processed before."""
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        # `transaction()` would be a savepoint of the open transaction, and commit nothing.
+        raise TransactionOpen("a transaction is open: connect with autocommit=True")
     async with connection.transaction():
         claimed = await connection.execute(
             # A concurrent claim of the same event is waited for.
@@ -58,16 +70,38 @@ async def process(connection: psycopg.AsyncConnection, name: str, event: Event, 
     return True
 
 
-async def run(queue: AbstractQueue, connection: psycopg.AsyncConnection, name: str, effect: Effect) -> None:
-    """Processes messages one after another, which keeps the order of each key, until it is cancelled.
+async def run(
+    queue: AbstractQueue,
+    connection: psycopg.AsyncConnection,
+    name: str,
+    effect: Effect,
+    stop: asyncio.Event,
+    on_progress: Callable[[], None] = lambda: None,
+) -> None:
+    """Processes messages one after another, which keeps the order of each key, until `stop` is set.
 
     Declare the queue with `x-single-active-consumer`, and set a prefetch: then a second process waits
-    for the end of this one, and the order is kept. An error ends it: start it again, the message comes
-    again. A quorum queue with a delivery limit dead-letters a message that fails each time.
+    for the end of this one, and the order is kept. An error ends it: start it again after a pause, the
+    message comes again. A quorum queue with a delivery limit dead-letters a message that fails each time.
     `connection` is in autocommit mode.
     """
-    async with queue.iterator() as messages:
-        async for message in messages:
-            # Acknowledges behind the commit; by an error, puts the message back.
-            async with message.process(requeue=True):
-                await process(connection, name, event_of(message), effect)
+    if not connection.autocommit:
+        # Its first statement would open a transaction that nothing commits.
+        raise TransactionOpen("connect with autocommit=True")
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        async with queue.iterator() as messages:
+            while not stop.is_set():
+                following = asyncio.ensure_future(anext(messages))
+                await asyncio.wait({following, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    following.cancel()
+                    return
+                message = following.result()
+                # Acknowledges after the commit; by an error, puts the message back.
+                async with message.process(requeue=True):
+                    is_new = await process(connection, name, event_of(message), effect)
+                log.debug("%s %s", message.message_id, "processed" if is_new else "was processed before")
+                on_progress()
+    finally:
+        stopped.cancel()

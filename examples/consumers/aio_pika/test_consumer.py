@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 import uuid
+from pathlib import Path
 
 import aio_pika
 import psycopg
@@ -81,7 +82,7 @@ async def worker(name):
 
         example.process = crashes
     async with connection, await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True) as db:
-        await example.run(await declared(channel, name), db, name, effect)
+        await example.run(await declared(channel, name), db, name, effect, asyncio.Event())
 
 
 class ConsumerTest(unittest.IsolatedAsyncioTestCase):
@@ -169,6 +170,39 @@ class ConsumerTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(await self.effects(), [("k", 1), ("k", 2), ("k", 3)])
         self.process()
         await self.drained([("k", 1), ("k", 2), ("k", 3)])
+
+    async def test_a_connection_that_would_not_commit_is_refused(self):
+        await self.order(1)
+        async with await psycopg.AsyncConnection.connect(POSTGRES) as implicit:
+            with self.assertRaises(example.TransactionOpen):
+                await example.run(self.queue, implicit, self.name, effect, asyncio.Event())
+        async with await psycopg.AsyncConnection.connect(POSTGRES, autocommit=True) as explicit:
+            await explicit.execute("BEGIN")
+            with self.assertRaises(example.TransactionOpen):
+                await example.run(self.queue, explicit, self.name, effect, asyncio.Event())
+        self.process()
+        await self.drained([("k", 1)])
+
+    async def test_the_whole_consumer_ends_by_sigterm(self):
+        variables = {"DATABASE_URL": POSTGRES, "RABBITMQ_URL": f"amqp://guest:guest@127.0.0.1:{PORT}/",
+                     "QUEUE": self.name}
+        main = subprocess.Popen([sys.executable, Path(__file__).with_name("main.py")], env={**os.environ, **variables})
+        self.addCleanup(main.wait)
+        self.addCleanup(main.kill)
+        await self.order(1)
+        received = "SELECT key FROM received WHERE consumer = %s"
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    rows = await (await self.db.execute(received, [self.name])).fetchall()
+                except psycopg.errors.UndefinedTable:
+                    rows = []
+                if rows:
+                    break
+                await asyncio.sleep(0.05)
+        self.assertEqual(rows, [("k",)])
+        main.terminate()
+        self.assertEqual(await asyncio.to_thread(main.wait, PATIENCE), 0)
 
 
 if __name__ == "__main__":
