@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
 consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php consumers/aio_pika
-webhooks shop'
+consumers/streams webhooks shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -22,14 +22,16 @@ if [ "${1:-}" != --inside ]; then
     # EXAMPLES_BUILT=1: they have just done so.
     [ "${EXAMPLES_BUILT:-}" ] || cargo test --locked --quiet --workspace --no-run
     export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
-    rabbitmq=
-    case " ${*:-$all} " in *aio_pika* | *consumers/php*) rabbitmq=--rabbitmq ;; esac
-    exec "$target/debug/examples/servers" ${rabbitmq:+"$rabbitmq"} "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
+    servers=()
+    case " ${*:-$all} " in *aio_pika* | *consumers/php* | *consumers/streams*) servers+=(--rabbitmq) ;; esac
+    case " ${*:-$all} " in *consumers/streams*) servers+=(--redis --nats) ;; esac
+    exec "$target/debug/examples/servers" "${servers[@]}" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
 shift
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export PYTHONDONTWRITEBYTECODE=1
 skipped=
 skip() {
     skipped=yes
@@ -76,6 +78,29 @@ run_aio_pika() {
     (copy && "$work/python/bin/python" -m unittest --quiet)
 }
 
+# One test for each kind of stream that has a server here, and for each language.
+run_streams() {
+    local sink port
+    python "examples/$example/python/requirements.txt" || return 0
+    if command -v go >/dev/null && (example=$example/go && copy && go mod download); then
+        (cd "$work/copy" && go vet ./... && go build -o consumer ./cmd/consumer)
+    else
+        skip "there is no go, or its modules cannot be had"
+    fi
+    for sink in redis nats rabbitmq; do
+        port=WALRELAY_EXAMPLE_${sink^^}
+        if [ -z "${!port:-}" ]; then
+            skip "there is no $sink: scripts/fetch-$sink.sh"
+            continue
+        fi
+        "$work/python/bin/python" "examples/$example/test.py" "$sink" \
+            "$work/python/bin/python" "examples/$example/python/main.py"
+        if [ -x "$work/copy/consumer" ]; then
+            "$work/python/bin/python" "examples/$example/test.py" "$sink" "$work/copy/consumer"
+        fi
+    done
+}
+
 run_go() {
     command -v go >/dev/null || { skip "there is no go"; return; }
     (copy && go mod download) || { skip "its modules cannot be had"; return; }
@@ -108,7 +133,7 @@ run_rust() {
     sed -n '/^\[profile/,$p' Cargo.toml >"$work/profiles.toml"
     CARGO_TARGET_DIR=$target cargo test --locked --quiet --config "$work/profiles.toml" --manifest-path "$manifest" \
         --lib --bins --tests
-    replay rust_effects "$target/debug/worker" '{topic}'
+    replay "$target/debug/consumer"
 }
 
 run_php() {
