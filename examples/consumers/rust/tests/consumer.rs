@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime};
 
-use consumer::{SETTINGS, newest, process, prune};
+use consumer::{Backoff, Options, SETTINGS, newest, process, prune, run};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, StreamConsumer};
@@ -12,6 +12,7 @@ use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls, Transaction};
 
 /// A loaded machine may take long; nothing waits for less.
@@ -70,6 +71,16 @@ impl Fixture {
             client,
             producer,
             workers: Vec::new(),
+        }
+    }
+
+    fn options(&self) -> Options<'_> {
+        Options {
+            name: &self.topic,
+            id_header: "id",
+            dead_letters: "no-such-topic",
+            attempts: 3,
+            pause: Duration::from_secs(3600),
         }
     }
 
@@ -204,7 +215,7 @@ async fn an_end_before_the_offset_repeats_nothing() {
     for _ in 0..3 {
         let message = consumer.recv().await.unwrap();
         assert!(
-            process(&mut client, &test.topic, &message, &effect)
+            process(&mut client, test.options(), &message, &effect)
                 .await
                 .unwrap()
         );
@@ -292,6 +303,49 @@ async fn old_events_are_forgotten() {
                   SELECT $1, days, now() - make_interval(days => days) FROM generate_series(1, 40) AS days";
     test.client.execute(insert, &[&test.topic]).await.unwrap();
     assert_eq!(prune(&test.client, &test.topic, 30).await.unwrap(), 11);
+}
+
+#[tokio::test]
+async fn a_stop_ends_the_pause_between_attempts_and_keeps_the_event() {
+    let test = Fixture::new("stop").await;
+    test.send(1).await;
+    let mut config = kafka();
+    config.set("group.id", &test.topic);
+    for (name, value) in SETTINGS {
+        config.set(name, value);
+    }
+    let consumer: StreamConsumer = config.create().unwrap();
+    consumer.subscribe(&[&test.topic]).unwrap();
+    let failed = Notify::new();
+    let effect = async |_: &Transaction<'_>, _: &rdkafka::message::BorrowedMessage<'_>| {
+        failed.notify_one();
+        consumer::EffectResult::Err("poison".into())
+    };
+    let (mut client, stop) = (connect().await, failed.notified());
+    let producer = &test.producer;
+    let ended = run(
+        &consumer,
+        &mut client,
+        producer,
+        test.options(),
+        effect,
+        stop,
+        || (),
+    );
+    tokio::time::timeout(PATIENCE, ended)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_ne!(test.lag(), Some(0));
+}
+
+#[test]
+fn pauses_grow_to_the_longest() {
+    let mut backoff = Backoff::new(Duration::from_secs(1));
+    for most in [1, 2, 4, 8, 16, 30, 30].map(Duration::from_secs) {
+        let pause = backoff.next_pause();
+        assert!(most / 2 <= pause && pause <= most, "{pause:?} of {most:?}");
+    }
 }
 
 #[tokio::test]

@@ -44,11 +44,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let dead_letters = format!("{topic}.dead");
     let options = Options {
         name: &topic,
+        id_header: "id",
         dead_letters: &dead_letters,
         attempts: 3,
         pause: Duration::from_millis(10),
     };
-    consumer::run(&consumer, &mut client, &producer, options, effect).await?;
+    let stop = std::future::pending();
+    consumer::run(
+        &consumer,
+        &mut client,
+        &producer,
+        options,
+        effect,
+        stop,
+        || (),
+    )
+    .await?;
     Ok(())
 }
 
