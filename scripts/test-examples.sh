@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
 consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php consumers/aio_pika
-consumers/streams webhooks shop'
+consumers/streams webhooks spring shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -123,6 +123,22 @@ run_java() {
         { skip "its packages cannot be had"; return; }
     (cd "$work/copy" && mvn --batch-mode --quiet test)
     replay java -XX:TieredStopAtLevel=1 -cp "$work/copy/target/classes:$(cat "$work/copy/classpath")" Main
+}
+
+# One application writes and reads.
+run_spring() {
+    command -v mvn >/dev/null || { skip "there is no mvn"; return; }
+    (copy && mvn --batch-mode --quiet dependency:build-classpath -Dmdep.outputFile=classpath) ||
+        { skip "its packages cannot be had"; return; }
+    local user password host
+    IFS=:@ read -r user password host <<<"${WALRELAY_EXAMPLE_POSTGRES#postgres*://}"
+    export SPRING_DATASOURCE_URL="jdbc:postgresql://$host?user=$user&password=$password"
+    export SPRING_KAFKA_BOOTSTRAP_SERVERS=$WALRELAY_EXAMPLE_KAFKA
+    (cd "$work/copy" && mvn --batch-mode --quiet test)
+    REPLAY_POISON=1 replay java -XX:TieredStopAtLevel=1 \
+        -cp "$work/copy/target/classes:$(cat "$work/copy/classpath")" \
+        example.Application --spring.kafka.consumer.properties.session.timeout.ms=2000 \
+        --spring.kafka.consumer.properties.heartbeat.interval.ms=200 --example.pause=10
 }
 
 run_rust() {

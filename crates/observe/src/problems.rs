@@ -11,7 +11,7 @@ use super::recent::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cau
 use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
 
 /// The alerts that users install; their times are shown.
-const ALERTS: &str = include_str!("../../../deploy/prometheus/alerts.yml");
+const ALERTS: &str = include_str!("../shipped/alerts.yml");
 /// A lag from which on a relay that streams has a problem, and a lag that is a fault, in seconds.
 const LAG_WARN: f64 = 5.0;
 const LAG_BAD: f64 = 60.0;

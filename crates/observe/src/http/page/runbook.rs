@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use super::hash;
 
-const TEXT: &str = include_str!("../../../../../docs/OPERATIONS.md");
+const TEXT: &str = include_str!("../../../shipped/OPERATIONS.md");
 const STYLE: &str = "body{max-width:60rem;margin:1rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}\
     pre,.table{white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.45 ui-monospace,monospace}\
     :target{background:#ffe2a6;color:#3d2600}:root{color-scheme:light dark}";

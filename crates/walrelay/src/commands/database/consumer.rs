@@ -3,10 +3,10 @@
 //! It is printed only: the database of a consumer is in no configuration of the relay.
 
 /// The table of processed events.
-const PROCESSED_EVENTS: &str = include_str!("../../../../../migrations/0004_processed_events.sql");
+const PROCESSED_EVENTS: &str = include_str!("../../../shipped/0004_processed_events.sql");
 
 /// The function of time-ordered ids.
-const UUIDV7: &str = include_str!("../../../../../migrations/0005_uuidv7.sql");
+const UUIDV7: &str = include_str!("../../../shipped/0005_uuidv7.sql");
 
 /// Returns the whole script; it can be run again.
 pub(super) fn script() -> String {

@@ -1,0 +1,1 @@
+../../../migrations/0004_processed_events.sql
