@@ -217,10 +217,19 @@ if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfa
         say "libfaketime is not here: the clock will not jump (apt-get install libfaketime)"
     fi
 fi
-if [ "$mode" = ci ] && have apt-get && ! php -r 'require "PhpAmqpLib/autoload.php";' >/dev/null 2>&1; then
+libraries='PhpAmqpLib Illuminate/Database Doctrine/DBAL'
+has_php() {
+    # shellcheck disable=SC2016 # of PHP
+    # shellcheck disable=SC2086 # a list
+    command -v php >/dev/null && php -r 'foreach (array_slice($argv, 1) as $of) { require "$of/autoload.php"; }' -- \
+        $libraries >/dev/null 2>&1
+}
+if [ "$mode" = ci ] && have apt-get && ! has_php; then
+    packages='php-cli php-pgsql php-amqplib php-illuminate-database php-doctrine-dbal'
+    # shellcheck disable=SC2086 # a list
     if [ "$(id -u)" != 0 ]; then
-        say "PHP is not here: its examples are left out (apt-get install php-cli php-pgsql php-amqplib)"
-    elif sudo= && ! { apt update && apt install --no-install-recommends php-cli php-pgsql php-amqplib; }; then
+        say "PHP is not here: its examples are left out (apt-get install $packages)"
+    elif sudo= && ! { apt update && apt install --no-install-recommends $packages; }; then
         say "PHP cannot be installed: its examples are left out"
     fi
 fi

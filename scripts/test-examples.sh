@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
 consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php consumers/aio_pika
-consumers/streams webhooks spring shop'
+consumers/streams webhooks spring frameworks shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -38,10 +38,10 @@ skip() {
     say "SKIPPED $example: $*"
 }
 
-# Copies the example's files, so that nothing is left beside them.
+# Copies the files of the example, or of a folder of it, so that nothing is left beside them.
 copy() {
     rm -rf "$work/copy"
-    cp -R "examples/$example" "$work/copy"
+    cp -R "examples/$example${1:+/$1}" "$work/copy"
     cd "$work/copy"
 }
 
@@ -82,7 +82,7 @@ run_aio_pika() {
 run_streams() {
     local sink port
     python "examples/$example/python/requirements.txt" || return 0
-    if command -v go >/dev/null && (example=$example/go && copy && go mod download); then
+    if command -v go >/dev/null && (copy go && go mod download); then
         (cd "$work/copy" && go vet ./... && go build -o consumer ./cmd/consumer)
     else
         skip "there is no go, or its modules cannot be had"
@@ -169,10 +169,22 @@ run_webhooks() {
     python examples/consumers/python/requirements.txt || return 0
     "$work/python/bin/python" "examples/$example/test.py" "$work/python/bin/python" "examples/$example/python/receiver.py"
     command -v npm >/dev/null || { skip "there is no npm"; return; }
-    (example=$example/typescript && copy && npm ci --silent --no-fund --no-audit) ||
+    (copy typescript && npm ci --silent --no-fund --no-audit) ||
         { skip "its packages cannot be installed"; return; }
     (cd "$work/copy" && npx --no-install tsc)
     "$work/python/bin/python" "examples/$example/test.py" node "$work/copy/build/receiver.js"
+}
+
+# Laravel and Doctrine.
+run_frameworks() {
+    local library
+    for library in Illuminate/Database Doctrine/DBAL; do
+        if ! php -r "exit((@include '$library/autoload.php') ? 0 : 1);" 2>/dev/null; then
+            skip "there is no php, or no $library"
+            return
+        fi
+    done
+    php "examples/$example/test.php"
 }
 
 # Beside servers of its own. With a mistake in a service the proof must fail, by the words for it.
