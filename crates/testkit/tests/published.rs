@@ -52,7 +52,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         if path.is_dir() {
             found.extend(sources(&path));
         } else if path.extension().is_some_and(|extension| extension == "rs")
-            && path.file_name().is_some_and(|name| name != "tests.rs")
+            && !path.to_string_lossy().ends_with("tests.rs")
         {
             found.push(path);
         }
