@@ -24,7 +24,8 @@ if [ "${1:-}" != --inside ]; then
     export WALRELAY_EXAMPLE_BINARY=$target/debug/walrelay
     servers=()
     case " ${*:-$all} " in *aio_pika* | *consumers/php* | *consumers/streams*) servers+=(--rabbitmq) ;; esac
-    case " ${*:-$all} " in *consumers/streams*) servers+=(--redis --nats) ;; esac
+    case " ${*:-$all} " in *consumers/python* | *consumers/streams*) servers+=(--redis) ;; esac
+    case " ${*:-$all} " in *consumers/streams*) servers+=(--nats) ;; esac
     exec "$target/debug/examples/servers" "${servers[@]}" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
 shift
