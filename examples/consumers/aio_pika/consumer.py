@@ -85,9 +85,9 @@ async def run(
     message comes again. A quorum queue with a delivery limit dead-letters a message that fails each time.
     `connection` is in autocommit mode.
     """
-    if not connection.autocommit:
-        # Its first statement would open a transaction that nothing commits.
-        raise TransactionOpen("connect with autocommit=True")
+    if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+        # Without autocommit its first statement would open a transaction that nothing commits.
+        raise TransactionOpen("connect with autocommit=True, and open no transaction")
     stopped = asyncio.ensure_future(stop.wait())
     try:
         async with queue.iterator() as messages:

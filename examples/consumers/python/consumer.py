@@ -108,9 +108,9 @@ def run(
     autocommit mode. `consumer` is subscribed; partitions are revoked in `poll` only, when no record
     is at hand. Pauses between attempts double; all of them are shorter than `max.poll.interval.ms`.
     """
-    if not connection.autocommit:
-        # Its first statement would open a transaction that nothing commits.
-        raise TransactionOpen("connect with autocommit=True")
+    if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+        # Without autocommit its first statement would open a transaction that nothing commits.
+        raise TransactionOpen("connect with autocommit=True, and open no transaction")
     while not stop.is_set():
         message = consumer.poll(1.0)
         if message is None:

@@ -168,24 +168,22 @@ class ConsumerTest(unittest.TestCase):
         claims = self.connection.execute("SELECT count(*) FROM processed_events WHERE event_id = 'poison'")
         self.assertEqual(claims.fetchone()[0], 0)
 
-    def consumes(self, connection, **options):
-        """Runs the example in this thread with a connection of the test's own, until an error."""
+    def test_a_connection_that_would_not_commit_is_refused(self):
+        # No record is needed, and no group is joined: it is refused at the start.
         consumer = Consumer({"bootstrap.servers": KAFKA, "group.id": self.topic, **example.SETTINGS})
         self.addCleanup(consumer.close)
-        consumer.subscribe([self.topic])
-        example.run(consumer, connection, self.topic, effect, producer=self.producer, stop=threading.Event(),
-                    dead_letters=f"{self.topic}.dead", **options)
-
-    def test_a_connection_that_would_not_commit_is_refused(self):
-        self.send(1)
+        options = {"producer": self.producer, "dead_letters": f"{self.topic}.dead", "stop": threading.Event()}
         with psycopg.connect(POSTGRES) as implicit:
             with self.assertRaises(example.TransactionOpen):
-                self.consumes(implicit)
+                example.run(consumer, implicit, self.topic, effect, **options)
+            # As psycopg opens one by any statement.
+            implicit.execute("SELECT 1")
+            with self.assertRaises(example.TransactionOpen):
+                example.process(implicit, self.topic, None, effect)
         with psycopg.connect(POSTGRES, autocommit=True) as explicit:
             explicit.execute("BEGIN")
             with self.assertRaises(example.TransactionOpen):
-                self.consumes(explicit)
-        self.assertEqual((self.effects(), self.lag()), ([], 1))
+                example.run(consumer, explicit, self.topic, effect, **options)
 
     def test_a_stop_ends_the_pause_between_attempts_and_keeps_the_event(self):
         self.send(-1)
