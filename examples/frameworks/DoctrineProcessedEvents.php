@@ -41,6 +41,8 @@ final class DoctrineProcessedEvents
             );
             if ($claimed === 1) {
                 $effect($connection);
+                // Fails if the effect has hidden an error: then COMMIT would roll back, and say nothing.
+                $connection->executeStatement('SELECT 1');
             }
             return $claimed === 1;
         });

@@ -35,6 +35,8 @@ final class LaravelProcessedEvents
             $claimed = $connection->table('processed_events')->insertOrIgnore(['consumer' => $consumer, 'event_id' => $id]);
             if ($claimed === 1) {
                 $effect($connection);
+                // Fails if the effect has hidden an error: then COMMIT would roll back, and say nothing.
+                $connection->select('SELECT 1');
             }
             return $claimed === 1;
         });

@@ -91,6 +91,18 @@ foreach ($frameworks as $name => [$outbox, $processed, $transaction, $execute]) 
         throw new DomainException();
     }), "$name: an effect that fails");
     same(0, $count('orders'), "$name: the effect that failed");
+    try {
+        $claim(function () use ($execute) {
+            try {
+                $execute('SELECT 1 / 0');
+            } catch (Exception) {
+                // Hidden.
+            }
+        });
+        same('an error', 'none', "$name: an effect that hides an error");
+    } catch (Exception $error) {
+        same(true, str_contains($error->getMessage(), '25P02'), "$name: an effect that hides an error: $error");
+    }
     same([true, false], [$claim($effect), $claim($effect)], "$name: an event and its repeat");
     same(1, $count('orders'), "$name: the effect of a repeat");
     refuses(LogicException::class, fn () => $transaction(fn () => $claim($effect)), "$name: a transaction around it");

@@ -1,6 +1,11 @@
 //! Each published crate must build from its package, which has the files of its folder only. Files of other folders
 //! that a program ships are linked into the crate's folder `shipped`: a package has what a link names.
 
+#![allow(
+    clippy::expect_used,
+    reason = "a test's helpers may panic as the test itself may"
+)]
+
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 

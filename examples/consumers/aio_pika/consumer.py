@@ -38,6 +38,10 @@ class TransactionOpen(Exception):
     """The effect would not be committed before the acknowledgement."""
 
 
+class HiddenError(Exception):
+    """The effect went on after an error of Postgres, which rolls the transaction back instead of committing it."""
+
+
 def event_of(message: AbstractIncomingMessage) -> Event:
     """Reads the message. Its headers say type and aggregate, too, for those who route by them."""
     body = json.loads(message.body)
@@ -67,6 +71,8 @@ async def process(connection: psycopg.AsyncConnection, name: str, event: Event, 
         if claimed.rowcount == 0:
             return False
         await effect(connection, event)
+        if connection.info.transaction_status == TransactionStatus.INERROR:
+            raise HiddenError("COMMIT would roll back")
     return True
 
 

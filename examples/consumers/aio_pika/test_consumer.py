@@ -1,6 +1,7 @@
 """The consumer behind a real relay and RabbitMQ: WALRELAY_EXAMPLE_POSTGRES, _RABBITMQ (its port), _BINARY."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -182,6 +183,15 @@ class ConsumerTest(unittest.IsolatedAsyncioTestCase):
                 await example.run(self.queue, explicit, self.name, effect, asyncio.Event())
         self.process()
         await self.drained([("k", 1)])
+
+    async def test_an_effect_that_hides_an_error_is_not_processed(self):
+        async def hides(connection, event):
+            with contextlib.suppress(psycopg.Error):
+                await connection.execute("SELECT 1 / 0")
+
+        event = example.Event("hidden", "", "", "", None, None, "")
+        with self.assertRaises(example.HiddenError):
+            await example.process(self.db, self.name, event, hides)
 
     async def test_the_whole_consumer_ends_by_sigterm(self):
         variables = {"DATABASE_URL": POSTGRES, "RABBITMQ_URL": f"amqp://guest:guest@127.0.0.1:{PORT}/",

@@ -41,6 +41,8 @@ final class ProcessedEvents
             $isNew = $claim->rowCount() === 1;
             if ($isNew) {
                 $effect();
+                // Fails if the effect has hidden an error: then COMMIT would roll back, and say nothing.
+                $pdo->query('SELECT 1');
             }
             $pdo->commit();
             return $isNew;

@@ -91,6 +91,19 @@ try {
     // As it must be.
 }
 
+try {
+    ProcessedEvents::process($pdo, CONSUMER, 'event-hidden', function () use ($pdo) {
+        try {
+            $pdo->exec('SELECT 1 / 0');
+        } catch (PDOException) {
+            // Hidden.
+        }
+    });
+    same('an error', 'none', 'an effect that hides an error');
+} catch (PDOException $error) {
+    same('25P02', $error->getCode(), 'an effect that hides an error');
+}
+
 $concurrent = array_map(fn () => start(5), range(1, 4));
 same([0, 0, 0, 0], array_map('ended', $concurrent), 'concurrent claims wait for each other');
 same([1, 2, 3, 4, 5], effects(), 'each event has one effect');

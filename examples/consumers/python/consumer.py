@@ -25,6 +25,10 @@ class TransactionOpen(Exception):
     """The effect would not be committed before the offset."""
 
 
+class HiddenError(Exception):
+    """The effect went on after an error of Postgres, which rolls the transaction back instead of committing it."""
+
+
 class Backoff:
     """Pauses in seconds that grow from `first` to `longest`, with jitter."""
 
@@ -62,6 +66,8 @@ def process(connection: psycopg.Connection, name: str, message: Message, effect:
         if claimed.rowcount == 0:
             return False
         effect(connection, message)
+        if connection.info.transaction_status == TransactionStatus.INERROR:
+            raise HiddenError("COMMIT would roll back")
     return True
 
 

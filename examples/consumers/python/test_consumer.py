@@ -1,5 +1,6 @@
 """The consumer against a real Postgres and Kafka: WALRELAY_EXAMPLE_POSTGRES, WALRELAY_EXAMPLE_KAFKA."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -205,6 +206,18 @@ class ConsumerTest(unittest.TestCase):
         thread.join(PATIENCE)
         self.assertFalse(thread.is_alive())
         self.assertEqual(self.lag(), 1)
+
+    def test_an_effect_that_hides_an_error_is_not_processed(self):
+        class Record:
+            def headers(self):
+                return [("id", b"hidden")]
+
+        def hides(connection, message):
+            with contextlib.suppress(psycopg.Error):
+                connection.execute("SELECT 1 / 0")
+
+        with self.assertRaises(example.HiddenError):
+            example.process(self.connection, self.topic, Record(), hides)
 
     def test_pauses_grow_to_the_longest(self):
         backoff = example.Backoff(1, 8)

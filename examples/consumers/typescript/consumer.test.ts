@@ -168,6 +168,18 @@ test("a stop ends the pause between attempts, and keeps the event", async () => 
   assert.equal(await lag(), 1);
 });
 
+test("an effect that hides an error is not processed", async () => {
+  await send(1);
+  const stopping = new AbortController();
+  const hides: Effect = async (own) => {
+    await own.query("SELECT 1 / 0").catch(() => undefined);
+    // In the pause after it.
+    setTimeout(() => stopping.abort(), 50);
+  };
+  await consume(client, hides, stopping.signal);
+  assert.equal(await lag(), 1);
+});
+
 test("a pool is refused", async () => {
   const pool = new pg.Pool({ connectionString: process.env.WALRELAY_EXAMPLE_POSTGRES });
   const refused = consume(pool as unknown as pg.Client, async () => undefined, new AbortController().signal);

@@ -105,7 +105,10 @@ export async function process(options: Options, message: Message): Promise<boole
     if (claimed.rowCount === 1) {
       await effect(client, message);
     }
-    await client.query("COMMIT");
+    const { command } = await client.query("COMMIT");
+    if (command !== "COMMIT") {
+      throw new Error("the effect went on after an error of Postgres, which has rolled it back");
+    }
     return claimed.rowCount === 1;
   } catch (error) {
     // Fails if the connection is gone, which ends the transaction, too.

@@ -13,6 +13,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 import verifier
 
@@ -44,6 +45,8 @@ def receive(topic: str, headers, body: bytes) -> int:
         )
         if claimed.rowcount == 1:
             effect(connection, topic, headers.get("x-event-key"), body)
+            if connection.info.transaction_status == TransactionStatus.INERROR:
+                raise RuntimeError("the effect went on after an error of Postgres, which would roll it back")
     # After the commit, and for a repeat, too.
     return 204
 

@@ -42,7 +42,10 @@ async function claimAndApply(id: string, topic: string, key: string | undefined,
     if (claimed.rowCount === 1) {
       await effect(client, topic, key, body);
     }
-    await client.query("COMMIT");
+    const { command } = await client.query("COMMIT");
+    if (command !== "COMMIT") {
+      throw new Error("the effect went on after an error of Postgres, which has rolled it back");
+    }
     client.release();
   } catch (error) {
     // Ends the connection, and with it the transaction.
