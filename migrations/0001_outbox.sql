@@ -47,6 +47,16 @@ CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
 );
 GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
 
+-- What a run notes for the next one: its start and end, and what the destination had and has lost.
+DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
+CREATE TABLE IF NOT EXISTS walrelay_state.run (
+    slot  name PRIMARY KEY, -- the relay's slot
+    note  text NOT NULL     -- what its run notes of itself, as JSON
+);
+GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.run TO "walrelay";
+
 -- From here on Postgres keeps the log until the relay has confirmed it: last, and not
 -- long before the relay is started.
 SELECT pg_catalog.pg_create_logical_replication_slot('walrelay', 'pgoutput')

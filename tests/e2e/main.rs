@@ -30,6 +30,7 @@
 //!   remedy.
 //! - [`otel`]: metrics and spans for a collector. [`service_manager`]: the state for systemd.
 //! - [`last_error`]: the error of a relay that has ended is shown by `status`, `check` and the next run.
+//! - [`losses`]: what a destination has lost is shown over restarts, and how the former run ended.
 //! - [`waiting`]: a relay that waits says for whom; [`shown`]: in each view by itself.
 //! - [`logins`]: a login or a port that a sink's servers refuse, in the words of `check`.
 //! - [`terminal`]: lines that fit, colours, closed pipes, questions. [`formats`]: what the first release has stored
@@ -98,6 +99,7 @@ mod import_debezium;
 mod large;
 mod last_error;
 mod logins;
+mod losses;
 mod marks;
 mod modes;
 mod nats;

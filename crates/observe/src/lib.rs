@@ -65,8 +65,8 @@ pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{
-    BookmarkReport, EndpointReport, ProblemReport, ProcessReport, SinkReport, SlotReport,
-    SnapshotReport, StatusReport,
+    BookmarkReport, EndpointReport, FormerRunReport, LossReport, ProblemReport, ProcessReport,
+    SinkReport, SlotReport, SnapshotReport, StatusReport,
 };
 pub use run_observer::RunObserver;
 pub use service_manager::{ServiceManager, heartbeat};

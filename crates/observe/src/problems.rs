@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use walrelay_postgres_source::Danger;
-use walrelay_sink::EndpointStats;
+use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
 
 use super::recent::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
 use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
@@ -17,6 +17,8 @@ const LAG_WARN: f64 = 5.0;
 const LAG_BAD: f64 = 60.0;
 /// The longest usual time in the state `connecting`, in milliseconds.
 const CONNECTING_MS: u64 = 10_000;
+/// For how long a run shows that the one before has noted no end, in milliseconds.
+const SHOW_FORMER_MS: u64 = 3_600_000;
 /// Clocks that differ by more seconds are a problem.
 const CLOCKS_APART: f64 = 1.0;
 /// More failed attempts within ten minutes are a problem, as for the alert `WalrelayReconnects`.
@@ -34,6 +36,7 @@ const DEAD_LETTERS: &str = "dead-letters";
 const OPENTELEMETRY: &str = "opentelemetry";
 const SINK_LOSES: &str = "the-destination-may-lose-events";
 const RETRYING: &str = "walrelaykeysretrying";
+const RESTARTS: &str = "walrelayrestarts";
 
 /// Returns the anchors of all headings that a problem may lead to.
 #[cfg(test)]
@@ -121,6 +124,7 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     add_risks(&mut found, &report.sink);
     add_events_problems(&mut found, report);
     add_last_error(&mut found, report);
+    add_former_run(&mut found, report);
     if let Some(reason) = &report.otel_problem {
         let title = "The OpenTelemetry collector does not accept the metrics";
         let problem = found.add("warn", OPENTELEMETRY, title);
@@ -149,6 +153,20 @@ fn add_last_error(found: &mut Problems, report: &StatusReport) {
     problem.reason(error.text.clone());
     problem.remedy.clone_from(&error.remedy);
     problem.since_ms = Some(error.at_ms);
+}
+
+/// Adds that the run before has noted no end, for an hour.
+fn add_former_run(found: &mut Problems, report: &StatusReport) {
+    let is_recent = report.now_ms.saturating_sub(report.started_ms) < SHOW_FORMER_MS;
+    let former = report.former_run.as_ref().filter(|_| is_recent);
+    let Some(former) = former.filter(|former| former.ended_ms.is_none()) else {
+        return;
+    };
+    let title = "The run before left no sign of its end";
+    let problem = found.add("note", RESTARTS, title);
+    let remedy = "see why in the log of the platform, for example by journalctl -k or kubectl describe pod: if memory \
+                  ran out, raise the limit or lower delivery.max_in_flight_bytes";
+    problem.reason(format!("it {}", former.text)).remedy(remedy);
 }
 
 /// Adds the state of the pipeline, unless it streams.
@@ -433,7 +451,8 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
     for loss in &sink.losses {
         let title = format!("{} has lost events that it had acknowledged", sink.title);
         let problem = found.alert("bad", "WalrelayDestinationLost", title);
-        problem.reason(loss.text.clone()).remedy(&loss.remedy);
+        let remedy = format!("{}. {ACCEPT_LOSS}", loss.remedy);
+        problem.reason(loss.text.clone()).remedy(&remedy);
         problem.since_ms = Some(loss.seen_ms);
     }
     if sink.unavailable_count > 0 {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::run_note::RunNote;
 use walrelay_sink::Loss;
 
 /// The document of `/api/status`.
@@ -45,6 +46,9 @@ pub struct StatusReport {
     /// if it ended without one.
     #[serde(default)]
     pub last_error: Option<LastErrorReport>,
+    /// The run of a relay of this slot before this one; `null` if none has noted its start.
+    #[serde(default)]
+    pub former_run: Option<FormerRunReport>,
     /// Why the OpenTelemetry collector does not accept the metrics; `null` if it does, or none is configured.
     #[serde(default)]
     pub otel_problem: Option<String>,
@@ -86,6 +90,37 @@ pub struct LastErrorReport {
     pub text: String,
     /// What an operator can do about it.
     pub remedy: Option<String>,
+}
+
+/// A run of a slot's relay, as it has noted itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FormerRunReport {
+    /// The number of runs that had noted their start by then, that one included.
+    pub starts: u64,
+    /// The start of that run, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// The end that it has noted, in milliseconds since 1970; `null`: it was killed, its machine failed, or Postgres
+    /// did not answer then.
+    pub ended_ms: Option<u64>,
+    /// The id of the error that ended it; `null` if it was asked to stop, or has noted no end.
+    pub error_id: Option<String>,
+    /// When it started, and how it ended.
+    pub text: String,
+}
+
+impl FormerRunReport {
+    /// Makes the report of a note.
+    pub fn new(note: &RunNote) -> Self {
+        let ended = note.ended.as_ref();
+        Self {
+            starts: note.starts,
+            started_ms: note.started_ms,
+            ended_ms: ended.map(|ended| ended.at_ms),
+            error_id: ended.and_then(|ended| ended.error.clone()),
+            text: note.text(),
+        }
+    }
 }
 
 /// One problem of a relay.
@@ -579,7 +614,8 @@ pub struct LossReport {
 }
 
 impl LossReport {
-    pub(crate) fn new(loss: &Loss) -> Self {
+    /// Makes the report of a loss.
+    pub fn new(loss: &Loss) -> Self {
         Self {
             stream: loss.place.clone(),
             events: loss.events,

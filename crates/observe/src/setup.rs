@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_postgres_source::last_error::FoundError;
+use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{SlotWait, SnapshotProgress};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{Parking, SinkKind, SinkTerms};
@@ -48,6 +49,8 @@ pub struct Setup {
     pub slot_wait: Arc<SlotWait>,
     /// The error with which the last run ended, once the relay has found it.
     pub last_error: Arc<FoundError>,
+    /// The note of the run before, once the relay has found it.
+    pub former_run: Arc<FormerRun>,
     /// Requests to the schema registry; `None` if none is configured.
     pub registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.

@@ -17,10 +17,10 @@ use super::observed::Telemetry;
 use super::problems::problems;
 use super::recent::OPEN_TRANSACTIONS;
 use super::report::{
-    DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LastErrorReport,
-    LatencyReport, LossReport, PipelineReport, ProcessReport, RegistryReport, RetryingReport,
-    SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport, SourceReport, StatusReport,
-    TopicReport,
+    DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
+    LastErrorReport, LatencyReport, LossReport, PipelineReport, ProcessReport, RegistryReport,
+    RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport, SourceReport,
+    StatusReport, TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -93,6 +93,7 @@ impl Telemetry {
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
             last_error: self.last_error(&live),
+            former_run: self.setup.former_run.get().map(FormerRunReport::new),
             otel_problem: live.otel_problem.clone(),
             delivery: self.delivery(&live),
             latency: LatencyReport {

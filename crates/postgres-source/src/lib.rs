@@ -14,6 +14,7 @@
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
 //! - `waiting`: the rows that wait in a slot, and their tables.
 //! - `bookmarks`: kept slots that replays read. [`last_error`]: the error with which the last run ended.
+//!   [`run_note`]: what a run notes for the next one. `kept`: where both are stored.
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
@@ -35,6 +36,7 @@ mod dead_letters;
 mod deadline;
 mod error;
 mod foreign_tables;
+mod kept;
 pub mod last_error;
 mod mark;
 pub mod noted;
@@ -43,6 +45,7 @@ mod presets;
 mod prune;
 mod retention;
 mod rollback;
+pub mod run_note;
 pub mod script;
 pub mod sections;
 mod sent_keys;

@@ -1,11 +1,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
 
 /// Identifies an event of a slot: monotonic per slot, and the same whenever Postgres repeats the
 /// event, because it is derived from the WAL.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(into = "String", try_from = "String")]
 pub struct EventPosition {
     /// The start of the transaction's commit record, an LSN.
     pub lsn: u64,
@@ -32,6 +36,20 @@ impl FromStr for EventPosition {
     fn from_str(text: &str) -> Result<Self, InvalidEventPosition> {
         let (lsn, row) = text.split_once(' ').ok_or(InvalidEventPosition)?;
         Self::from_parts(lsn, row).ok_or(InvalidEventPosition)
+    }
+}
+
+impl From<EventPosition> for String {
+    fn from(position: EventPosition) -> Self {
+        position.to_string()
+    }
+}
+
+impl TryFrom<String> for EventPosition {
+    type Error = InvalidEventPosition;
+
+    fn try_from(text: String) -> Result<Self, InvalidEventPosition> {
+        text.parse()
     }
 }
 

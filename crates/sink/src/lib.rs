@@ -61,6 +61,7 @@ mod parking;
 mod record;
 mod sink;
 mod stats;
+mod stream_ends;
 mod sync;
 pub mod topics;
 mod unanswered;
@@ -78,7 +79,7 @@ pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
 pub use key_queues::{KeyQueues, QueuedRecord, queue_key};
 pub use kind::{Ability, KindDescription, SinkKind, SinkTerms};
-pub use loss::{Loss, Losses};
+pub use loss::{ACCEPT_LOSS, Loss, Losses};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use open_request::OpenRequest;
 pub use options::SinkOptions;
@@ -88,6 +89,7 @@ pub use sink::{
     BatchingMode, Obstacle, Retrying, SendError, Sink, SinkFactory, StreamStart, TransactionEnd,
 };
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
+pub use stream_ends::{SharedEnd, StreamEnd, StreamEnds};
 pub use sync::lock;
 pub use unanswered::ANSWER_LIMIT;
 pub use waiting::Waiting;

@@ -1,8 +1,12 @@
 //! Events that a destination has lost after it had acknowledged them.
 
+use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
 
 use crate::{EventPosition, micros_now};
+
+/// The end of the remedy: what makes a loss no problem any more.
+pub const ACCEPT_LOSS: &str = "Then start the relay once with walrelay run --accept-loss";
 
 /// The number of losses that are kept apart. Further ones are one loss of the place [`OTHERS`].
 const MAX_LOSSES: usize = 5;
@@ -10,7 +14,7 @@ const MAX_LOSSES: usize = 5;
 const OTHERS: &str = "*";
 
 /// Events that a destination had acknowledged and has lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// The destination's name for what has lost them: a stream.
     pub place: String,
@@ -67,6 +71,15 @@ impl Loss {
         format!("{place}: {events} or more entries are gone, of the events from {from} to {to}")
     }
 
+    /// Logs the loss with its remedy.
+    pub fn log(&self) {
+        tracing::warn!(
+            lost = self.text(),
+            remedy = self.remedy(),
+            "the destination has lost events that it had acknowledged"
+        );
+    }
+
     /// Returns the command that sends the events of the range again, and what to do if it cannot.
     #[must_use]
     pub fn remedy(&self) -> String {
@@ -110,12 +123,12 @@ impl Loss {
     }
 }
 
-/// The losses that were seen since the start of the process.
+/// The losses that are not accepted yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// The first of them, and all further ones as one.
+    /// The first of them, and all further ones as one. Those that a former process has seen are part of it.
     pub list: Vec<Loss>,
-    /// The number of lost events.
+    /// The number of lost events that were seen since the start of the process.
     pub events: u64,
 }
 
@@ -123,6 +136,18 @@ impl Losses {
     /// Adds a loss.
     pub(crate) fn add(&mut self, loss: Loss) {
         self.events = self.events.saturating_add(loss.events);
+        self.insert(loss);
+    }
+
+    /// Adds a loss that a former process has seen, unless it is there.
+    pub(crate) fn add_former(&mut self, loss: Loss) {
+        if self.list.contains(&loss) {
+            return;
+        }
+        self.insert(loss);
+    }
+
+    fn insert(&mut self, loss: Loss) {
         match self.list.get_mut(MAX_LOSSES) {
             Some(others) => others.merge(&loss),
             None => self.list.push(loss),

@@ -8,7 +8,7 @@ use crate::sync::lock;
 use crate::unanswered::{ANSWER_LIMIT, Unanswered};
 use crate::{
     BatchingMode, CertificateFault, ConnectFailure, Disposition, Loss, Losses, Obstacle,
-    ServerClocks,
+    ServerClocks, StreamEnds,
 };
 
 /// The number of topics with figures of their own. Further topics are counted under
@@ -45,6 +45,8 @@ pub struct SinkStats {
     unavailable: Clients<String>,
     cluster_id: Mutex<Option<Box<str>>>,
     losses: Mutex<Losses>,
+    /// The ends of the streams, if the destination has streams that are compared.
+    pub ends: StreamEnds,
     /// The clocks of the servers that tell theirs.
     pub clocks: ServerClocks,
 }
@@ -161,15 +163,19 @@ impl SinkStats {
 
     /// Notes and logs that a destination has lost events that it had acknowledged.
     pub fn note_loss(&self, loss: Loss) {
-        tracing::warn!(
-            lost = loss.text(),
-            remedy = loss.remedy(),
-            "the destination has lost events that it had acknowledged"
-        );
+        loss.log();
         lock(&self.losses).add(loss);
     }
 
-    /// Returns the losses since the start of the process.
+    /// Adds the losses that former processes have seen, and that are not accepted.
+    pub fn add_former_losses(&self, former: Vec<Loss>) {
+        let mut losses = lock(&self.losses);
+        for loss in former {
+            losses.add_former(loss);
+        }
+    }
+
+    /// Returns the losses that are not accepted.
     pub fn losses(&self) -> Losses {
         lock(&self.losses).clone()
     }

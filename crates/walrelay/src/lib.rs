@@ -10,7 +10,7 @@
 //! - `failures`: the errors of the crates below, with remedies.
 //! - `dead_letter_watch`: asks whether dead letters can be written.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
-//!   deletes or marks.
+//!   deletes or marks. `run_keeper`: what it notes of itself for the next run.
 //!
 //! # Invariants
 //! - Only this crate reads the configuration, and the environment for it.
@@ -27,6 +27,7 @@ mod json;
 mod mark_worker;
 mod rolling;
 mod row_worker;
+mod run_keeper;
 mod sink_watch;
 mod sinks;
 

@@ -75,6 +75,11 @@ impl Exchange {
         self
     }
 
+    /// Returns the connection. All requests are answered.
+    pub(crate) fn into_connection(self) -> Connection {
+        self.connection
+    }
+
     pub(crate) fn address(&self) -> &str {
         &self.connection.address
     }

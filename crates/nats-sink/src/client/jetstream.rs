@@ -171,6 +171,17 @@ pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
     }))
 }
 
+/// Returns true if no setting of a stream removes messages, by the same answer.
+pub(crate) fn keeps_all(payload: &[u8]) -> bool {
+    let answer: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let config = &answer["config"];
+    let limits = ["max_age", "max_msgs", "max_bytes", "max_msgs_per_subject"];
+    let is_limited = |name: &&str| config[*name].as_i64().is_some_and(|limit| limit > 0);
+    config["retention"] == "limits"
+        && config["allow_msg_ttl"] != true
+        && !limits.iter().any(is_limited)
+}
+
 /// A message of a stream, with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredMessage {

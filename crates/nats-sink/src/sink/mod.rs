@@ -1,6 +1,7 @@
 //! The sink.
 
 mod chain;
+mod ends;
 mod sequences;
 mod session;
 #[cfg(test)]

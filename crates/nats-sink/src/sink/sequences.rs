@@ -1,8 +1,11 @@
 //! The numbers of acknowledged messages, to see that a stream has lost what it acknowledged.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use walrelay_sink::{EventPosition, Loss, Record, RecordKind};
+use walrelay_sink::{
+    EventPosition, Loss, Record, RecordKind, SharedEnd, SinkStats, StreamEnd, lock,
+};
 
 /// The most streams that are remembered. Those beyond are not compared.
 const MAX_STREAMS: usize = 1_000;
@@ -25,6 +28,26 @@ impl Acknowledged {
             last: known.map_or(position, |known| known.last.max(position)),
             is_of_dead_letters: known.is_none_or(|known| known.is_of_dead_letters)
                 && record.kind != RecordKind::Event,
+        }
+    }
+
+    /// Takes what a former sink has kept of a stream; `None` if that is nothing.
+    pub(super) fn from_end(end: &StreamEnd) -> Option<Self> {
+        end.number.map(|_| Self {
+            first: end.first,
+            last: end.last,
+            is_of_dead_letters: end.is_of_dead_letters,
+        })
+    }
+
+    /// Returns what the next sink is to know of a stream whose newest message has this number.
+    pub(super) fn end(self, number: u64) -> StreamEnd {
+        StreamEnd {
+            number: Some(number),
+            first: self.first,
+            last: self.last,
+            is_of_dead_letters: self.is_of_dead_letters,
+            ..StreamEnd::default()
         }
     }
 
@@ -52,6 +75,8 @@ pub(super) struct Floor {
 /// that were there when it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
+    /// Has what former sinks have kept.
+    stats: Arc<SinkStats>,
     numbers: HashMap<String, usize>,
     streams: Vec<Stream>,
     recent: Option<Floor>,
@@ -62,9 +87,18 @@ struct Stream {
     losses: u64,
     highest: u64,
     acknowledged: Acknowledged,
+    /// What the next sink is to know of it; `None`: there are too many streams.
+    end: Option<SharedEnd>,
 }
 
 impl Sequences {
+    pub(super) fn new(stats: &Arc<SinkStats>) -> Self {
+        Self {
+            stats: Arc::clone(stats),
+            ..Self::default()
+        }
+    }
+
     /// Returns what a message that is sent now must be above, if its stream is the one of the last
     /// acknowledgement.
     pub(super) fn floor(&self) -> Option<Floor> {
@@ -87,10 +121,14 @@ impl Sequences {
             None => {
                 let at = self.streams.len();
                 self.numbers.insert(stream.to_owned(), at);
+                let end = self.stats.ends.of(stream);
+                let former = end.as_ref().map(|end| lock(end).clone());
+                let former = former.unwrap_or_default();
                 self.streams.push(Stream {
                     losses: 0,
-                    highest: number,
-                    acknowledged: Acknowledged::with(None, record),
+                    highest: former.number.unwrap_or(number),
+                    acknowledged: Acknowledged::with(Acknowledged::from_end(&former), record),
+                    end,
                 });
                 at
             }
@@ -102,16 +140,17 @@ impl Sequences {
         let loss = is_behind.then(|| {
             let messages = known.highest.saturating_sub(number).saturating_add(1);
             let loss = known.acknowledged.lost(stream, messages);
-            *known = Stream {
-                losses: known.losses + 1,
-                highest: number,
-                acknowledged: Acknowledged::with(None, record),
-            };
+            known.losses += 1;
+            known.highest = number;
+            known.acknowledged = Acknowledged::with(None, record);
             loss
         });
         if loss.is_none() {
             known.highest = known.highest.max(number);
             known.acknowledged = Acknowledged::with(Some(known.acknowledged), record);
+        }
+        if let Some(end) = &known.end {
+            *lock(end) = known.acknowledged.end(known.highest);
         }
         self.recent = Some(Floor {
             stream: at,

@@ -7,21 +7,31 @@ use walrelay_sink::{Chain, Endpoints};
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;
+use super::ends::Comparison;
 use super::sequences::Sequences;
 use super::session::Session;
+use crate::client::exchange::Exchange;
 use crate::client::{Login, connect};
 
 /// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
 pub(super) async fn carry(login: &Login, shared: &Arc<Shared>, source: Option<String>) -> Failure {
     let mut reconnects = Reconnects::new("NATS", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
-    let mut sequences = Sequences::default();
+    let mut sequences = Sequences::new(&shared.stats);
+    let mut comparison = Comparison::new(&shared.stats, shared.settings.ack);
     loop {
         let connect = async |first| connect(login, first).await;
         let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
         let Some(connection) = connected.await else {
             return Failure::closed();
         };
+        let mut exchange = Exchange::new(connection).watched(&shared.stats);
+        match shared.unless_over(comparison.make(&mut exchange)).await {
+            None => return Failure::closed(),
+            Some(false) => continue,
+            Some(true) => {}
+        }
+        let connection = exchange.into_connection();
         let address = connection.address.clone();
         let mut session = Session::new(
             &connection,

@@ -29,6 +29,7 @@ use super::deadline::bounded;
 use super::error::PostgresError;
 use super::last_error::FoundError;
 use super::retention::RetentionWatch;
+use super::run_note::FormerRun;
 use super::setup::{Moment, Setup, SlotWait, Unfinished, plan};
 use super::snapshot::{LockThread, SnapshotProgress};
 use super::state_file::{Position, StateWriter};
@@ -73,6 +74,8 @@ pub struct PostgresSource {
     state_path: Option<PathBuf>,
     /// The error with which the last run ended.
     last_error: Arc<FoundError>,
+    /// The note of the run before.
+    former_run: Arc<FormerRun>,
     /// The positions that are noted in the database.
     notes: Notes,
     /// The sums of acknowledged rows, which are written with the notes.
@@ -134,6 +137,7 @@ impl PostgresSource {
             state_path: options.state_file.clone(),
             state_file: options.state_file.map(StateWriter::new),
             last_error: options.last_error,
+            former_run: Arc::default(),
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,
@@ -160,6 +164,12 @@ impl PostgresSource {
             snapshot_progress,
             ..self
         }
+    }
+
+    /// Puts the note of the run before there.
+    #[must_use]
+    pub fn with_former_run(self, former_run: Arc<FormerRun>) -> Self {
+        Self { former_run, ..self }
     }
 
     /// Says there what the creation of the slot waits for.

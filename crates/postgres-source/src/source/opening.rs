@@ -27,6 +27,7 @@ use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::last_error;
 use crate::noted::{self, Access, Noted, Standing};
+use crate::run_note;
 use crate::sent_rows::account::{self, OpenedAccount};
 use crate::setup::{
     Action, Moment, Prepared, Setup, UNDO_DEADLINE, Unfinished, plan, unlock_setup, wait_for_lock,
@@ -603,6 +604,9 @@ impl PostgresSource {
         if !self.started {
             self.find_last_error(&mut control, confirmed).await;
         }
+        if !self.started || opened.predecessor.is_some() {
+            self.find_former_run(&mut control, confirmed).await;
+        }
         self.inspections = Inspections::over(control);
         if by_file && self.started {
             // The file's position covers the slot's, or `continue_file` would have failed.
@@ -627,6 +631,19 @@ impl PostgresSource {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => debug!(error = %Chain(&error), "the last error cannot be read"),
             Err(_) => debug!("the last error cannot be read: no answer"),
+        }
+    }
+
+    /// Looks for the note of the run before, or of the relay that has read the slot meanwhile. The sink is made
+    /// after it, so that it compares what its streams had with what they have before it writes.
+    async fn find_former_run(&self, control: &mut Session, confirmed: Lsn) {
+        let find = run_note::find(control, &self.wanted.slot, self.state_path.as_deref());
+        match timeout(carried::NOTE_LIMIT, find).await {
+            Ok(Ok(note)) => self.former_run.found(note, confirmed),
+            Ok(Err(error)) => {
+                debug!(error = %Chain(&error), "the note of the run before cannot be read")
+            }
+            Err(_) => debug!("the note of the run before cannot be read: no answer"),
         }
     }
 

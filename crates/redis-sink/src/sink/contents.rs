@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{EventPosition, Loss, Record, RecordKind};
+use walrelay_sink::{EventPosition, Loss, Record, RecordKind, StreamEnd};
 
-use super::entry::Newest;
+use super::entry::{EntryId, Newest};
 
 /// The contents of a stream, as far as a sink knows them.
 ///
@@ -12,6 +12,7 @@ use super::entry::Newest;
 /// `XADD` with `NOMKSTREAM` shows that a stream is gone. The number of entries that were ever added falls
 /// if a stream is restored, or made again by another client. Another server, after a failover, may lack
 /// entries that no event was acknowledged for; so on a new connection the number alone decides nothing.
+/// What a former process has kept is compared as over a new connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Contents {
     /// The stream existed when it was written to, or looked at.
@@ -57,6 +58,36 @@ impl Lost {
 }
 
 impl Contents {
+    /// Takes what a former sink has kept of the stream.
+    pub(super) fn from_end(end: &StreamEnd) -> Self {
+        Self {
+            exists: true,
+            looked_at: None,
+            added: end.number,
+            length: end.length,
+            first: Some(end.first),
+            last: Some(end.last),
+            is_of_dead_letters: end.is_of_dead_letters,
+            is_same_connection: false,
+        }
+    }
+
+    /// Returns what the next sink is to know of the stream; the default if nothing can be lost. `id`: the
+    /// highest one that was delivered.
+    pub(super) fn end(&self, id: Option<EntryId>) -> StreamEnd {
+        let Some(last) = self.last else {
+            return StreamEnd::default();
+        };
+        StreamEnd {
+            number: self.added,
+            id: id.map(|id| (id.first, id.second)),
+            length: self.length,
+            first: self.first.unwrap_or(last),
+            last,
+            is_of_dead_letters: self.is_of_dead_letters,
+        }
+    }
+
     /// Returns true if the stream is known to exist.
     pub(super) fn exists(&self) -> bool {
         self.exists

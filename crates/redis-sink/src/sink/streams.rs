@@ -1,8 +1,10 @@
 //! The streams that a sink writes to, and the newest id of each.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use walrelay_sink::{SharedEnd, SinkStats, StreamEnd, lock};
 use walrelay_sink_client::pause;
 
 use super::contents::{Contents, Lost};
@@ -28,9 +30,35 @@ pub(super) struct Stream {
     /// The first of them was logged.
     pub(super) logged: bool,
     pub(super) contents: Contents,
+    /// What the next sink is to know of it; `None`: there are too many streams.
+    end: Option<SharedEnd>,
 }
 
 impl Stream {
+    /// Creates a stream, with what a former sink has kept of it.
+    fn new(name: &str, end: Option<SharedEnd>) -> Self {
+        let known = end.as_ref().map(|end| lock(end).clone());
+        let known = known.filter(|known| *known != StreamEnd::default());
+        let id = known.as_ref().and_then(|known| known.id);
+        Self {
+            name: name.into(),
+            place: ServerSlot::default(),
+            newest: None,
+            delivered: id.map(|(first, second)| EntryId { first, second }),
+            repeats: false,
+            logged: false,
+            contents: known.as_ref().map(Contents::from_end).unwrap_or_default(),
+            end,
+        }
+    }
+
+    /// Keeps what is known of the stream for the next sink.
+    pub(super) fn keep_end(&self) {
+        if let Some(end) = &self.end {
+            *lock(end) = self.contents.end(self.delivered);
+        }
+    }
+
     /// Notes where the stream is. Another node may lack what the former one had.
     pub(super) fn place_at(&mut self, place: ServerSlot) {
         if self.place != place {
@@ -45,14 +73,20 @@ impl Stream {
         let is_behind = self.delivered.take_if(|delivered| *delivered > end.id);
         // By this relay, or by one that ended before it had written the last of them.
         self.repeats |= end.is_repeat;
-        self.contents.found(end, is_behind.is_some(), now)
+        let lost = self.contents.found(end, is_behind.is_some(), now);
+        if lost.is_some() {
+            self.keep_end();
+        }
+        lost
     }
 
     /// Notes that the stream does not exist any more. Returns the delivered entries that it had.
     pub(super) fn gone(&mut self) -> Option<Lost> {
         self.newest = None;
         self.delivered = None;
-        self.contents.gone()
+        let lost = self.contents.gone();
+        self.keep_end();
+        lost
     }
 
     /// Notes that a record is stored with this id, and all before it. A newer event ends a repeat.
@@ -71,6 +105,8 @@ impl Stream {
 /// The streams that a sink writes to, by number. They outlive a connection.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
+    /// Has what former sinks have kept.
+    stats: Arc<SinkStats>,
     numbers: HashMap<Box<str>, usize>,
     all: Vec<Stream>,
     /// Streams that are refused, and tried again.
@@ -87,6 +123,13 @@ pub(super) struct Hold {
 }
 
 impl Streams {
+    pub(super) fn new(stats: &Arc<SinkStats>) -> Self {
+        Self {
+            stats: Arc::clone(stats),
+            ..Self::default()
+        }
+    }
+
     /// Forgets streams if there are too many, but none that is being repeated. Numbers change, so it is
     /// called between transactions.
     pub(super) fn bound(&mut self) {
@@ -107,15 +150,7 @@ impl Streams {
         }
         let number = self.all.len();
         self.numbers.insert(name.into(), number);
-        self.all.push(Stream {
-            name: name.into(),
-            place: ServerSlot::default(),
-            newest: None,
-            delivered: None,
-            repeats: false,
-            logged: false,
-            contents: Contents::default(),
-        });
+        self.all.push(Stream::new(name, self.stats.ends.of(name)));
         number
     }
 

@@ -19,6 +19,7 @@ pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
     let mut reconnects = Reconnects::new("Redis", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     let mut batches = Batches::new(shared);
+    let mut is_compared = false;
     loop {
         let connect = async |first| Link::connect(login, first).await;
         let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
@@ -37,6 +38,7 @@ pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
             &mut batches,
             &mut endpoints,
             &mut reconnects,
+            &mut is_compared,
         )
         .await
         {
@@ -60,7 +62,16 @@ async fn session(
     batches: &mut Batches<'_>,
     endpoints: &mut Endpoints,
     reconnects: &mut Reconnects,
+    is_compared: &mut bool,
 ) -> Result<Failure, RedisError> {
+    if !std::mem::replace(is_compared, true) {
+        let compared = shared.unless_over(batches.compare_ends(link)).await;
+        let Some(compared) = compared else {
+            return Ok(Failure::closed());
+        };
+        *is_compared = compared.is_ok();
+        compared?;
+    }
     loop {
         if shared.is_over() {
             return Ok(Failure::closed());

@@ -300,6 +300,14 @@ pub struct RunArgs {
     #[arg(long)]
     pub accept_gap: bool,
 
+    /// Accept the noted losses of the destination: events that Redis or NATS had acknowledged and has
+    /// lost. They are no problem of `status`, `check` and alerts any more. Send them again first, by the
+    /// command that the problem names.
+    ///
+    /// For one start by hand. A loss that this start finds is noted as usual.
+    #[arg(long)]
+    pub accept_loss: bool,
+
     /// Deliver everything that was committed before this end, confirm it, and end with exit code 0: at the
     /// start of the run (caught-up), a position such as 0/16B3748, or a time such as 2026-01-02T03:04:05Z.
     /// For example for cron, or before maintenance of the server.

@@ -7,7 +7,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use walrelay_sink::{Disposition, EventPosition, Obstacle, Record, RecordKind};
+use walrelay_sink::{Disposition, EventPosition, Obstacle, Record, RecordKind, lock};
 use walrelay_sink_client::{BatchQueue, Failure};
 
 use super::Settings;
@@ -132,6 +132,23 @@ impl<'s> Chain<'s> {
         self.publish(exchange).await
     }
 
+    /// Takes what a former sink has kept of the stream.
+    fn take_end(&mut self) {
+        let end = || self.shared.stats.ends.of(&self.stream);
+        if self.acknowledged.is_none() {
+            self.acknowledged = end().and_then(|end| Acknowledged::from_end(&lock(&end)));
+        }
+    }
+
+    /// Keeps what is known of the stream for the next sink.
+    fn keep_end(&self) {
+        if let (Some(acknowledged), Some(last)) = (self.acknowledged, self.last)
+            && let Some(end) = self.shared.stats.ends.of(&self.stream)
+        {
+            *lock(&end) = acknowledged.end(last);
+        }
+    }
+
     /// Returns true if the sink knows a last number of the stream.
     fn has_asked(&self) -> bool {
         self.last.is_some()
@@ -180,6 +197,7 @@ impl<'s> Chain<'s> {
         }
         if !seqs.is_empty() {
             self.refusals = 0;
+            self.keep_end();
         }
     }
 }

@@ -61,6 +61,7 @@ impl Chain<'_> {
                 if let Some(acknowledged) = self.acknowledged.take() {
                     let loss = acknowledged.lost(&self.stream, known - last);
                     self.shared.stats.note_loss(loss);
+                    self.shared.stats.ends.forget(&self.stream);
                 }
                 // Nothing is known of what the stream has now.
                 self.unread = Some((0, last));

@@ -12,6 +12,7 @@ use super::{Chain, Shared, Stop};
 use crate::client::error::NatsError;
 use crate::client::exchange::Exchange;
 use crate::client::{Login, connect};
+use crate::sink::ends::Comparison;
 
 /// Publishes until the sink is closed or broken. Returns why the records that are left have failed.
 pub(in crate::sink) async fn carry(
@@ -24,6 +25,7 @@ pub(in crate::sink) async fn carry(
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     // What is known of the stream outlives a connection.
     let mut chain = Chain::new(shared, stream, source);
+    let mut comparison = Comparison::new(&shared.stats, shared.settings.ack);
     loop {
         let connect = async |first| connect(login, first).await;
         let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
@@ -31,6 +33,11 @@ pub(in crate::sink) async fn carry(
             return Failure::closed();
         };
         let mut exchange = Exchange::new(connection).watched(&shared.stats);
+        match shared.unless_over(comparison.make(&mut exchange)).await {
+            None => return Failure::closed(),
+            Some(false) => continue,
+            Some(true) => chain.take_end(),
+        }
         let mut has_stored = false;
         let session = session(
             &mut exchange,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::{Batches, Stop};
+use crate::client::error::RedisError;
 use crate::client::link::Link;
 use crate::client::protocol;
 use crate::client::refusal::is_forbidden_id;
@@ -105,6 +106,45 @@ impl Batches<'_> {
         }
         if is_refused {
             return Err(Stop::Again);
+        }
+        Ok(())
+    }
+
+    /// Compares what former sinks have kept of streams with what the servers have, before anything is written.
+    /// A stream of which a server does not say it is compared by the next write to it.
+    pub(in crate::sink) async fn compare_ends(
+        &mut self,
+        link: &mut Link,
+    ) -> Result<(), RedisError> {
+        let reply = self.shared.settings.reply;
+        let names: Vec<String> = self.shared.stats.ends.all().into_keys().collect();
+        for some in names.chunks(ASKED_AT_ONCE) {
+            let mut asked = Vec::new();
+            for name in some {
+                let (number, place) = (self.streams.number(name), link.place(name)?);
+                link.open(place.server).await?;
+                self.streams[number].place_at(place);
+                link.put(place.server, &["XINFO", "STREAM", name]);
+                // A replica answers too, and may lack what its master has.
+                link.put(place.server, &["XADD", name, "0-0", "field", "value"]);
+                asked.push((number, place.server));
+            }
+            let mut replies = link.call_all(reply).await?;
+            let now = Instant::now();
+            for (number, server) in asked {
+                let end = replies[server].next().zip(replies[server].next());
+                let (told, probe) = end.ok_or_else(|| protocol(link.name(server), WRONG))?;
+                let takes_writes = matches!(&probe, Reply::Error(text) if is_forbidden_id(text));
+                let end = match told {
+                    Reply::Error(text) if text.starts_with(b"ERR no such key") => Newest::missing(),
+                    Reply::Error(_) => continue,
+                    told => newest(&told).map_err(|error| protocol(link.name(server), error))?,
+                };
+                let stream = &mut self.streams[number];
+                if let Some(lost) = takes_writes.then(|| stream.found(&end, now)).flatten() {
+                    self.shared.stats.note_loss(lost.into_loss(&stream.name));
+                }
+            }
         }
         Ok(())
     }

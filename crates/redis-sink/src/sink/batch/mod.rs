@@ -65,7 +65,7 @@ impl<'s> Batches<'s> {
     pub(super) fn new(shared: &'s Shared) -> Self {
         Self {
             shared,
-            streams: Streams::default(),
+            streams: Streams::new(&shared.stats),
             unconfirmed: None,
             tried: HashMap::new(),
             may_not_look: false,
@@ -407,6 +407,10 @@ impl<'s> Batches<'s> {
                 }
             }
             state.records.put_back(kept);
+        }
+        let touched: BTreeSet<usize> = stored.iter().map(|(stream, _)| *stream).collect();
+        for stream in touched {
+            self.streams[stream].keep_end();
         }
         let is_done = has_gone || !stored.is_empty() || !oversize.is_empty() || !streams.is_empty();
         for (stream, queued) in stored {

@@ -8,7 +8,7 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect, last_error,
-    lock_setup, noted, plan, script, snapshot_record, unmark, unmarked,
+    lock_setup, noted, plan, run_note, script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
@@ -169,6 +169,10 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         "The error with which a run ends: walrelay status and check show it while no relay runs.",
         last_error::create_sql(Some(role)),
     );
+    let run = (
+        "What a run notes for the next one: its start and end, and what the destination had and has lost.",
+        run_note::create_sql(Some(role)),
+    );
     let others = [
         (
             seen,
@@ -186,7 +190,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         .chain(account)
         .chain(unmarked)
         .chain(read);
-    let parts = parts.chain([noted, ended, last]);
+    let parts = parts.chain([noted, ended, run, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
     parts.collect::<Vec<_>>().join("\n")
 }
@@ -256,6 +260,7 @@ async fn create(
         session.query(&unmarked::create_sql(role)).await?;
     }
     session.query(&last_error::create_sql(role)).await?;
+    session.query(&run_note::create_sql(role)).await?;
     if noted::grant(session, &wanted.slot, role).await? {
         let slot = &wanted.slot;
         done.created

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, colours,
-    printable_json, printable_lines, slot_report,
+    BookmarkReport, FormerRunReport, LossReport, ProblemReport, SinkReport, SlotReport,
+    SnapshotReport, StatusReport, colours, printable_json, printable_lines, slot_report,
 };
 use walrelay_postgres_source::last_error::{self, LastError};
+use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{Danger, slot_standing};
-use walrelay_sink::EndpointStats;
+use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
 
 use crate::cli::{Exit, Failure, Output, StatusArgs, paint};
 use crate::commands::assembly::server::failure;
@@ -59,6 +60,10 @@ struct Status {
     slot: Option<SlotReport>,
     /// The error with which the last run ended, if the endpoint did not answer and the slot is not beyond it.
     last_error: Option<LastError>,
+    /// The last run, if the endpoint did not answer.
+    last_run: Option<FormerRunReport>,
+    /// The noted losses of the destination, if the endpoint did not answer.
+    losses: Vec<LossReport>,
 }
 
 /// Runs `walrelay status`.
@@ -152,40 +157,52 @@ fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
         Some(http) => fetch_status(http),
         None => Err("[http] listen is not configured".to_owned().into()),
     };
-    let (slot, last_error) = match &relay {
-        Ok(_) => (None, None),
+    let found = match &relay {
+        Ok(_) => Found::default(),
         Err(_) => query_slot(&config.pipeline, env)?,
     };
+    let losses = found.run.iter().flat_map(|run| &run.losses);
     let no_document = relay.as_ref().err();
     Ok(Status {
         relay_error: no_document.map(ToString::to_string),
         is_silent: no_document.is_some_and(|reason| reason.is_silent),
         has_endpoint: config.process.http.is_some(),
         relay: relay.ok(),
-        slot,
-        last_error,
+        slot: found.slot,
+        last_error: found.last_error,
+        losses: losses.map(LossReport::new).collect(),
+        last_run: found.run.as_ref().map(FormerRunReport::new),
     })
 }
 
-/// Reads the state of the slot from Postgres, and the error with which its last run ended.
-fn query_slot(
-    config: &PipelineConfig,
-    env: EnvVars<'_>,
-) -> Result<(Option<SlotReport>, Option<LastError>), Failure> {
+/// What Postgres has of a relay that does not answer.
+#[derive(Default)]
+struct Found {
+    slot: Option<SlotReport>,
+    last_error: Option<LastError>,
+    run: Option<RunNote>,
+}
+
+/// Reads the state of the slot from Postgres, the error with which its last run ended, and the note of that run.
+fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Found, Failure> {
     let info = conn_info(&config.source, env)?;
     let state_file = config.source.state_file.as_deref();
-    let (standing, error) = block_on(async {
+    let (standing, error, run) = block_on(async {
         let mut session = sql_session(&info).await?;
         session.limit_answers(ANSWER_TIMEOUT);
         let standing = slot_standing(&mut session, &config.source.slot).await;
         let standing = standing.map_err(failure)?;
         let error = last_error::find(&mut session, &config.source.slot, state_file).await;
+        let run = run_note::find(&mut session, &config.source.slot, state_file).await;
         session.close().await;
-        Ok::<_, Failure>((standing, error.map_err(failure)?))
+        Ok::<_, Failure>((standing, error.map_err(failure)?, run.map_err(failure)?))
     })??;
     let confirmed = standing.slot.as_ref().and_then(|slot| slot.confirmed);
-    let error = error.filter(|error| !error.is_passed(confirmed));
-    Ok((slot_report(standing), error))
+    Ok(Found {
+        last_error: error.filter(|error| !error.is_passed(confirmed)),
+        slot: slot_report(standing),
+        run,
+    })
 }
 
 fn snapshot_line(snapshot: &SnapshotReport) -> String {
@@ -227,6 +244,15 @@ fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
             if let Some(error) = &status.last_error {
                 lines.push(("last run".to_owned(), error.text()));
                 lines.extend(error.remedy.as_deref().map(help));
+            } else if let Some(run) = &status.last_run
+                && !status.slot.as_ref().is_some_and(|slot| slot.active)
+            {
+                lines.push(("last run".to_owned(), run.text.clone()));
+            }
+            for loss in &status.losses {
+                let what = "the destination has lost events that it had acknowledged";
+                lines.push(("problem".to_owned(), format!("{what}: {}", loss.text)));
+                lines.push(help(&format!("{}. {ACCEPT_LOSS}", loss.remedy)));
             }
             lines
         }
@@ -360,6 +386,10 @@ impl Screen {
                 })
             ),
         );
+        if let Some(former) = &relay.former_run {
+            let text = format!("{}; {} run(s) before this one", former.text, former.starts);
+            self.line("run before", text);
+        }
         self.line(
             "last event",
             delivery.acknowledged_at_ms.map_or_else(
@@ -514,6 +544,8 @@ mod tests {
             has_endpoint: false,
             slot: None,
             last_error: None,
+            last_run: None,
+            losses: Vec::new(),
         };
         let narrow = screen(&lines("s", &status), false, 60);
         assert!(narrow.contains("[http]\n"), "{narrow}");
@@ -543,6 +575,8 @@ mod tests {
             has_endpoint: true,
             slot,
             last_error: None,
+            last_run: None,
+            losses: Vec::new(),
         };
         let exit = |status: &Status| not_well("s", status).map(|failure| failure.exit);
         for (status, word) in [
@@ -579,6 +613,8 @@ mod tests {
             has_endpoint: true,
             slot: None,
             last_error: None,
+            last_run: None,
+            losses: Vec::new(),
         };
         assert_eq!(exit(&of_relay(&telemetry)), Some(Exit::Temporary));
         telemetry.state(&walrelay_relay::PipelineState::Streaming);

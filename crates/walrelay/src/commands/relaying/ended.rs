@@ -1,4 +1,4 @@
-//! Keeps the error with which a run ends, for `status`, `check` and the next run. Neither the exit nor its code
+//! Keeps the end of a run, and the error with which it ends, for `status`, `check` and the next run. Neither the exit nor its code
 //! depends on it.
 
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tracing::debug;
 use walrelay_observe::millis_now;
 use walrelay_postgres_source::last_error::{self, FoundError, LastError};
+use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_relay::Chain;
 use walrelay_sink::in_current_span;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
@@ -18,13 +19,14 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 use super::relay::{CommitToAck, Relay};
 use crate::cli::{Exit, Failure};
 use crate::commands::assembly::block_on;
+use crate::run_keeper::RunKeeper;
 
 /// The time that writing may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 /// The longest delay of the exit, also if a resolver or a disk does not answer.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
-/// The places that keep the error of a run.
+/// The places that keep the end of a run, and its error.
 pub(super) struct ErrorKeeper {
     info: ConnInfo,
     slot: String,
@@ -33,6 +35,14 @@ pub(super) struct ErrorKeeper {
     state_file: Option<PathBuf>,
     /// The error of the run before, which this run has found.
     found: Arc<FoundError>,
+    run: Arc<RunKeeper>,
+}
+
+/// What becomes of the error that is kept.
+enum Change {
+    Write(LastError),
+    Clear,
+    None,
 }
 
 impl ErrorKeeper {
@@ -45,58 +55,77 @@ impl ErrorKeeper {
             create: config.source.create,
             state_file: config.source.state_file.clone(),
             found: Arc::clone(&relay.last_error),
+            run: Arc::clone(&relay.run_keeper),
         })
     }
 
-    /// Keeps the error of a run, or removes that of the run before if this one has ended well. Works on a
-    /// thread of its own, which the end of the process ends.
+    /// Keeps the end of a run and its error, or removes that of the run before if this one has ended well. Works
+    /// on a thread of its own, which the end of the process ends.
     pub(super) fn keep(self, result: &Result<CommitToAck, Failure>) {
-        let mut error = match result {
+        let failure = result.as_ref().err();
+        let change = match failure {
             // A stop that was too slow: the next start goes on by itself.
-            Err(failure) if failure.exit == Exit::Temporary => return,
-            Err(failure) => Some(last_error_of(failure)),
-            Ok(_) if self.found.get().is_some() => None,
-            Ok(_) => return,
+            Some(failure) if failure.exit == Exit::Temporary => Change::None,
+            Some(failure) => Change::Write(last_error_of(failure)),
+            None if self.found.get().is_some() => Change::Clear,
+            None => Change::None,
         };
+        let note = self.run.end(failure.map(|failure| failure.id));
+        if note.is_none() && matches!(change, Change::None) {
+            return;
+        }
         let (done, is_done) = channel();
         let work = move || {
-            match &mut error {
-                Some(error) => self.write(error),
-                None => self.clear(),
-            }
+            self.write(change, note.as_ref());
             // Nobody waits any more if it took too long.
             let _ = done.send(());
         };
         let thread = thread::Builder::new().name("last-error".to_owned());
         if thread.spawn(in_current_span(work)).is_err() || is_done.recv_timeout(EXIT_LIMIT).is_err()
         {
-            debug!("the error of the run is not kept in time");
+            debug!("the end of the run is not kept in time");
         }
     }
 
-    fn write(&self, error: &mut LastError) {
-        let is_kept = self.within_limit(async {
-            let mut session = self.connect().await?;
-            last_error::write(&mut session, &self.slot, self.create, error).await
-        });
-        if !is_kept
-            && let Some(state_file) = &self.state_file
-            && let Err(error) = last_error::write_file(state_file, &self.slot, error)
-        {
-            debug!(%error, "the error cannot be kept alongside the state file");
-        }
-    }
-
-    fn clear(&self) {
+    fn write(&self, mut change: Change, note: Option<&RunNote>) {
+        let (mut is_error_kept, mut is_note_kept) = (false, false);
         self.within_limit(async {
             let mut session = self.connect().await?;
-            last_error::clear(&mut session, &self.slot).await?;
-            Ok(true)
+            is_error_kept = match &mut change {
+                Change::Write(error) => {
+                    last_error::write(&mut session, &self.slot, self.create, error).await?
+                }
+                Change::Clear => {
+                    last_error::clear(&mut session, &self.slot).await?;
+                    true
+                }
+                Change::None => true,
+            };
+            is_note_kept = match note {
+                Some(note) => {
+                    let former = self.run.former.get();
+                    let (slot, create) = (&self.slot, self.create);
+                    run_note::write_end(&mut session, slot, create, note, former).await?
+                }
+                None => true,
+            };
+            Ok(is_error_kept && is_note_kept)
         });
-        if let Some(state_file) = &self.state_file
-            && let Err(error) = last_error::remove_file(state_file)
-        {
-            debug!(%error, "the former error cannot be removed alongside the state file");
+        if let Some(note) = note.filter(|_| !is_note_kept) {
+            self.run.note_in_file(note);
+        }
+        let Some(state_file) = &self.state_file else {
+            return;
+        };
+        let in_file = match &change {
+            Change::Write(error) if !is_error_kept => {
+                last_error::write_file(state_file, &self.slot, error)
+            }
+            Change::Clear => last_error::remove_file(state_file),
+            Change::Write(_) | Change::None => Ok(()),
+        };
+        if let Err(error) = in_file {
+            debug!(%error, "the error cannot be kept alongside the state file, or removed there");
         }
     }
 
@@ -104,10 +133,10 @@ impl ErrorKeeper {
         Session::connect(&self.info, SessionKind::Sql, &last_error::SETTINGS).await
     }
 
-    /// Returns whether the work was done.
-    fn within_limit(&self, work: impl Future<Output = Result<bool, Error>>) -> bool {
+    /// Does the work, and logs why it is not done.
+    fn within_limit(&self, work: impl Future<Output = Result<bool, Error>>) {
         let reason = match block_on(async { timeout(WRITE_LIMIT, work).await }) {
-            Ok(Ok(Ok(true))) => return true,
+            Ok(Ok(Ok(true))) => return,
             Ok(Ok(Ok(false))) => "this role may not".to_owned(),
             Ok(Ok(Err(error))) => Chain(&error).to_string(),
             Ok(Err(_)) => "no answer".to_owned(),
@@ -115,9 +144,8 @@ impl ErrorKeeper {
         };
         debug!(
             slot = self.slot,
-            reason, "the error of the run cannot be kept in walrelay_state"
+            reason, "the end of the run cannot be kept in walrelay_state"
         );
-        false
     }
 }
 

@@ -2,17 +2,18 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_observe::{
     Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver,
-    ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, pipeline_span,
+    ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, millis_now, pipeline_span,
     start_endpoint,
 };
 use walrelay_postgres_source::last_error::FoundError;
+use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{
     CopySource, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SlotWait,
     SnapshotProgress, SourceOptions, bookmark_slot,
@@ -34,6 +35,7 @@ use crate::failures;
 use crate::mark_worker::MarkWorker;
 use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::RowWorker;
+use crate::run_keeper::RunKeeper;
 use crate::sink_watch::SinkWatch;
 
 /// The last log line of a run that drained.
@@ -51,6 +53,8 @@ pub(crate) struct RelayRun<'a> {
     pub(crate) process: &'a ProcessConfig,
     pub(crate) env: EnvVars<'a>,
     pub(crate) accept_gap: bool,
+    /// The noted losses of the destination are accepted.
+    pub(crate) accept_loss: bool,
     /// `cutover switch` has stopped the polling relay.
     pub(crate) switches: bool,
     /// The last warnings and errors of the log.
@@ -78,6 +82,7 @@ impl<'a> RelayRun<'a> {
             process,
             env,
             accept_gap,
+            accept_loss,
             switches,
             errors,
         } = self;
@@ -87,6 +92,8 @@ impl<'a> RelayRun<'a> {
         let (snapshot, slot_wait) = (Arc::default(), Arc::default());
         let last_error = Arc::default();
         let sink = configured_sink(config)?;
+        let kind = sink.description().name;
+        let former_run = Arc::new(FormerRun::new(kind, accept_loss, millis_now()));
         let info = conn_info(&config.source, env)?;
         let dead_letters = readable_dead_letters(config)?;
         let service_manager = ServiceManager::from_env(env);
@@ -101,6 +108,7 @@ impl<'a> RelayRun<'a> {
                 spans: process.otel.is_some(),
                 dead_letters,
                 last_error: Arc::clone(&last_error),
+                former_run: Arc::clone(&former_run),
                 expect_event_every: process
                     .http
                     .as_ref()
@@ -112,6 +120,14 @@ impl<'a> RelayRun<'a> {
         drop(entered);
         let marks = config.source.mark_sent.is_some() && config.sink.confirms();
         let accounts = accounts_rows(config) && config.sink.confirms();
+        let run_keeper = RunKeeper {
+            info: info.clone(),
+            slot: config.source.slot.clone(),
+            create: config.source.create,
+            state_file: config.source.state_file.clone(),
+            former: former_run,
+            walsender: OnceLock::new(),
+        };
         Ok(Relay {
             config,
             accept_gap,
@@ -125,6 +141,7 @@ impl<'a> RelayRun<'a> {
             telemetry,
             service_manager,
             last_error,
+            run_keeper: Arc::new(run_keeper),
             sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
             account: accounts.then(|| {
                 let columns = account_columns(config);
@@ -175,6 +192,8 @@ pub(super) struct Relay<'a> {
     service_manager: Option<ServiceManager>,
     /// The error with which the last run ended.
     pub(super) last_error: Arc<FoundError>,
+    /// Notes what the next run is to know.
+    pub(super) run_keeper: Arc<RunKeeper>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
     sent_rows: Option<Arc<SentRows>>,
     /// Adds up acknowledged rows; `None` if rows are not deleted by an account.
@@ -233,9 +252,12 @@ impl Relay<'_> {
             .slot_source()
             .with_progress(Arc::clone(&self.snapshot))
             .with_slot_wait(Arc::clone(&self.slot_wait));
+        let keeper = &self.run_keeper;
         if let Some(stats) = stats {
+            keeper.former.set_sink(Arc::clone(&stats));
             source = source.with_sink(stats);
         }
+        source = source.with_former_run(Arc::clone(&keeper.former));
         let _workers = self.start_workers(&source, &diverted)?;
         let writes = config.poison.writes_dead_letters();
         let topic = writes.then(|| config.poison.topic.clone());
@@ -276,6 +298,13 @@ impl Relay<'_> {
         let (config, info, telemetry) = (self.config, &self.info, &self.telemetry);
         let slot = &config.source.slot;
         let mut workers = Vec::new();
+        // The relay of `cutover switch` is followed by that of `run`, whose first start is the first.
+        if !self.switches {
+            let _ = self.run_keeper.walsender.set(source.walsender());
+            let keeper = Arc::clone(&self.run_keeper);
+            let started = Background::start("run-note", move || keeper.run());
+            workers.push(started.map_err(no_thread)?);
+        }
         if let Some(retention) = config.retention {
             let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
                 Failure::new("bookmark-name", Exit::Config, why)

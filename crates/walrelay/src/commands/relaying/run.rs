@@ -46,6 +46,7 @@ fn relay(config: &Config, args: &RunArgs, errors: RecentErrors, env: EnvVars<'_>
         process: &config.process,
         env,
         accept_gap: args.accept_gap,
+        accept_loss: args.accept_loss,
         switches: false,
         errors,
     };

@@ -130,6 +130,7 @@ items! {
     RelayProblems = Relay, "problems";
     RelayProcess = Relay, "process";
     LastRun = Relay, "last-run";
+    Losses = Relay, "losses";
 }
 
 /// The verdict of a check, with the exit code of a failure.

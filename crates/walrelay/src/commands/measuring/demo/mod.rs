@@ -273,6 +273,7 @@ fn relay(
         process: &config.process,
         env: &|_| None,
         accept_gap: false,
+        accept_loss: false,
         switches: false,
         errors,
     };

@@ -71,6 +71,7 @@ pub(super) fn switch(
         process: &server.process,
         env,
         accept_gap: false,
+        accept_loss: false,
         switches: true,
         errors,
     };

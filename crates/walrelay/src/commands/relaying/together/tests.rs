@@ -109,6 +109,7 @@ fn two_relays_of_a_process_are_told_apart_and_stop_together() {
             process: &config.process,
             env: &|_| None,
             accept_gap: false,
+            accept_loss: false,
             switches: false,
             errors: errors.clone(),
         };

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::last_error::{self, LastError};
+use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{
     Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
     check_noted, describe, inspect,
@@ -73,6 +74,8 @@ struct DatabaseState<'a> {
     noted: Option<(Standing, Access)>,
     /// The error with which the last run ended.
     last_error: Option<LastError>,
+    /// What the last run has noted of itself.
+    run: Option<RunNote>,
     /// The publication carries what its relay has noted, as far as `run` compares it.
     carried: Result<(), SetupError>,
 }
@@ -122,6 +125,7 @@ async fn connect_and_check(
     let reader = slot_reader(&mut session, &wanted.slot).await?;
     let state_file = config.source.state_file.as_deref();
     let last_error = last_error::find(&mut session, &wanted.slot, state_file).await?;
+    let run = run_note::find(&mut session, &wanted.slot, state_file).await?;
     // After the slot: a running relay notes a position before the slot has it.
     let noted = Noted::find(&mut session, &wanted.slot, wanted.create).await?;
     let replication = open_replication(info).await;
@@ -169,6 +173,7 @@ async fn connect_and_check(
         noted: is_noted.then_some((standing, noted.access)),
         carried,
         last_error,
+        run,
         facts,
     };
     let clock = clock(&mut session).await?;
@@ -222,6 +227,7 @@ async fn connect_and_check(
     checks.extend(with_item(Item::SlotPosition, slot::position(&db)));
     checks.extend(with_item(Item::Account, account));
     checks.extend(with_item(Item::LastRun, slot::last_run(&db)));
+    checks.extend(with_item(Item::Losses, slot::losses(&db)));
     checks.extend(with_item(Item::Waiting, waiting.into_iter().flatten()));
     checks.extend(with_item(Item::Snapshot, snapshot));
     checks.extend(with_item(Item::RetainedWal, slot::retained(&db)));

@@ -5,7 +5,7 @@ use walrelay_postgres_source::{
     Plan, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey, bookmark_slot,
     expected_rows, script, slot_fits, unread,
 };
-use walrelay_sink::check::shortened;
+use walrelay_sink::{ACCEPT_LOSS, Loss, check::shortened};
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use super::{DatabaseState, check_result, failed};
@@ -101,6 +101,19 @@ pub(super) fn last_run(db: &DatabaseState<'_>) -> Option<Check> {
             remedy.unwrap_or("mend what the finding names, and start walrelay run"),
         )
     })
+}
+
+/// Checks the losses of the destination that relays of the slot have noted.
+pub(super) fn losses(db: &DatabaseState<'_>) -> Vec<Check> {
+    let losses = db.run.iter().flat_map(|run| &run.losses);
+    let check = |loss: &Loss| {
+        let finding = format!(
+            "the destination has lost events that it had acknowledged: {}",
+            loss.text()
+        );
+        Check::warn(finding, format!("{}. {ACCEPT_LOSS}", loss.remedy()))
+    };
+    losses.map(check).collect()
 }
 
 /// Checks the snapshot: how many rows `run` would read first, or would not because the slot exists.

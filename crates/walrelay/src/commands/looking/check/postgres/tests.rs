@@ -60,6 +60,7 @@ fn healthy() -> DatabaseState<'static> {
         survey,
         reader: None,
         last_error: None,
+        run: None,
         moment: Moment::Start {
             known: None,
             noted: None,
