@@ -89,7 +89,7 @@ fn is_shown_until_it_is_accepted(
     // While no relay runs.
     let text = stdout(&output_with("status", config, &[ELSEWHERE]));
     let words = [
-        "last run       started at 20",
+        "run before     started at 20",
         "left no sign of its end",
         LOST,
         "--accept-loss",
@@ -146,7 +146,7 @@ fn is_shown_until_it_is_accepted(
     let text = stdout(&output_with("status", config, &[ELSEWHERE]));
     assert_has(
         &text,
-        &["last run       started at 20", "and was stopped at"],
+        &["run before     started at 20", "and was stopped at"],
     );
     assert_lacks(&text, &[LOST]);
 }

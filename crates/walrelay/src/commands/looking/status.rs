@@ -247,7 +247,7 @@ fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
             } else if let Some(run) = &status.last_run
                 && !status.slot.as_ref().is_some_and(|slot| slot.active)
             {
-                lines.push(("last run".to_owned(), run.text.clone()));
+                lines.push(("run before".to_owned(), run.text.clone()));
             }
             for loss in &status.losses {
                 let what = "the destination has lost events that it had acknowledged";
