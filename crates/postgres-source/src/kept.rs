@@ -74,9 +74,11 @@ impl Kept {
         let sql = format!(
             "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
              WHERE n.nspname = 'walrelay_state' AND c.relname = {} AND c.relkind = 'r' \
-             AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, {})",
+             AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, {}) \
+             AND ({} OR NOT pg_catalog.pg_is_in_recovery())",
             quote_literal(self.table),
-            quote_literal(privilege)
+            quote_literal(privilege),
+            privilege == "SELECT"
         );
         Ok(!session.query(&sql).await?.is_empty())
     }

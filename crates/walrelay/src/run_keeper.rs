@@ -18,6 +18,8 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 const UNTIL_READ: Duration = Duration::from_millis(500);
 /// Time between two notes, if there is something new. A kill loses what is newer.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// The same at most while it fails.
+const LONGEST: Duration = Duration::from_secs(300);
 /// The longest wait for one note.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -47,18 +49,25 @@ impl RunKeeper {
             sleep(UNTIL_READ).await;
         }
         let mut noted = None;
+        let mut pause = INTERVAL;
         loop {
             let now = (self.former.own(None), self.walsender());
             if noted.as_ref() != Some(&now) {
                 match timeout(LIMIT, self.note(&now.0, now.1)).await {
-                    Ok(Ok(())) => noted = Some(now),
-                    Ok(Err(error)) => {
-                        debug!(error = %Chain(&error), "the run cannot be noted");
+                    Ok(Ok(())) => {
+                        noted = Some(now);
+                        pause = INTERVAL;
                     }
-                    Err(_) => debug!("the run cannot be noted: no answer"),
+                    failed => {
+                        let error = failed.ok().and_then(Result::err);
+                        let error = error.map(|error| Chain(&error).to_string());
+                        debug!(error, "the run cannot be noted at the moment");
+                        // Each attempt costs the server a connection.
+                        pause = (2 * pause).min(LONGEST);
+                    }
                 }
             }
-            sleep(INTERVAL).await;
+            sleep(pause).await;
         }
     }
 

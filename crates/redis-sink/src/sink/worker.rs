@@ -14,12 +14,16 @@ use crate::client::Login;
 use crate::client::error::RedisError;
 use crate::client::link::Link;
 
+/// The connections over which streams are compared with what former sinks have kept. A node that is down must not
+/// hold up the streams of the others: those that are not compared then are compared by the next write to them.
+const COMPARISONS: u32 = 3;
+
 /// Writes until the sink is closed or broken. Returns why the records that are left have failed.
 pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
     let mut reconnects = Reconnects::new("Redis", shared.settings.pauses);
     let mut endpoints = Endpoints::new(Arc::clone(&shared.stats));
     let mut batches = Batches::new(shared);
-    let mut is_compared = false;
+    let mut comparisons = COMPARISONS;
     loop {
         let connect = async |first| Link::connect(login, first).await;
         let connected = reconnects.connect(shared, &login.servers, &mut endpoints, connect);
@@ -38,7 +42,7 @@ pub(super) async fn carry(login: &Arc<Login>, shared: &Shared) -> Failure {
             &mut batches,
             &mut endpoints,
             &mut reconnects,
-            &mut is_compared,
+            &mut comparisons,
         )
         .await
         {
@@ -62,15 +66,16 @@ async fn session(
     batches: &mut Batches<'_>,
     endpoints: &mut Endpoints,
     reconnects: &mut Reconnects,
-    is_compared: &mut bool,
+    comparisons: &mut u32,
 ) -> Result<Failure, RedisError> {
-    if !std::mem::replace(is_compared, true) {
+    if *comparisons > 0 {
+        *comparisons -= 1;
         let compared = shared.unless_over(batches.compare_ends(link)).await;
         let Some(compared) = compared else {
             return Ok(Failure::closed());
         };
-        *is_compared = compared.is_ok();
         compared?;
+        *comparisons = 0;
     }
     loop {
         if shared.is_over() {
