@@ -145,7 +145,11 @@ impl FormerRun {
         if is_first {
             info!(starts = note.starts, "the run before {}", note.text());
         }
-        let losses = note.losses.clone();
+        let mut losses = note.losses.clone();
+        if let Some(first) = self.found.get().filter(|_| self.accepts_losses) {
+            // Another run has noted them again before it knew.
+            losses.retain(|loss| !first.losses.contains(loss));
+        }
         if self.accepts_losses && is_first {
             for loss in &losses {
                 warn!(loss = loss.text(), "accepted by --accept-loss");
