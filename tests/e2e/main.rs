@@ -135,3 +135,4 @@ mod unfit_tables;
 mod until;
 mod verify_topic;
 mod waiting;
+mod whereabouts;

@@ -20,6 +20,7 @@
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
 //!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until
 //!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
+//!   `row_facts`: what the tables show of an event.
 //!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.
@@ -46,6 +47,7 @@ mod prune;
 mod retention;
 mod rollback;
 pub mod run_note;
+mod row_facts;
 pub mod script;
 pub mod sections;
 mod sent_keys;
@@ -80,6 +82,7 @@ pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as co
 pub use prune::{Change, Evidence, PruneError, Pruning, age_columns, recent_rows};
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
+pub use row_facts::{KnownRow, Look, find_rows};
 pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;
 pub use sent_rows::unaccounted::Unaccounted;

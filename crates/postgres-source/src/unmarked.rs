@@ -8,6 +8,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, json, parsed, text};
 use super::noted;
+use super::script;
 use super::sent_keys::{RowKey, array};
 use super::state_version;
 
@@ -102,6 +103,34 @@ pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
     let sql = "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
                WHERE n.nspname = 'walrelay_state' AND c.relname = 'unmarked' AND c.relkind = 'r'";
     Ok(!session.query(sql).await?.is_empty())
+}
+
+/// Returns an SQL expression that tells whether the key of a row of this table is stored, if `column` is one of
+/// the key's.
+pub(super) fn has_row_sql(slot: &str, table: &TableName, column: &str) -> String {
+    let name = array([&*table.schema, &*table.name].into_iter());
+    format!(
+        "EXISTS (SELECT FROM {TABLE} AS stored WHERE stored.slot = {} AND stored.\"table\" = {}::text[] \
+         AND stored.key[pg_catalog.array_position(stored.key_columns, {})] = pg_catalog.format('%s', {}))",
+        quote_literal(slot),
+        quote_literal(&name),
+        quote_literal(column),
+        // Stored keys have a column `id` of their own.
+        format_args!("{}.{}", script::table(table), quote_ident(column)),
+    )
+}
+
+/// Returns true if this session may read the table.
+pub(super) async fn is_readable(session: &mut Session) -> Result<bool, Error> {
+    let sql = format!(
+        "SELECT pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
+         AND pg_catalog.has_table_privilege('{TABLE}', 'SELECT') AS readable"
+    );
+    if !exists(session).await? {
+        return Ok(false);
+    }
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().is_some_and(|row| is_true(&row, "readable")))
 }
 
 /// Queries the first keys of a slot behind `after`.

@@ -175,6 +175,7 @@ fn record(ids: Ids, stream: &str, offset: i64, entry: ReadEntry) -> ReadRecord {
         topic: stream.to_owned(),
         partition: 0,
         offset,
+        entry_id: Some(entry.id.to_string()),
         timestamp_ms: entry.timestamp_ms,
         written_ms: i64::try_from(entry.id.first).ok().filter(|_| is_time),
         event_id: entry.event_id,

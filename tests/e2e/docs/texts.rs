@@ -243,7 +243,8 @@ fn every_block_is_run_or_said_not_to_be() {
         + &text("tests/e2e/docs/replaying.rs")
         + &text("tests/e2e/docs/snapshots.rs")
         + &text("tests/e2e/docs/scaling.rs")
-        + &text("tests/e2e/postgres_19.rs");
+        + &text("tests/e2e/postgres_19.rs")
+        + &text("tests/e2e/whereabouts.rs");
     for document in [
         "README.md",
         "docs/CHECK.md",
@@ -257,6 +258,7 @@ fn every_block_is_run_or_said_not_to_be() {
         "docs/SCALING.md",
         "docs/SNAPSHOTS.md",
         "docs/VERIFY.md",
+        "docs/WHERE.md",
     ] {
         let all = text(document);
         for (name, _) in blocks(document) {

@@ -49,7 +49,7 @@ fn copy_of(message: &BorrowedMessage<'_>) -> ReadRecord {
 
 /// The result of waiting for a record.
 pub(crate) enum Polled {
-    Record(ReadRecord),
+    Record(Box<ReadRecord>),
     /// All committed records of this partition were read.
     End(i32),
     /// No record came in time.
@@ -303,7 +303,7 @@ impl Consumer {
         }
         match self.consumer.poll(timeout) {
             None => Polled::Nothing,
-            Some(Ok(message)) => Polled::Record(copy_of(&message)),
+            Some(Ok(message)) => Polled::Record(Box::new(copy_of(&message))),
             Some(Err(ClientError::PartitionEOF(partition))) => Polled::End(partition),
             Some(Err(error)) => Polled::Error(error.rdkafka_error_code().unwrap_or(Code::Fail)),
         }

@@ -104,7 +104,7 @@ impl Tail {
     /// **Blocks** for `timeout` at most.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, KafkaError> {
         match self.consumer.poll(timeout) {
-            Polled::Record(record) => Ok(Some(record)),
+            Polled::Record(record) => Ok(Some(*record)),
             // The client recovers from a lost connection by itself.
             Polled::End(_)
             | Polled::Nothing

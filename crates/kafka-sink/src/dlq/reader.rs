@@ -214,7 +214,7 @@ impl DlqReader {
                 Polled::Record(record) => {
                     return Ok(Read::Entry(
                         record.position(),
-                        DlqEntry::from_record(record),
+                        DlqEntry::from_record(*record),
                     ));
                 }
                 Polled::End(partition) => return Ok(Read::End(partition)),

@@ -151,7 +151,7 @@ impl Watch {
                 };
         }
         match self.client.poll(POLL) {
-            Polled::Record(record) => self.apply(record),
+            Polled::Record(record) => self.apply(*record),
             // Before the partitions are assigned again, it may be the end of an earlier reading.
             Polled::End(partition) if self.assign_again_at.is_none() => {
                 if let Some(progress) = self.partitions.get_mut(&partition) {

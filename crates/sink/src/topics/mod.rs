@@ -28,6 +28,8 @@ pub struct ReadRecord {
     pub partition: i32,
     /// The offset in the partition.
     pub offset: i64,
+    /// The name of the record in its store, if that is not the offset, such as the id of an entry in Redis.
+    pub entry_id: Option<String>,
     /// The record's timestamp in milliseconds since 1970-01-01 UTC.
     pub timestamp_ms: Option<i64>,
     /// When the record was written to the topic, in milliseconds since 1970-01-01 UTC; `None` if the
@@ -62,6 +64,7 @@ impl fmt::Debug for ReadRecord {
             .field("topic", &self.topic)
             .field("partition", &self.partition)
             .field("offset", &self.offset)
+            .field("entry_id", &self.entry_id)
             .field("timestamp_ms", &self.timestamp_ms)
             .field("written_ms", &self.written_ms)
             .field("event_id_bytes", &self.event_id.as_ref().map(Vec::len))

@@ -26,6 +26,7 @@ use super::slots::SlotsCommand;
 use super::tail::TailArgs;
 use super::until::Until;
 use super::verify_topic::VerifyTopicArgs;
+use super::whereabouts::WhereArgs;
 
 /// Moves committed rows of a Postgres outbox to Kafka or another sink, through logical replication.
 #[derive(Debug, Parser)]
@@ -208,6 +209,19 @@ A row is a JSON object of columns and values:
   walrelay resend --where \"created_at >= '2026-03-01' AND aggregatetype = 'order'\" --dry-run
   walrelay resend --where 'dispatched_at IS NULL' --yes")]
     Resend(Box<ResendArgs>),
+
+    /// Say where an event is: in the table, behind the slot, at the sink, delivered, a dead letter.
+    ///
+    /// Looks at the row, at the log after the slot's position, at the relay's endpoint, at the dead
+    /// letters, and at the topic of the sink, and prints what each of them shows. Only evidence counts:
+    /// without any, the answer is `no-evidence`. Changes nothing; a relay may be running. The exit code
+    /// is 0 if the event is somewhere, and 1 if there is no evidence of it.
+    #[command(after_help = "Examples:
+  walrelay where 019aa1c2-7d3e-7b1a-9c55-0123456789ab
+  walrelay where 4711 --since 24h
+  walrelay where 4711 --topic orders.events --id value:event_id
+  walrelay where 4711 --output json | jq -r .answer")]
+    Where(Box<WhereArgs>),
 
     /// Delete rows of the outbox tables that are confirmed and old enough.
     ///

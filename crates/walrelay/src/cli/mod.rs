@@ -46,6 +46,7 @@ mod slots;
 mod tail;
 mod until;
 mod verify_topic;
+mod whereabouts;
 
 pub use args::{
     CheckArgs, Cli, Command, DemoArgs, DemoSink, InitArgs, PruneArgs, RunArgs, StatusArgs,
@@ -75,6 +76,7 @@ pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsC
 pub use tail::{TailArgs, TailFrom};
 pub use until::Until;
 pub use verify_topic::{VerifySince, VerifyTopicArgs};
+pub use whereabouts::WhereArgs;
 
 /// Parses a command line without the program's name. A word with blanks is in double quotes.
 #[cfg(test)]

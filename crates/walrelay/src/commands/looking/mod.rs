@@ -6,3 +6,4 @@ pub(crate) mod route;
 pub(crate) mod status;
 pub(crate) mod tail;
 pub(crate) mod verify_topic;
+pub(crate) mod whereabouts;

@@ -2,6 +2,7 @@
 //! further records.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -146,10 +147,32 @@ impl TopicReader {
         &mut self,
         mut each: impl FnMut(&mut Self, &ReadRecord),
     ) -> Result<(), Failure> {
+        self.read_until(None, |reader, record| {
+            each(reader, record);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Returns true if all topics were read to the ends that they had when they were followed.
+    pub(crate) fn is_at_ends(&self) -> bool {
+        self.followed.values().all(|topic| topic.unread.is_empty())
+    }
+
+    /// Calls `each` as [`read_to_ends`](Self::read_to_ends) does, until it breaks or the time is over.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn read_until(
+        &mut self,
+        deadline: Option<Instant>,
+        mut each: impl FnMut(&mut Self, &ReadRecord) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
         let mut advanced = Instant::now();
-        while self.followed.values().any(|topic| !topic.unread.is_empty()) {
+        while !self.is_at_ends() && deadline.is_none_or(|deadline| Instant::now() < deadline) {
             if let Some(record) = self.next(Duration::from_millis(100))? {
-                each(self, &record);
+                if each(self, &record).is_break() {
+                    return Ok(());
+                }
                 advanced = Instant::now();
             } else if self.pass_markers() {
                 advanced = Instant::now();

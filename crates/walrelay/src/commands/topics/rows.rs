@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_postgres_source::{ConfirmedError, SnapshotProgress, age_columns, recent_rows};
+use walrelay_postgres_source::{
+    ConfirmedError, ResendSource, SnapshotProgress, age_columns, recent_rows,
+};
 use walrelay_relay::{Outcome, Progress, TableName};
 use walrelay_sink::topics::ReadRecord;
 use walrelay_sink::{Record, any_factory};
@@ -16,6 +18,7 @@ use crate::commands::assembly::pipelines::{
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, marking};
 use crate::commands::print_notice;
+use crate::config::PipelineConfig;
 use crate::sinks::{Count, Counting, NullSinkFactory};
 
 /// The rows of the outbox tables that are compared with topics.
@@ -38,7 +41,6 @@ pub(crate) fn route_rows<C: Count>(
 ) -> Result<(), Failure> {
     let config = &server.config;
     let progress = Arc::new(SnapshotProgress::default());
-    let (router, settings) = router_and_settings(config, false, without_dead_letters)?;
     let source = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         let filter = match rows {
@@ -59,6 +61,20 @@ pub(crate) fn route_rows<C: Count>(
         confirmed.map_err(not_confirmed)?;
         Ok::<_, Failure>(source)
     }))??;
+    route_selected(config, source, &progress, count)
+}
+
+/// Routes the rows of a snapshot as the relay does, and sends nothing. `count` gets the records.
+///
+/// # Errors
+/// If a row cannot be routed.
+pub(crate) fn route_selected<C: Count>(
+    config: &PipelineConfig,
+    source: ResendSource,
+    progress: &SnapshotProgress,
+    count: &Arc<C>,
+) -> Result<(), Failure> {
+    let (router, settings) = router_and_settings(config, false, without_dead_letters)?;
     let factory = any_factory(Counting::new(NullSinkFactory, Arc::clone(count)));
     let mut observer = OnProgress(|_: &Progress| {});
     let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);
