@@ -129,6 +129,7 @@ mod shown;
 mod slot_commands;
 mod slots;
 mod snapshot;
+mod stuck;
 mod terminal;
 mod topics;
 mod unfit_tables;

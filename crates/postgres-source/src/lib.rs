@@ -20,7 +20,8 @@
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
 //!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until
 //!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
-//!   `row_facts`: what the tables show of an event.
+//!   `row_facts`: what the tables show of an event. `unseen`: rows without
+//!   evidence that they were sent.
 //!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.
@@ -59,6 +60,7 @@ mod state_file;
 mod state_version;
 pub mod table_name;
 pub mod unmarked;
+mod unseen;
 mod waiting;
 
 pub use bookmarks::{
@@ -79,12 +81,13 @@ pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking, SentMarker};
 pub use outbox_table::OutboxTable;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
-pub use prune::{Change, Evidence, PruneError, Pruning, age_columns, recent_rows};
+pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
 pub use row_facts::{KnownRow, Look, find_rows};
 pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;
+pub use sent_rows::policy::Difference;
 pub use sent_rows::unaccounted::Unaccounted;
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, SlotWait, carries_columns, carries_inserts, carries_tables,
@@ -103,6 +106,7 @@ pub use state_file::{
     OTHER_CLUSTER, Position, StateFileError, check_writable as check_state_file,
     read as read_state_file, replace_file, with_checksum, without_checksum,
 };
+pub use unseen::{RowSpan, UnseenError, UnseenRow, UnseenTable};
 pub use waiting::{WAL_LIMIT, Waiting, waiting};
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.

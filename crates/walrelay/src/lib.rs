@@ -71,6 +71,10 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
             Ok(exit) => return exit,
             Err(failures) => Err(failures),
         },
+        Command::Stuck(args) => match commands::stuck(&args, &env) {
+            Ok(exit) => return exit,
+            Err(failures) => Err(failures),
+        },
         Command::Demo(args) => commands::demo(&args, &env),
         Command::Bench(args) => commands::bench(&args, &env),
         Command::Dlq(command) => commands::dlq(&command, &env),

@@ -6,6 +6,7 @@
 //! - [`accounted`]: deletes rows by the account.
 //! - [`partition`]: decides whether a partition's rows count as sent.
 //! - [`unaccounted`]: finds rows that are not accounted, and accepts them on the user's word.
+//! - [`unseen`]: finds rows that no relay has accounted, for `walrelay stuck`.
 //! - [`error`]: the reasons why rows stay.
 
 use std::cell::RefCell;
@@ -29,9 +30,11 @@ mod error;
 mod partition;
 mod partitions;
 mod unaccounted;
+mod unseen;
 
 pub use error::PruneError;
 pub use partitions::Change;
+pub use unseen::ExtraRows;
 
 /// The evidence by which a row counts as sent.
 #[derive(Debug)]

@@ -4,12 +4,14 @@
 //! - [`account`]: the sums of acknowledged rows in the database, by table and time bucket.
 //! - [`hashed`]: the same sums of the rows that a table has, in SQL.
 //! - [`compare`]: reads both under one snapshot.
+//! - [`extra`]: the rows that a bucket has more than the account.
 //! - [`delete`]: deletes rows that count as sent, and takes them out of the account.
 //! - [`unaccounted`]: names the rows that stay.
 
 pub mod account;
 pub(crate) mod compare;
 pub(crate) mod delete;
+pub(crate) mod extra;
 pub(crate) mod hashed;
 pub(crate) mod policy;
 pub(crate) mod unaccounted;

@@ -23,6 +23,7 @@ use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
 use super::slots::SlotsCommand;
+use super::stuck::StuckArgs;
 use super::tail::TailArgs;
 use super::until::Until;
 use super::verify_topic::VerifyTopicArgs;
@@ -222,6 +223,18 @@ A row is a JSON object of columns and values:
   walrelay where 4711 --topic orders.events --id value:event_id
   walrelay where 4711 --output json | jq -r .answer")]
     Where(Box<WhereArgs>),
+
+    /// List rows of the outbox tables for which there is no evidence that they were sent, and why.
+    ///
+    /// A watchdog: it finds rows that the stream never carried, which no lag shows. The evidence is the
+    /// mark of `mark_sent`, or the account of sent rows that `[prune]` keeps. Without them only rows behind
+    /// the slot, dead letters, and rows that the publication leaves out are found. Changes nothing; a relay
+    /// may be running. The exit code is 1 if there are such rows.
+    #[command(after_help = "Examples:
+  walrelay stuck
+  walrelay stuck --older-than 15m --since 24h
+  walrelay stuck --output json | jq -r '.rows[] | [.id, .why] | @tsv'")]
+    Stuck(StuckArgs),
 
     /// Delete rows of the outbox tables that are confirmed and old enough.
     ///

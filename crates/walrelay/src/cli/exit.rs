@@ -10,7 +10,8 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Success. For `run`: stopped on request, and everything that was sent is confirmed.
     Ok = 0,
-    /// `verify-topic` found something wrong, or `where` found no evidence. The code of `diff` and `grep` for what they find.
+    /// `verify-topic` found something wrong, or `where` and `stuck` found no evidence. The code of `diff`
+    /// and `grep` for what they find.
     Findings = 1,
     /// The code `EX_USAGE`.
     Usage = 64,
@@ -51,9 +52,7 @@ impl Exit {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done; for `run`: stopped on request, everything sent is confirmed",
-            Self::Findings => {
-                "`verify-topic` found something wrong in a topic; `where`: no evidence of the event"
-            }
+            Self::Findings => "`verify-topic`, `where` or `stuck` found something, or no evidence",
             Self::Usage => "the command line is wrong",
             Self::Data => "an event cannot be delivered, now or later",
             Self::Unavailable => "a server cannot be reached, where the command does not retry",

@@ -252,7 +252,7 @@ pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     }
 }
 
-fn failed(error: PruneError) -> Failure {
+pub(crate) fn failed(error: PruneError) -> Failure {
     let what = error.to_string();
     match error {
         PruneError::Sql(error) | PruneError::Confirmed(ConfirmedError::Sql(error)) => {

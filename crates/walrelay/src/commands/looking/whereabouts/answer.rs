@@ -10,8 +10,8 @@ use time::format_description::well_known::Rfc3339;
 use walrelay_observe::printable;
 use walrelay_sink::EventPosition;
 
-use super::log::Log;
 use super::store::{DeadLetter, Topic, Topics};
+use crate::commands::looking::behind_slot::Log;
 use crate::commands::terminal::units::bytes;
 
 /// Columns of the name of a place.
@@ -514,14 +514,15 @@ fn rfc3339(ms: i64) -> String {
 mod tests {
     use walrelay_lsn::Lsn;
 
-    use super::super::log::Sighting;
     use super::super::store::Delivered;
     use super::*;
+    use crate::commands::looking::behind_slot::Sighting;
 
     const AT: EventPosition = EventPosition { lsn: 0x200, row: 1 };
 
     fn log(is_seen: bool) -> Log {
         let sighting = Sighting {
+            id: Some(b"17".to_vec()),
             topic: "orders".to_owned(),
             routing_key: None,
             position: AT,

@@ -1,10 +1,9 @@
 //! `walrelay where`: what each place shows of one event, and what follows from it.
 //!
 //! - [`answer`]: the evidence of all places, and the answer. No I/O.
-//! - [`log`]: the events behind the slot's position. [`store`]: topics and dead letters of the sink.
+//! - [`store`]: topics and dead letters of the sink.
 
 mod answer;
-mod log;
 mod store;
 
 use std::sync::Arc;
@@ -22,12 +21,12 @@ use crate::cli::{Exit, Failure, VerifySince, WhereArgs};
 use crate::commands::assembly::pipelines::selected_rows;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, id_column, selection};
+use crate::commands::looking::behind_slot::{self, Sighting, Sightings, Sought};
 use crate::commands::looking::endpoint::fetch_status;
 use crate::commands::looking::tail::milliseconds;
 use crate::commands::topics::rows::route_selected;
 use crate::commands::{EnvVars, log_warnings, print_as};
 use answer::{Evidence, Relay, Report, Row, Table};
-use log::Sightings;
 use store::Search;
 
 /// Topics are read from so long before the row's time, because the clocks of hosts differ.
@@ -60,7 +59,8 @@ fn look(args: &WhereArgs, server: &Server) -> Result<Report, Failure> {
         Some(column) if can_route(&evidence.tables) => routed(args, server, column),
         _ => Ok(Vec::new()),
     };
-    let log = log::behind_slot(server, args.event.as_bytes(), args.timeout);
+    let sought = Sought::Event(args.event.clone().into_bytes());
+    let log = behind_slot::read(server, &sought, args.timeout);
     // The relay is asked after the log was read: it has then read at least as far.
     evidence.relay = match &server.process.http {
         Some(http) => fetch_status(http)
@@ -174,12 +174,14 @@ fn can_route(tables: &[Table]) -> bool {
 }
 
 /// Routes the event's rows as the relay does now.
-fn routed(args: &WhereArgs, server: &Server, column: &str) -> Result<Vec<log::Sighting>, Failure> {
+fn routed(args: &WhereArgs, server: &Server, column: &str) -> Result<Vec<Sighting>, Failure> {
     let condition = format!("{} = {}", quote_ident(column), quote_literal(&args.event));
     let progress = Arc::new(SnapshotProgress::default());
     let mut source = selected_rows(server, condition, &progress);
     block_on(Box::pin(source.count()))??;
-    let sightings = Arc::new(Sightings::new(args.event.as_bytes()));
+    let sightings = Arc::new(Sightings::new(Sought::Event(
+        args.event.clone().into_bytes(),
+    )));
     route_selected(&server.config, source, &progress, &sightings)?;
     Ok(sightings.take())
 }

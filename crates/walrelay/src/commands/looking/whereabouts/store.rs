@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use walrelay_sink::dead_letters::DlqRecord;
 use walrelay_sink::topics::ReadRecord;
 
-use super::log::Sighting;
 use super::with_causes;
 use crate::cli::{Failure, RecordPlace};
 use crate::commands::assembly::sink::any_sink;
+use crate::commands::looking::behind_slot::Sighting;
 use crate::commands::topics::place::event_id;
 use crate::commands::topics::reading::TopicReader;
 use crate::config::PipelineConfig;
@@ -122,10 +122,7 @@ impl Search<'_> {
     ///
     /// # Errors
     /// Why no topic can be looked at.
-    pub(super) fn records(
-        &self,
-        config: &PipelineConfig,
-    ) -> Result<Topics, String> {
+    pub(super) fn records(&self, config: &PipelineConfig) -> Result<Topics, String> {
         let sink = any_sink(config).map_err(|failure| with_causes(&failure))?;
         let topics = sink.readable_topics().map_err(str::to_owned)?;
         let mut names = self.topics.clone();

@@ -1,4 +1,4 @@
-//! Reads the events behind the slot's position from a temporary copy of the slot, and finds one of them.
+//! Reads the events behind the slot's position from a temporary copy of the slot: one of them, or all.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,17 +18,41 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, wanted};
 use crate::sinks::{Count, Counting, NullSinkFactory};
 
-/// A record that the router has made of the event.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The events that are looked for.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Sought {
+    /// The event with this id.
+    Event(Vec<u8>),
+    /// All events, so many at most.
+    All {
+        /// The number.
+        most: usize,
+    },
+}
+
+/// A record that the router has made of an event.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Sighting {
+    /// The event's id.
+    pub(super) id: Option<Vec<u8>>,
     pub(super) topic: String,
     pub(super) routing_key: Option<String>,
     pub(super) position: EventPosition,
 }
 
-/// Collects the records of one event.
+// Not derived: the id is a value of a row.
+impl std::fmt::Debug for Sighting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sighting")
+            .field("topic", &self.topic)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Collects the records of the events that are looked for.
 pub(super) struct Sightings {
-    id: Vec<u8>,
+    sought: Sought,
     seen: Mutex<Vec<Sighting>>,
     found: Notify,
 }
@@ -41,9 +65,9 @@ impl std::fmt::Debug for Sightings {
 }
 
 impl Sightings {
-    pub(super) fn new(id: &[u8]) -> Self {
+    pub(super) fn new(sought: Sought) -> Self {
         Self {
-            id: id.to_vec(),
+            sought,
             seen: Mutex::default(),
             found: Notify::new(),
         }
@@ -56,12 +80,20 @@ impl Sightings {
 
 impl Count for Sightings {
     fn sent(&self, record: &Record<'_>) {
-        if record.event_id == Some(&*self.id) {
-            lock(&self.seen).push(Sighting {
+        let mut seen = lock(&self.seen);
+        let (is_sought, is_enough) = match &self.sought {
+            Sought::Event(id) => (record.event_id == Some(&**id), true),
+            Sought::All { most } => (seen.len() < *most, seen.len() + 1 >= *most),
+        };
+        if is_sought {
+            seen.push(Sighting {
+                id: record.event_id.map(<[u8]>::to_vec),
                 topic: record.topic.to_owned(),
                 routing_key: record.routing_key.map(str::to_owned),
                 position: record.position,
             });
+        }
+        if is_sought && is_enough {
             self.found.notify_one();
         }
     }
@@ -83,11 +115,11 @@ pub(super) struct Log {
     pub(super) seen: Vec<Sighting>,
 }
 
-/// Reads the log from the slot's position on until the event is found, the log ends, or the time is over.
+/// Reads the log from the slot's position on until enough is found, the log ends, or the time is over.
 ///
 /// # Errors
 /// If there is no slot that can be read, or no room for a copy of it.
-pub(super) fn behind_slot(server: &Server, id: &[u8], limit: Duration) -> Result<Log, Failure> {
+pub(super) fn read(server: &Server, sought: &Sought, limit: Duration) -> Result<Log, Failure> {
     let config = &server.config;
     let (confirmed, end) = block_on(Box::pin(async {
         let mut session = server.connect().await?;
@@ -115,7 +147,7 @@ pub(super) fn behind_slot(server: &Server, id: &[u8], limit: Duration) -> Result
     let reading = source.reading();
     // An event that stops the relay must not stop this.
     let (router, settings) = router_and_settings(config, false, |_| PoisonAction::Skip)?;
-    let sightings = Arc::new(Sightings::new(id));
+    let sightings = Arc::new(Sightings::new(sought.clone()));
     let factory = any_factory(Counting::new(NullSinkFactory, Arc::clone(&sightings)));
     let mut observer = OnProgress(|_: &Progress| {});
     let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);

@@ -1,0 +1,98 @@
+//! Finds the rows that are no part of the account of sent rows, for `walrelay stuck`.
+//!
+//! The account has sums of rows. So the rows that a bucket has more are told from the others only if it is one:
+//! then the difference of the sums is its hash.
+
+use std::time::Duration;
+
+use walrelay_relay::{BUCKET_SECONDS, RowSum, TableName};
+use walrelay_walsender::Session;
+
+use super::{PruneError, Pruning};
+use crate::sent_rows::policy::{Difference, Verdict};
+use crate::unseen::{UnseenRow, UnseenTable};
+
+/// What a bucket has more than the account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtraRows {
+    /// The time when the bucket begins, in milliseconds since 1970.
+    pub from_ms: i64,
+    /// The number of rows; negative if rows are missing.
+    pub rows: i64,
+    /// The row, if it is one.
+    pub row: Option<UnseenRow>,
+}
+
+impl Pruning {
+    /// Returns the buckets whose rows are not those that were accounted as sent. `since`: not those of rows that
+    /// are older. Reads all rows of this span.
+    ///
+    /// # Errors
+    /// Also if there is no account.
+    pub async fn differing(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        since: Option<Duration>,
+    ) -> Result<Vec<Difference>, PruneError> {
+        let accounted = self.accounted(session, table).await?;
+        let limit = accounted.limit(session, self.keep).await?;
+        let first = match since {
+            Some(since) => accounted.limit(session, since).await?,
+            None => i64::MIN,
+        };
+        let candidates = accounted.candidates(session, limit).await?;
+        let numbers = candidates.iter().map(|one| one.counts.bucket);
+        let numbers = numbers.filter(|bucket| *bucket >= first);
+        let Some(ends) = numbers.clone().min().zip(numbers.max()) else {
+            return Ok(Vec::new());
+        };
+        let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
+        let compared = accounted.compare(session, ends, None, &dead_rows).await?;
+        let differ = compared.iter().filter_map(|rows| match rows.verdict() {
+            Verdict::Stays(difference) if difference.rows_differ => Some(difference),
+            _ => None,
+        });
+        Ok(differ.collect())
+    }
+
+    /// Returns what these buckets have more than the account, without the rows of the events `known`.
+    ///
+    /// # Errors
+    /// Also if there is no account.
+    pub async fn extra_rows(
+        &self,
+        session: &mut Session,
+        table: &UnseenTable,
+        name: &TableName,
+        buckets: &[Difference],
+        known: &[String],
+    ) -> Result<Vec<ExtraRows>, PruneError> {
+        let accounted = self.accounted(session, name).await?;
+        let mut found = Vec::new();
+        for one in buckets {
+            let sum = accounted
+                .extra(session, one.bucket, &table.has_id(known))
+                .await?;
+            if sum == RowSum::default() {
+                continue;
+            }
+            let row = if sum.rows == 1 {
+                let values = table.values();
+                let rows = accounted.rows_with(session, one.bucket, sum, &values);
+                UnseenTable::parse(&rows.await?).pop()
+            } else {
+                None
+            };
+            found.push(ExtraRows {
+                from_ms: one
+                    .bucket
+                    .saturating_mul(BUCKET_SECONDS)
+                    .saturating_mul(1000),
+                rows: sum.rows,
+                row,
+            });
+        }
+        Ok(found)
+    }
+}

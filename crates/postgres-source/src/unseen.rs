@@ -1,0 +1,300 @@
+//! Rows of an outbox table for which there is no evidence that they were sent, for `walrelay stuck`.
+//!
+//! Reads only. The session's `statement_timeout` bounds each query.
+
+use std::time::Duration;
+
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+
+use crate::catalog::row::{is_true, parsed};
+use crate::catalog::{Filters, PublishedTable, Selection, published_tables};
+use crate::dead_letters::{DeadLetters, DeadLettersError};
+use crate::error::PostgresError;
+use crate::sent_keys::array;
+use crate::snapshot::unsent_condition;
+use crate::{script, unmarked};
+
+/// Names of the column with an event's type, in the presets' tables and others.
+const TYPES: [&str; 2] = ["event_type", "type"];
+
+/// The rows that are looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowSpan {
+    /// The rows are older than this.
+    pub older_than: Duration,
+    /// The rows are not older than this; `None`: all.
+    pub since: Option<Duration>,
+    /// Rows that are returned, at most: the oldest ones.
+    pub limit: usize,
+}
+
+/// A row without evidence that its event was sent.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnseenRow {
+    /// Its time, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The event's id; `None` if it is NULL.
+    pub id: Option<String>,
+    /// The event's type; `None` if the table has no such column, or it is NULL.
+    pub kind: Option<String>,
+    /// The publication carries the table, and its row filter the row.
+    pub is_published: bool,
+    /// It has an open dead letter.
+    pub has_dead_letter: bool,
+}
+
+/// A table, as the queries need it.
+#[derive(Debug)]
+pub struct UnseenTable {
+    table: TableName,
+    /// `ONLY "schema"."table"`, or without ONLY if it is partitioned.
+    from: String,
+    /// The column with the event's id.
+    id: String,
+    kind: Option<String>,
+    age: String,
+    /// A condition for rows that the publication carries.
+    published: String,
+    /// A condition for rows with an open dead letter.
+    dead: String,
+}
+
+/// The reason why rows of a table are not looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum UnseenError {
+    /// A statement failed.
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// The dead letters cannot be read.
+    #[error(transparent)]
+    DeadLetters(#[from] DeadLettersError),
+    /// The table does not exist, or has no column of the id.
+    #[error("table {0} does not exist, or lacks the column of the event's id")]
+    Table(TableName),
+    /// The table has no column of a row's age.
+    #[error("table {0} has no column that tells a row's age")]
+    Age(TableName),
+}
+
+impl From<Error> for UnseenError {
+    fn from(error: Error) -> Self {
+        Self::Postgres(error.into())
+    }
+}
+
+impl UnseenTable {
+    /// Reads the columns of a table, and what the publication carries of it. `dead_letters`: those that were read.
+    pub async fn read(
+        session: &mut Session,
+        table: &TableName,
+        publication: &str,
+        id: &str,
+        ages: &[String],
+        dead_letters: &DeadLetters,
+    ) -> Result<Self, UnseenError> {
+        let columns = columns(session, table).await?;
+        let Some((is_partitioned, columns)) =
+            columns.filter(|(_, names)| names.iter().any(|name| name == id))
+        else {
+            return Err(UnseenError::Table(table.clone()));
+        };
+        let has = |name: &str| columns.iter().any(|column| column == name);
+        let age = ages.iter().find(|name| has(name));
+        let age = age.ok_or_else(|| UnseenError::Age(table.clone()))?;
+        let kind = TYPES.into_iter().find(|name| has(name));
+        let published = published_tables(session, publication, Filters::Shown).await?;
+        let only = if is_partitioned { "" } else { "ONLY " };
+        Ok(Self {
+            table: table.clone(),
+            from: format!("{only}{}", script::table(table)),
+            id: id.to_owned(),
+            kind: kind.map(str::to_owned),
+            age: age.clone(),
+            published: published_condition(&published, table, is_partitioned),
+            dead: dead_letters
+                .rows(table)?
+                .unwrap_or_else(|| "false".to_owned()),
+        })
+    }
+
+    /// Returns the rows that are not marked, and whose keys are not stored as acknowledged.
+    pub async fn unmarked(
+        &self,
+        session: &mut Session,
+        marks: &Selection,
+        slot: &str,
+        span: &RowSpan,
+    ) -> Result<Vec<UnseenRow>, UnseenError> {
+        let unsent = unsent_condition(session, &self.table, marks).await?;
+        // Not `IS NOT FALSE`: a partial index on unsent rows serves the condition as it is.
+        let mut condition = format!("(\n{unsent}\n)");
+        if unmarked::is_readable(session).await? {
+            let stored = unmarked::has_row_sql(slot, &self.table, &self.id);
+            condition = format!("{condition} AND NOT {stored}");
+        }
+        self.rows(session, &condition, span).await
+    }
+
+    /// Returns the rows that have an open dead letter.
+    pub async fn dead(
+        &self,
+        session: &mut Session,
+        span: &RowSpan,
+    ) -> Result<Vec<UnseenRow>, UnseenError> {
+        if self.dead == "false" {
+            return Ok(Vec::new());
+        }
+        self.rows(session, &self.dead, span).await
+    }
+
+    /// Returns the rows of these events.
+    pub async fn of_ids(
+        &self,
+        session: &mut Session,
+        ids: &[String],
+        span: &RowSpan,
+    ) -> Result<Vec<UnseenRow>, UnseenError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let condition = self.has_id(ids);
+        self.rows(session, &condition, span).await
+    }
+
+    /// Returns the rows that the publication leaves out now.
+    pub async fn unpublished(
+        &self,
+        session: &mut Session,
+        span: &RowSpan,
+    ) -> Result<Vec<UnseenRow>, UnseenError> {
+        if self.published == "true" {
+            return Ok(Vec::new());
+        }
+        let condition = format!("(\n{}\n) IS NOT TRUE", self.published);
+        self.rows(session, &condition, span).await
+    }
+
+    /// Writes a condition for the rows of these events: as the log shows their ids.
+    pub(crate) fn has_id(&self, ids: &[String]) -> String {
+        let ids = array(ids.iter().map(String::as_str));
+        format!(
+            "pg_catalog.format('%s', {}) = ANY ({}::text[])",
+            quote_ident(&self.id),
+            quote_literal(&ids)
+        )
+    }
+
+    /// Writes the values of an [`UnseenRow`].
+    pub(crate) fn values(&self) -> String {
+        let kind = self.kind.as_deref().map_or_else(
+            || "NULL::text".to_owned(),
+            |kind| format!("{}::text", quote_ident(kind)),
+        );
+        format!(
+            "CASE WHEN {id} IS NOT NULL THEN pg_catalog.format('%s', {id}) END AS seen_id, {kind} AS seen_kind, \
+             (EXTRACT(epoch FROM {age}::timestamptz) * 1000)::int8 AS at_ms, (\n{published}\n) IS TRUE AS published, \
+             (\n{dead}\n) IS TRUE AS dead",
+            id = quote_ident(&self.id),
+            age = quote_ident(&self.age),
+            published = self.published,
+            dead = self.dead,
+        )
+    }
+
+    /// Reads the rows of an answer with [`values`](Self::values).
+    pub(crate) fn parse(rows: &walrelay_walsender::Rows) -> Vec<UnseenRow> {
+        let rows = rows.iter().map(|row| UnseenRow {
+            at_ms: parsed(&row, "at_ms").unwrap_or(0),
+            id: row.get("seen_id").map(str::to_owned),
+            kind: row.get("seen_kind").map(str::to_owned),
+            is_published: is_true(&row, "published"),
+            has_dead_letter: is_true(&row, "dead"),
+        });
+        rows.collect()
+    }
+
+    async fn rows(
+        &self,
+        session: &mut Session,
+        condition: &str,
+        span: &RowSpan,
+    ) -> Result<Vec<UnseenRow>, UnseenError> {
+        let age = quote_ident(&self.age);
+        let before = |age: Duration| {
+            format!(
+                "pg_catalog.now() - pg_catalog.make_interval(secs => {})",
+                age.as_secs_f64()
+            )
+        };
+        let since = span.since.map_or_else(String::new, |since| {
+            format!(" AND {age} >= {}", before(since))
+        });
+        let sql = format!(
+            "SELECT {} FROM {} WHERE {age} < {} AND {age} > '-infinity'{since} AND (\n{condition}\n) ORDER BY {age} LIMIT {}",
+            self.values(),
+            self.from,
+            before(span.older_than),
+            span.limit,
+        );
+        Ok(Self::parse(&session.query(&sql).await?))
+    }
+}
+
+/// Writes a condition for the rows that the publication carries of a table.
+fn published_condition(
+    published: &[PublishedTable],
+    table: &TableName,
+    is_partitioned: bool,
+) -> String {
+    let own = published.iter().find(|of| of.table == *table);
+    match own {
+        Some(of) => of.row_filter.clone().unwrap_or_else(|| "true".to_owned()),
+        // Rows of a partitioned table may be carried under the names of its partitions.
+        None if is_partitioned && !published.is_empty() => "true".to_owned(),
+        None => "false".to_owned(),
+    }
+}
+
+/// Queries whether a table is partitioned, and the names of its columns; `None` if it does not exist.
+async fn columns(
+    session: &mut Session,
+    table: &TableName,
+) -> Result<Option<(bool, Vec<String>)>, Error> {
+    let sql = format!(
+        "SELECT c.relkind = 'p' AS partitioned, pg_catalog.json_agg(a.attname) AS columns \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 \
+         AND NOT a.attisdropped WHERE c.oid = pg_catalog.to_regclass({}) GROUP BY 1",
+        quote_literal(&script::table(table))
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().map(|row| {
+        let names = crate::catalog::row::json(&row, "columns").unwrap_or_default();
+        (is_true(&row, "partitioned"), names)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_table_that_is_not_published_are_named_as_such() {
+        let table = TableName::new("public", "outbox");
+        let of = |name: &str, filter: Option<&str>| PublishedTable {
+            table: TableName::new("public", name),
+            columns: None,
+            row_filter: filter.map(str::to_owned),
+        };
+        for (published, is_partitioned, expected) in [
+            (vec![of("outbox", None)], false, "true"),
+            (vec![of("outbox", Some("(id > 3)"))], false, "(id > 3)"),
+            (vec![of("other", None)], false, "false"),
+            (vec![of("outbox_1", None)], true, "true"),
+            (vec![], true, "false"),
+        ] {
+            let condition = published_condition(&published, &table, is_partitioned);
+            assert_eq!(condition, expected);
+        }
+    }
+}
