@@ -24,8 +24,8 @@ use crate::endpoint::{address, config, get, metric, status};
 use crate::old_rows::MARK;
 use crate::replay::drop_rolling_bookmark;
 use crate::rig::{
-    PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, strict_kafka,
-    with_source,
+    PATIENCE, Relay, Rig, assert_has, done, insert, kafka_in_turn, output_with, stdout,
+    strict_kafka, with_source,
 };
 use crate::shown::Views;
 use expression::{Expression, Scrape};
@@ -515,6 +515,56 @@ fn of_rows_that_stay_come_and_go() {
         watch.wait(&stay, false, &[]);
         relay.ends_well();
     }
+}
+
+/// A row that cannot be marked is old, so it is not deleted either. Its age is read once an index tells it.
+#[test]
+fn of_old_rows_come_and_go() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch(
+        "ALTER TABLE outbox ADD COLUMN created_at timestamptz NOT NULL DEFAULT now() - interval '2 days', \
+         ADD COLUMN sent_at timestamptz; CREATE INDEX outbox_age ON outbox (created_at); \
+         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE 'no row may be changed'; END $$; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    let prune = "[prune]\nkeep = \"1h\"\n";
+    let configured = with_source(config(&rig, &rig.postgres.url(), prune), MARK);
+    insert(&db, 1);
+    let relay = rig.streaming(&configured);
+    let at = address(&relay);
+    let table = "{table=\"public.outbox\"}";
+    let figure = |name: &str| metric(at, &format!("walrelay_outbox_{name}{table}"));
+    eventually(PATIENCE, || figure("oldest_seconds") > Some(86_400.0));
+    assert!(figure("bytes") > Some(0.0));
+    assert_eq!(figure("oldest_unmarked_seconds"), None, "no index tells it");
+    let unknown = status(at)["source"]["outboxes"][0]["unknown"].to_string();
+    let words = ["the oldest unmarked row is not known: no index serves it: CREATE INDEX"];
+    assert_has(&unknown, &words);
+    let at_address = crate::endpoint::at(at);
+    let shown = stdout(&output_with("status", &configured, &[&at_address]));
+    assert_has(&shown, &["outbox         public.outbox: "]);
+    let mut watch = Watch::new(Some(&relay));
+    let (grows, unsent) = (["WalrelayOutboxGrows"], ["WalrelayOldestUnsent"]);
+    watch.wait(&grows, true, &[]);
+    watch.wait(&unsent, false, &[]);
+    db.batch("CREATE INDEX ON outbox (created_at) WHERE sent_at IS NULL");
+    watch.wait(&unsent, true, &[]);
+    let views = Views::new(&configured, &relay);
+    views.show_problem(
+        &["public.outbox has old rows without a mark"],
+        "walrelay stuck lists these rows",
+        "WalrelayOldestUnsent, after 5m",
+    );
+    views.show_problem(
+        &["public.outbox has rows that should be deleted by now"],
+        "walrelay stuck, name the rows that stay",
+        "WalrelayOutboxGrows, after 15m",
+    );
+    db.batch("DROP TRIGGER refuse ON outbox");
+    watch.wait(&[grows[0], unsent[0]], false, &[]);
+    relay.ends_well();
 }
 
 /// The topic of dead letters is missing, and nobody creates it.

@@ -6,7 +6,7 @@
 //! - [`RunObserver`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
 //!   the figures of it that are logged at the end.
 //! - [`Telemetry`]: all figures of a pipeline's run. [`Pipelines`]: those of a process. [`StatusReport`]: one document of them, which the HTTP
-//!   endpoint serves; [`SlotMonitor`] adds the server's view of the slot.
+//!   endpoint serves; [`SlotMonitor`] adds the server's view of the slot, [`OutboxMonitor`] that of the tables.
 //! - [`start_endpoint`], [`Exporter`]: the views: metrics in the OpenMetrics format, status, page;
 //!   OTLP. [`ServiceManager`]: the state for systemd.
 //! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
@@ -34,6 +34,7 @@ mod metrics;
 mod monitor;
 mod observed;
 mod otlp;
+mod outbox;
 mod pipeline_span;
 mod pipelines;
 mod printable;
@@ -60,12 +61,13 @@ pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub use monitor::{SlotMonitor, slot_report};
 pub use observed::Telemetry;
 pub use otlp::Exporter;
+pub use outbox::OutboxMonitor;
 pub use pipeline_span::pipeline_span;
 pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{
-    BookmarkReport, EndpointReport, FormerRunReport, LossReport, ProblemReport, ProcessReport,
+    BookmarkReport, EndpointReport, FormerRunReport, LossReport, OutboxReport, ProblemReport, ProcessReport,
     SinkReport, SlotReport, SnapshotReport, StatusReport,
 };
 pub use run_observer::RunObserver;

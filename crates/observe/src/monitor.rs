@@ -10,6 +10,7 @@ use walrelay_sink::clock_offset;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
 use super::observed::Telemetry;
+use super::outbox::OutboxMonitor;
 use super::recent::STANDBY_REMEDY;
 use super::report::SlotReport;
 use super::{millis_now, wall_clock};
@@ -29,6 +30,8 @@ pub struct SlotMonitor {
     /// The slots of standbys that the server waited for at the last look.
     standbys: Option<String>,
     has_logged_wait: bool,
+    /// The monitor of the tables' sizes and ages.
+    outbox: Option<OutboxMonitor>,
 }
 
 /// The answer to one look.
@@ -49,11 +52,28 @@ impl SlotMonitor {
             locks: Vec::new(),
             standbys: None,
             has_logged_wait: false,
+            outbox: None,
         }
     }
 
-    /// Queries the slot at each interval. Never returns.
+    /// Adds the monitor of the tables' sizes and ages.
+    #[must_use]
+    pub fn with_outbox(mut self, outbox: OutboxMonitor) -> Self {
+        self.outbox = Some(outbox);
+        self
+    }
+
+    /// Queries the slot, and the tables, at each interval. Never returns.
     pub async fn watch(mut self, telemetry: &Telemetry) {
+        match self.outbox.take() {
+            Some(outbox) => {
+                tokio::join!(self.watch_slot(telemetry), outbox.watch(telemetry));
+            }
+            None => self.watch_slot(telemetry).await,
+        }
+    }
+
+    async fn watch_slot(mut self, telemetry: &Telemetry) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut session = None;

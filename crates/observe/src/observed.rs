@@ -20,7 +20,7 @@ use super::batches::Batches;
 use super::history::Recorder;
 use super::latencies::Latency;
 use super::live::{Live, remedy};
-use super::report::{BookmarkReport, History, Sample, SlotReport};
+use super::report::{BookmarkReport, History, OutboxReport, Sample, SlotReport};
 use super::setup::Setup;
 use super::{DlqAccess, RecentErrors, millis_now};
 
@@ -180,6 +180,15 @@ impl Telemetry {
         let mut live = lock(&self.live);
         live.table_lock_holder = remedy.is_some().then(|| holders.join("; "));
         live.table_lock = remedy.map(|remedy| (named.join("; "), remedy));
+    }
+
+    /// Sets sizes and ages of the outbox tables, or why they are not known. What was known stays.
+    pub(crate) fn outbox(&self, answer: Result<Vec<OutboxReport>, String>) {
+        let mut live = lock(&self.live);
+        match answer {
+            Ok(outboxes) => live.outboxes = (outboxes, None),
+            Err(why) => live.outboxes.1 = Some(why),
+        }
     }
 
     /// Adds to the number of deleted rows.

@@ -8,7 +8,7 @@ use walrelay_postgres_source::Danger;
 use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
 
 use super::recent::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
-use super::report::{EndpointReport, ProblemReport, SinkReport, StatusReport};
+use super::report::{EndpointReport, ProblemReport, SinkReport, SourceReport, StatusReport};
 
 /// The alerts that users install; their times are shown.
 const ALERTS: &str = include_str!("../shipped/alerts.yml");
@@ -394,6 +394,7 @@ fn add_source_problems(found: &mut Problems, report: &StatusReport) {
         let problem = found.alert("warn", "WalrelayTableLocked", title);
         problem.reason(lock.clone()).remedy(remedy);
     }
+    add_outboxes(found, source);
     if let Some(error) = &report.slot_error {
         found
             .add("warn", WATCHING, "The slot cannot be watched")
@@ -548,6 +549,39 @@ fn add_events_problems(found: &mut Problems, report: &StatusReport) {
                 .alert("warn", "WalrelayRowsStay", format!("Sent rows are not {done}"))
                 .reason(obstacle.clone())
                 .remedy("see walrelay check: usually the publication or a right was changed. Events are relayed");
+        }
+    }
+}
+
+/// Age of an unmarked row, and time beyond `[prune] keep`, from which on the alerts fire, in seconds.
+const UNSENT: f64 = 900.0;
+const OVERDUE: f64 = 3600.0;
+
+/// Adds outbox tables with rows that should be marked or deleted by now.
+fn add_outboxes(found: &mut Problems, source: &SourceReport) {
+    for outbox in &source.outboxes {
+        let table = &outbox.table;
+        if let Some(age) = outbox.oldest_unmarked_seconds.filter(|age| *age > UNSENT) {
+            found
+                .alert(
+                    "warn",
+                    "WalrelayOldestUnsent",
+                    format!("{table} has old rows without a mark"),
+                )
+                .reason(format!("the oldest is {age:.0} s old"))
+                .remedy("walrelay stuck lists these rows and why each of them has no mark");
+        }
+        if let Some(overdue) = outbox.prune_overdue_seconds.filter(|age| *age > OVERDUE) {
+            found
+                .alert(
+                    "warn",
+                    "WalrelayOutboxGrows",
+                    format!("{table} has rows that should be deleted by now"),
+                )
+                .reason(format!(
+                    "the oldest is {overdue:.0} s older than [prune] keep"
+                ))
+                .remedy("walrelay prune --dry-run, and walrelay stuck, name the rows that stay");
         }
     }
 }

@@ -268,9 +268,40 @@ pub struct SourceReport {
     /// What to do about it.
     #[serde(default)]
     pub table_lock_remedy: Option<String>,
+    /// Sizes and ages of the outbox tables, as the server reported them last; empty before the first answer.
+    #[serde(default)]
+    pub outboxes: Vec<OutboxReport>,
+    /// Why the last query of the outbox tables failed.
+    #[serde(default)]
+    pub outbox_error: Option<String>,
     /// Rows of tables that are no outboxes, which were passed over, by table.
     #[serde(default)]
     pub passed_over_rows: BTreeMap<String, u64>,
+}
+
+/// Sizes and ages of an outbox table with its partitions. Counts are those of the server's statistics.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OutboxReport {
+    /// `schema.table`.
+    pub table: String,
+    /// Rows, estimated.
+    pub rows: Option<u64>,
+    /// Bytes of the table with its indexes and TOAST.
+    pub bytes: Option<u64>,
+    /// Dead rows, estimated.
+    pub dead_rows: Option<u64>,
+    /// Time since the last vacuum; `null` if there was none since the statistics began.
+    pub vacuum_seconds: Option<f64>,
+    /// Age of the oldest row by the age column; `null` if there is none, or no index tells it.
+    pub oldest_seconds: Option<f64>,
+    /// Age of the oldest row without the mark of `mark_sent`; 0 if there is none, `null` if rows are not marked, or no
+    /// index tells it.
+    pub oldest_unmarked_seconds: Option<f64>,
+    /// By how much the oldest row is older than `[prune] keep`; `null` without it.
+    pub prune_overdue_seconds: Option<f64>,
+    /// Which ages are not known, and the index that would tell them.
+    pub unknown: Vec<String>,
 }
 
 /// The snapshot: rows that are read before the slot is created.

@@ -165,6 +165,8 @@ impl Telemetry {
             table_lock: live.table_lock.as_ref().map(|(what, _)| what.clone()),
             table_lock_holder: live.table_lock_holder.clone(),
             table_lock_remedy: live.table_lock.as_ref().map(|(_, remedy)| remedy.clone()),
+            outboxes: live.outboxes.0.clone(),
+            outbox_error: live.outboxes.1.clone(),
             passed_over_rows: live.passed_over.clone(),
         }
     }

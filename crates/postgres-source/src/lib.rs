@@ -25,6 +25,7 @@
 //!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.
+//! - `outbox_stats`: sizes and ages of the outbox tables, for metrics.
 //! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
 //!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
@@ -42,6 +43,7 @@ mod kept;
 pub mod last_error;
 mod mark;
 pub mod noted;
+mod outbox_stats;
 mod outbox_table;
 mod presets;
 mod prune;
@@ -79,6 +81,7 @@ pub use confirmed::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking, SentMarker};
+pub use outbox_stats::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 pub use outbox_table::OutboxTable;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};

@@ -149,7 +149,7 @@ impl UnseenTable {
     }
 
     /// Returns the rows of these events.
-    pub async fn of_ids(
+    pub async fn with_ids(
         &self,
         session: &mut Session,
         ids: &[String],
@@ -257,7 +257,7 @@ fn published_condition(
 }
 
 /// Queries whether a table is partitioned, and the names of its columns; `None` if it does not exist.
-async fn columns(
+pub(crate) async fn columns(
     session: &mut Session,
     table: &TableName,
 ) -> Result<Option<(bool, Vec<String>)>, Error> {

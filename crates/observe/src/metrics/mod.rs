@@ -19,7 +19,7 @@ use super::latencies::{Buckets, Latency};
 use super::observed::Telemetry;
 use super::pipelines::Pipelines;
 use super::report::{
-    BookmarkReport, EndpointReport, STATES, SinkReport, StatusReport, TopicReport,
+    BookmarkReport, EndpointReport, OutboxReport, STATES, SinkReport, StatusReport, TopicReport,
 };
 
 /// The media type of the OpenMetrics text format.
@@ -174,6 +174,13 @@ fn table_lock_reason(report: &StatusReport) -> Vec<Row> {
         .collect()
 }
 
+/// Returns a figure of each outbox table for which it is known.
+fn outbox_figures(report: &StatusReport, figure: fn(&OutboxReport) -> Option<f64>) -> Vec<Row> {
+    let outboxes = report.source.outboxes.iter();
+    let rows = outboxes.filter_map(|one| Some((vec![("table", one.table.clone())], figure(one)?)));
+    rows.collect()
+}
+
 /// Returns a row for each loss of the destination.
 fn loss_reasons(report: &StatusReport) -> Vec<Row> {
     let losses = report.sink.losses.iter();
@@ -246,6 +253,20 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| count(u64::from(r.source.table_lock.is_some())) },
     Metric { name: "table_lock_reason", unit: None, kind: Gauge, help: "1 with the session that locks an outbox table and the remedy; absent while there is none",
         rows: table_lock_reason },
+    Metric { name: "outbox_rows", unit: None, kind: Gauge, help: "Rows of an outbox table with its partitions, by the server's statistics",
+        rows: |r| outbox_figures(r, |o| o.rows.map(|rows| rows as f64)) },
+    Metric { name: "outbox", unit: Some(Unit::Bytes), kind: Gauge, help: "Size of an outbox table with its partitions, indexes and TOAST",
+        rows: |r| outbox_figures(r, |o| o.bytes.map(|bytes| bytes as f64)) },
+    Metric { name: "outbox_dead_rows", unit: None, kind: Gauge, help: "Dead rows of an outbox table, by the server's statistics",
+        rows: |r| outbox_figures(r, |o| o.dead_rows.map(|rows| rows as f64)) },
+    Metric { name: "outbox_vacuum_age", unit: Some(Unit::Seconds), kind: Gauge, help: "Time since the last vacuum of an outbox table; absent if there was none",
+        rows: |r| outbox_figures(r, |o| o.vacuum_seconds) },
+    Metric { name: "outbox_oldest", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the oldest row of an outbox table; absent if no index tells it",
+        rows: |r| outbox_figures(r, |o| o.oldest_seconds) },
+    Metric { name: "outbox_oldest_unmarked", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the oldest row without the mark of mark_sent; absent without mark_sent, and if no index tells it",
+        rows: |r| outbox_figures(r, |o| o.oldest_unmarked_seconds) },
+    Metric { name: "outbox_prune_overdue", unit: Some(Unit::Seconds), kind: Gauge, help: "By how much the oldest row of an outbox table is older than [prune] keep; absent without it, and if no index tells it",
+        rows: |r| outbox_figures(r, |o| o.prune_overdue_seconds) },
     Metric { name: "clock_difference", unit: Some(Unit::Seconds), kind: Gauge, help: "Difference between the clocks of this machine and of another one, at least: by the label of, postgres or sink; absent if it is not known",
         rows: clock_differences },
     Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",

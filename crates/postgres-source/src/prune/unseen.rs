@@ -12,7 +12,7 @@ use super::{PruneError, Pruning};
 use crate::sent_rows::policy::{Difference, Verdict};
 use crate::unseen::{UnseenRow, UnseenTable};
 
-/// What a bucket has more than the account.
+/// The rows that a bucket has more than the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtraRows {
     /// The time when the bucket begins, in milliseconds since 1970.

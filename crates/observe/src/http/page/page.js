@@ -219,6 +219,12 @@
         ? `${count(snapshot.rows)}${snapshot.running && snapshot.expected_rows ? ` of about ${count(snapshot.expected_rows)}` : ''} rows` : null],
       ['can be replayed', bookmark
         ? `${seconds(Math.round(bookmark.reachable_seconds))} back of ${seconds(bookmark.keep_seconds)}, for ${bytes(bookmark.retained_bytes)} of ${bytes(bookmark.max_wal_bytes)} WAL${bookmark.cut_short ? `; cut short: ${bookmark.cut_short}` : ''}` : null],
+      ...(source.outboxes || []).map((outbox) => ['outbox', [
+        outbox.table, known(outbox.rows) ? `about ${count(outbox.rows)} rows` : null, known(outbox.bytes) ? bytes(outbox.bytes) : null,
+        known(outbox.dead_rows) ? `about ${count(outbox.dead_rows)} dead` : null,
+        known(outbox.oldest_seconds) ? `oldest ${seconds(Math.round(outbox.oldest_seconds))}` : null,
+        outbox.oldest_unmarked_seconds > 0 ? `oldest unmarked ${seconds(Math.round(outbox.oldest_unmarked_seconds))}` : null,
+      ].filter((part) => part !== null).join(', ')]),
       ['pruned', prunes || delivery.pruned_rows > 0 ? `${plural(delivery.pruned_rows, 'row')} since the start` : null],
       ['last event', known(delivery.acknowledged_at_ms) ? `acknowledged at ${clock(delivery.acknowledged_at_ms, status.now_ms)}` : 'none since the start'],
       ['reader', slot ? (slot.active ? `process ${slot.active_pid}` : `none${known(slot.inactive_seconds) ? ` for ${seconds(slot.inactive_seconds)}` : ''}`) : null],

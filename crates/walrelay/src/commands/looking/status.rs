@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, FormerRunReport, LossReport, ProblemReport, SinkReport, SlotReport,
+    BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport, SinkReport, SlotReport,
     SnapshotReport, StatusReport, colours, printable_json, printable_lines, slot_report,
 };
 use walrelay_postgres_source::last_error::{self, LastError};
@@ -286,6 +286,27 @@ pub(crate) fn status_lines(relay: &StatusReport) -> Vec<(String, String)> {
     screen.0
 }
 
+/// Returns sizes and ages of an outbox table, as far as they are known.
+fn outbox_line(outbox: &OutboxReport) -> String {
+    let mut parts = Vec::new();
+    parts.extend(outbox.rows.map(|rows| format!("about {rows} rows")));
+    parts.extend(outbox.bytes.map(bytes));
+    parts.extend(outbox.dead_rows.map(|rows| format!("about {rows} dead")));
+    let ages = [
+        ("the oldest", outbox.oldest_seconds),
+        (
+            "the oldest unmarked",
+            outbox.oldest_unmarked_seconds.filter(|age| *age > 0.0),
+        ),
+    ];
+    let ages = ages
+        .into_iter()
+        .filter_map(|(what, age)| Some(format!("{what} {:.0} s old", age?)));
+    parts.extend(ages);
+    parts.extend(outbox.unknown.iter().cloned());
+    format!("{}: {}", outbox.table, parts.join(", "))
+}
+
 struct Screen(Vec<(String, String)>);
 
 impl Screen {
@@ -321,6 +342,12 @@ impl Screen {
         self.line("slot", format!("{}: {slot}", relay.pipeline.slot));
         if let Some(bookmark) = &relay.bookmark {
             self.line("rolling", bookmark_line(bookmark));
+        }
+        for outbox in &source.outboxes {
+            self.line("outbox", outbox_line(outbox));
+        }
+        if let Some(error) = &source.outbox_error {
+            self.line("outbox", format!("not known now, {error}"));
         }
         let behind = source.lag_bytes.map_or_else(|| "-".to_owned(), bytes);
         self.line("lag", format!("{:.1} s, {behind}", source.lag_seconds));

@@ -1,6 +1,7 @@
 //! Commands that send records: the relay, and rows sent again.
 
 mod ended;
+mod outbox;
 pub(crate) mod relay;
 pub(crate) mod replay;
 pub(crate) mod resend;

@@ -22,6 +22,7 @@ use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Se
 use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
 use walrelay_walsender::ConnInfo;
 
+use super::outbox::outbox_monitor;
 use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
@@ -493,7 +494,8 @@ pub(super) fn start_views(
     let monitored = observed.map(|(relay, telemetry)| {
         let source = &relay.config.source;
         let (slot, tables) = (source.slot.clone(), source.tables.clone());
-        let monitor = SlotMonitor::new(relay.info.clone(), slot, tables);
+        let outbox = outbox_monitor(relay.config, relay.info.clone());
+        let monitor = SlotMonitor::new(relay.info.clone(), slot, tables).with_outbox(outbox);
         (Arc::clone(telemetry), monitor)
     });
     let endpoint = process.http.as_ref();

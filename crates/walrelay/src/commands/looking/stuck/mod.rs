@@ -44,7 +44,7 @@ pub(crate) fn stuck(args: &StuckArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Fail
     })
 }
 
-/// How sent rows are known.
+/// The evidence by which sent rows are known.
 enum Known {
     /// Without the mark of the relay.
     Marks(Selection),
@@ -273,7 +273,7 @@ async fn second_look(
             }
         }
         if !matches!(known, Known::Marks(_)) {
-            let waiting = table.of_ids(&mut session, &ids, &span);
+            let waiting = table.with_ids(&mut session, &ids, &span);
             rows.extend(waiting.await.map_err(unreadable)?);
             let dead = table.dead(&mut session, &span);
             rows.extend(dead.await.map_err(unreadable)?);

@@ -56,7 +56,7 @@ pub(super) struct Relay {
     pub(super) unavailable: Vec<String>,
 }
 
-/// What each place shows.
+/// The evidence of all places.
 #[derive(Debug)]
 pub(super) struct Evidence {
     /// The sink's kind as texts name it.
@@ -562,7 +562,7 @@ mod tests {
         }]
     }
 
-    /// The row is there, and nothing else shows the event.
+    /// Returns evidence in which the row is there, and nothing else shows the event.
     fn evidence() -> Evidence {
         let row = Row {
             at_ms: Some(1_767_323_046_000),

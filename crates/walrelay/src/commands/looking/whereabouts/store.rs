@@ -55,7 +55,7 @@ pub(super) struct Topic {
     pub(super) records_read: u64,
 }
 
-/// What was read of each topic, or why it was not.
+/// The part that was read of each topic, or the reason why it was not.
 pub(super) type Topics = Vec<(String, Result<Topic, String>)>;
 
 /// Returns the name of the topic, or stream, that a record of this address is in.
@@ -68,7 +68,7 @@ pub(super) fn topic_of(sighting: &Sighting) -> Option<String> {
     }
 }
 
-/// What is looked for, and where.
+/// The event that is looked for, and the places.
 pub(super) struct Search<'a> {
     pub(super) event: &'a str,
     pub(super) topics: Vec<String>,
