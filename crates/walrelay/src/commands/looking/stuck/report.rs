@@ -225,7 +225,12 @@ impl fmt::Display for Report {
                 "no row older than {seconds} s is behind the slot, a dead letter, or left out by the publication. Of other rows \
                  no evidence is kept: set [source] mark_sent or [prune] keep"
             ),
-            (false, _) => writeln!(
+            (false, Basis::Account) => writeln!(
+                f,
+                "each row older than {seconds} s counts as sent: acknowledged, or accepted by you (before_slot, walrelay prune \
+                 --accept)"
+            ),
+            (false, Basis::Marks) => writeln!(
                 f,
                 "there is evidence that each row older than {seconds} s was sent"
             ),
@@ -317,6 +322,9 @@ mod tests {
         }
         assert!(found.has_findings());
         assert_eq!(found.json()["rows"][0]["why"], json!("never-seen"));
+        // Rows of before the slot count by the user's word.
+        let none = report(Basis::Account, Vec::new(), Vec::new()).to_string();
+        assert!(none.contains("acknowledged, or accepted by you"), "{none}");
         let none = report(Basis::Marks, Vec::new(), Vec::new());
         assert!(
             none.to_string()
