@@ -9,6 +9,7 @@ mod event_stores;
 mod libraries;
 mod migrating;
 mod patterns;
+mod preset_tables;
 mod proof;
 mod pruning;
 mod replaying;

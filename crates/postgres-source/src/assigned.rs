@@ -5,7 +5,7 @@
 ///
 /// Grammar: `UPDATE` in the documentation of Postgres. A column stands at the beginning of an assignment,
 /// also in parentheses with others.
-pub(crate) fn assigned_columns(set: &str) -> Vec<String> {
+pub fn assigned_columns(set: &str) -> Vec<String> {
     let mut columns = Vec::new();
     let mut text = Text(set);
     let mut depth = 0_u32;

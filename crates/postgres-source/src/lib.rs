@@ -26,7 +26,8 @@
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.
 //! - `outbox_stats`: sizes and ages of the outbox tables, for metrics.
-//! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates. `script`:
+//! - `catalog`: the queries of the catalogs. `outbox_table`: the table that `init` creates, with
+//!   `preset_tables`: the columns of each preset's table. `script`:
 //!   the other SQL that creates objects, as `init --dry-run` prints it and `migrations/` holds it.
 //!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
 
@@ -45,6 +46,7 @@ mod mark;
 pub mod noted;
 mod outbox_stats;
 mod outbox_table;
+mod preset_tables;
 mod presets;
 mod prune;
 mod retention;
@@ -65,6 +67,7 @@ pub mod unmarked;
 mod unseen;
 mod waiting;
 
+pub use assigned::assigned_columns;
 pub use bookmarks::{
     Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
     read_notes, slot_of as bookmark_slot, write_notes,
@@ -83,6 +86,7 @@ pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use mark::{MarkError, Marking, SentMarker};
 pub use outbox_stats::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 pub use outbox_table::OutboxTable;
+pub use preset_tables::usual_table;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};
 pub use retention::Danger;

@@ -1,10 +1,12 @@
 //! The outbox table that `walrelay init` creates: a column for each one that the options of
-//! Debezium's router name.
+//! Debezium's router name, or the table of another preset.
 
 use walrelay_event_router::{Converter, Options, Placement};
 use walrelay_relay::TableName;
-use walrelay_walsender::quote_ident;
+use walrelay_walsender::{quote_ident, quote_literal};
 
+use super::assigned::assigned_columns;
+use super::preset_tables::{PRESET_TABLES, STATE_COLUMNS};
 use super::script;
 
 /// The column that orders the rows of a snapshot.
@@ -21,6 +23,8 @@ const PLAIN: [&str; 7] = [
     TIME,
     ORDER,
 ];
+/// The column that says when a row was sent, unless a condition says which rows were not.
+const SENT: &str = "dispatched_at";
 /// The width of a definition with its comma, so that the comments of most columns are aligned.
 const WIDTH: usize = 14;
 
@@ -28,6 +32,10 @@ const WIDTH: usize = 14;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxTable {
     columns: Vec<NewColumn>,
+    /// The column of a row's age.
+    age: String,
+    /// The parts of `CREATE INDEX` after the table's name, each on lines of its own.
+    indexes: Vec<String>,
 }
 
 /// A column of a new outbox table.
@@ -62,6 +70,8 @@ impl OutboxTable {
     ) -> Self {
         let mut table = Self {
             columns: Vec::new(),
+            age: age.unwrap_or(TIME).to_owned(),
+            indexes: Vec::new(),
         };
         let routed = if options.topic == Options::default().topic {
             "topic outbox.event.<aggregatetype>"
@@ -122,7 +132,7 @@ impl OutboxTable {
         }
         if unsent {
             let purpose = "when a relay has sent it; the snapshot reads the others";
-            table.add("dispatched_at", "timestamptz", purpose);
+            table.add(SENT, "timestamptz", purpose);
         }
         table.add(&options.payload, payload, "value");
         let definition = "timestamptz NOT NULL DEFAULT now()";
@@ -134,9 +144,84 @@ impl OutboxTable {
         table
     }
 
+    /// Returns the table of a preset of templates, or `None` if there is no such preset.
+    pub fn of_preset(preset: &str) -> Option<Self> {
+        let declared = PRESET_TABLES.iter().find(|table| table.preset == preset)?;
+        let mut table = Self {
+            columns: Vec::new(),
+            age: declared.age.to_owned(),
+            indexes: Vec::new(),
+        };
+        for (name, definition, purpose) in declared.columns {
+            table.add(name, definition, purpose);
+        }
+        Some(table)
+    }
+
+    /// Adds the columns that these assignments set, as far as polling relays have such columns.
+    /// `unsent`: unsent rows are known by a column that says when a row was sent.
+    pub fn add_state_columns(&mut self, set: &str, unsent: bool) {
+        let assigned = assigned_columns(set);
+        for (name, definition, purpose) in STATE_COLUMNS {
+            if assigned.iter().any(|column| column == name) {
+                self.add(name, definition, purpose);
+            }
+        }
+        if unsent && !self.has(SENT) && !self.has("sent_at") {
+            self.add(SENT, "timestamptz", "when a relay has sent it");
+        }
+    }
+
+    /// Adds the indexes of a table that relays work on: by age, and of unsent rows if relays mark rows.
+    /// `age`: the column of `[prune]`. `unsent`: the condition for these rows, if one is configured.
+    pub fn add_indexes(&mut self, age: Option<&str>, marks: bool, unsent: Option<&str>) {
+        if let Some(age) = age {
+            age.clone_into(&mut self.age);
+        }
+        let age = quote_ident(&self.age);
+        self.indexes.push(format!("USING brin ({age})"));
+        let sent = [SENT, "sent_at"].into_iter().find(|name| self.has(name));
+        let sent = sent.map(|name| format!("{name} IS NULL"));
+        // On lines of its own, because it may end in a comment.
+        if let Some(unsent) = unsent.map(str::to_owned).or(sent).filter(|_| marks) {
+            self.indexes.push(format!("({age}) WHERE (\n{unsent}\n)"));
+        }
+    }
+
+    /// Returns those of these columns that the table does not have.
+    pub fn missing<'a>(&self, columns: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+        let mut missing = Vec::new();
+        for column in columns {
+            if !self.has(column) && !missing.contains(&column) {
+                missing.push(column);
+            }
+        }
+        missing
+    }
+
+    /// Returns the names of the columns.
+    pub fn columns(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// Returns true if the function `outbox.uuidv7` makes ids of the table.
+    pub fn needs_uuidv7(&self) -> bool {
+        let mut columns = self.columns.iter();
+        columns.any(|column| column.definition.contains("outbox.uuidv7()"))
+    }
+
+    /// Returns true if [`add_indexes`](Self::add_indexes) was called.
+    pub fn has_indexes(&self) -> bool {
+        !self.indexes.is_empty()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.columns.iter().any(|column| column.name == name)
+    }
+
     /// Adds a column, unless there is one of this name.
     fn add(&mut self, name: &str, definition: &'static str, purpose: &'static str) {
-        if self.columns.iter().all(|column| column.name != name) {
+        if !self.has(name) {
             self.columns.push(NewColumn {
                 name: name.to_owned(),
                 definition,
@@ -145,7 +230,7 @@ impl OutboxTable {
         }
     }
 
-    /// Returns SQL that creates the table, unless a table of that name exists.
+    /// Returns SQL that creates the table and its indexes, unless a table of that name exists.
     pub fn create(&self, name: &TableName) -> String {
         let quoted = |column: &NewColumn| match column.name.as_str() {
             plain if PLAIN.contains(&plain) => plain.to_owned(),
@@ -164,10 +249,23 @@ impl OutboxTable {
                 column.purpose
             )
         });
-        format!(
-            "CREATE TABLE IF NOT EXISTS {} (\n{});",
-            script::table(name),
-            lines.collect::<String>()
+        let table = script::table(name);
+        let columns = lines.collect::<String>();
+        if self.indexes.is_empty() {
+            return format!("CREATE TABLE IF NOT EXISTS {table} (\n{columns});");
+        }
+        let indexes = self.indexes.iter();
+        let indexes = indexes.map(|index| format!("CREATE INDEX ON {table} {index};\n"));
+        // An existing table gets no index.
+        script::unless(
+            &format!(
+                "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({})",
+                quote_literal(&table)
+            ),
+            &format!(
+                "CREATE TABLE {table} (\n{columns});\n{}",
+                indexes.collect::<String>()
+            ),
         )
     }
 }

@@ -112,7 +112,7 @@ pub fn create_role(role: &str) -> String {
 
 /// Returns the statement, executed only if `found` returns no row, so that a script that failed
 /// halfway can be run again. For statements that have no IF NOT EXISTS.
-fn unless(found: &str, statement: &str) -> String {
+pub(crate) fn unless(found: &str, statement: &str) -> String {
     let body = format!(" BEGIN IF NOT EXISTS ({found}) THEN\n    {statement} END IF; END ");
     format!("DO {};", dollar_quoted("do", &body))
 }

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use secrecy::SecretString;
 use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
 use walrelay_relay::TableName;
 
 use super::bench::BenchArgs;
 use super::bookmark::BookmarkCommand;
-use super::common::{AskArgs, ConfigArgs, Output, secret};
+use super::common::{AskArgs, ConfigArgs, Output};
 use super::cutover::CutoverCommand;
 use super::dlq::DlqCommand;
 use super::exit::{self, Exit};
 use super::import_debezium::ImportArgs;
+use super::init::InitArgs;
 use super::new::NewArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
@@ -75,6 +75,7 @@ pub enum Command {
   walrelay init --dry-run          print the SQL, to be run by whoever may
   walrelay init --config app.toml  do it
   walrelay init --admin-url postgres://postgres@db:5432/app
+  walrelay init --preset outbox_events --dry-run
   walrelay init --consumer | psql consumer_database")]
     Init(InitArgs),
 
@@ -349,38 +350,6 @@ pub struct RunArgs {
     /// former name, are sent.
     #[arg(long, value_name = "TABLE", value_parser = table_or_all)]
     pub pass_over: Vec<TableName>,
-}
-
-/// Arguments of `init`.
-#[derive(Debug, Clone, Args)]
-pub struct InitArgs {
-    /// The configuration file and its overrides.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-
-    /// Print the SQL and connect to nothing.
-    #[arg(long)]
-    pub dry_run: bool,
-
-    /// Print the SQL for the database of a consumer, and read no configuration: the table of
-    /// processed events, and a function of time-ordered ids for services that write events.
-    #[arg(long, conflicts_with_all = ["role", "admin_url"])]
-    pub consumer: bool,
-
-    /// Also create this role, for the relay to connect as: it may replicate and log in, and owns
-    /// and reads nothing. Its password is left to you.
-    #[arg(long, value_name = "NAME")]
-    pub role: Option<String>,
-
-    /// Connect by this URL of an administrator, and also create the role of `[source] url`, unless
-    /// `--role` names another one. The relay itself goes on using its own URL. Put the password into
-    /// ~/.pgpass: command lines are public.
-    #[arg(long, value_name = "URL", value_parser = secret, conflicts_with = "dry_run")]
-    pub admin_url: Option<SecretString>,
-
-    /// For people, or for programs: an object with the SQL, or with what was created.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
 }
 
 /// Arguments of `check`.

@@ -2,7 +2,7 @@
 //!
 //! # Contents
 //! - [`Cli`], [`Command`] and the arguments of each command, in a file of its name; those of `run`,
-//!   `init`, `check`, `status`, `demo` and `prune` are in `args`. [`completions`].
+//!   `check`, `status`, `demo` and `prune` are in `args`. [`completions`].
 //! - [`Failure`]: why a command ends without success, printed by [`report`], or logged by [`log`].
 //! - [`Exit`]: the exit codes.
 //!
@@ -38,6 +38,7 @@ mod dlq;
 mod exit;
 mod failure;
 mod import_debezium;
+mod init;
 mod new;
 mod replay;
 mod resend;
@@ -50,8 +51,7 @@ mod verify_topic;
 mod whereabouts;
 
 pub use args::{
-    CheckArgs, Cli, Command, DemoArgs, DemoSink, InitArgs, PruneArgs, RunArgs, StatusArgs,
-    completions, man,
+    CheckArgs, Cli, Command, DemoArgs, DemoSink, PruneArgs, RunArgs, StatusArgs, completions, man,
 };
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
@@ -69,6 +69,7 @@ pub use exit::Exit;
 pub(crate) use failure::paint;
 pub use failure::{Failure, log, report};
 pub use import_debezium::ImportArgs;
+pub use init::InitArgs;
 pub use new::NewArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use secrecy::SecretString;
 
 use super::common::secret;
-use crate::config::{DEFAULT_KIND, sink_names};
+use crate::config::{DEFAULT_KIND, preset_names, sink_names};
 
 /// Arguments of `new`.
 #[derive(Debug, Clone, Args)]
@@ -25,6 +25,11 @@ pub struct NewArgs {
     /// The servers of the sink: brokers as in `broker-1:9092,broker-2:9092`, a host with its port, or a URL.
     #[arg(long, visible_alias = "brokers", value_name = "SERVERS")]
     pub servers: Option<String>,
+
+    /// The preset of the outbox table. Without a table of this form, the file names the one that
+    /// `walrelay init --preset` makes. Unset: the best one for the tables of the database.
+    #[arg(long, value_name = "PRESET", value_parser = PossibleValuesParser::new(preset_names()))]
+    pub preset: Option<String>,
 
     /// The role by which the relay will connect. `walrelay init --dry-run` prints the SQL that
     /// makes it.

@@ -43,7 +43,7 @@ pub use walrelay_settings::{ConfigError, Location, Problem};
 pub(crate) use schema_tests::problems as schema_problems;
 pub use sections::{
     BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune,
-    Retention, RouterConfig, SinkConfig, SnapshotMode, SourceSection, sink_names,
+    Retention, RouterConfig, SinkConfig, SnapshotMode, SourceSection, preset_names, sink_names,
 };
 pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]

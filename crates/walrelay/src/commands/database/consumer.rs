@@ -6,7 +6,7 @@
 const PROCESSED_EVENTS: &str = include_str!("../../../shipped/0004_processed_events.sql");
 
 /// The function of time-ordered ids.
-const UUIDV7: &str = include_str!("../../../shipped/0005_uuidv7.sql");
+pub(super) const UUIDV7: &str = include_str!("../../../shipped/0005_uuidv7.sql");
 
 /// Returns the whole script; it can be run again.
 pub(super) fn script() -> String {

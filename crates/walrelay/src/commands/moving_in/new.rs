@@ -9,14 +9,15 @@ use std::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
 use walrelay_postgres_source::table_name::written;
-use walrelay_postgres_source::{OutboxCandidate, outbox_candidates};
+use walrelay_postgres_source::{OutboxCandidate, outbox_candidates, usual_table};
+use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use crate::cli::{Exit, Failure, NewArgs};
 use crate::commands::assembly::{block_on, with_passfile};
 use crate::commands::terminal::confirm;
 use crate::commands::{CommandResult, EnvVars, print_text};
-use crate::config::{self, DEFAULT_KIND, Sample, sample};
+use crate::config::{self, DEFAULT_KIND, Sample, preset_names, sample};
 use crate::failures;
 
 /// The preset of the table that `walrelay init` makes.
@@ -42,12 +43,25 @@ pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
     let info = url.expose_secret().parse::<ConnInfo>();
     let info = info.map_err(|error| failures::conn_info(&error))?;
     let relay_url = relay_url(url.expose_secret(), &args.role, &info.dbname)?;
-    let candidates = candidates_of(with_password(info, env))?;
-    write_new(&args.output_file, &file(&relay_url, &sink, &candidates))?;
+    let mut candidates = candidates_of(with_password(info, env))?;
+    let mut preset = DEFAULT;
+    if let Some(wanted) = &args.preset {
+        preset = preset_names()
+            .find(|name| name == wanted)
+            .unwrap_or(DEFAULT);
+        candidates.retain(|candidate| candidate.preset == preset);
+    }
+    let text = file(&relay_url, &sink, &candidates, preset);
+    write_new(&args.output_file, &text)?;
     // The schema is that of this program: one of another version is replaced.
     let schema = args.output_file.with_file_name(SCHEMA_FILE);
     std::fs::write(&schema, config::json_schema()).map_err(|error| not_written(&schema, error))?;
-    Ok(print_text(&summary(&args.output_file, &sink, &candidates))?)
+    Ok(print_text(&summary(
+        &args.output_file,
+        &sink,
+        &candidates,
+        preset,
+    ))?)
 }
 
 /// Adds the password of the environment, or else the password file, as libpq does.
@@ -173,11 +187,17 @@ fn sink_sections(kind: &str, sample: Option<(Sample, String)>) -> String {
     format!("[sink]\nkind = {}\n\n{sections}", quoted(kind))
 }
 
-/// Makes the configuration. The lines that are commented out are valid, too.
-fn file(url: &str, sink: &str, candidates: &[OutboxCandidate]) -> String {
+/// Returns the table that `walrelay init` makes for a preset.
+fn new_table(preset: &str) -> TableName {
+    TableName::new("public", usual_table(preset))
+}
+
+/// Makes the configuration. The lines that are commented out are valid, too. `preset`: that of a table
+/// that is to be made.
+fn file(url: &str, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> String {
     let (tables, preset) = candidates
         .first()
-        .map_or(("public.outbox".to_owned(), DEFAULT), |first| {
+        .map_or((written(&new_table(preset)), preset), |first| {
             (written(&first.table), first.preset)
         });
     let mut others = String::new();
@@ -239,10 +259,16 @@ fn variables(sections: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Writes the text about what was written, and the next steps.
-fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate]) -> String {
+fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> String {
+    let is_other = candidates.is_empty() && preset != DEFAULT;
     let found = match candidates {
-        [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for another \
-               table, see [router.debezium] and [router.route] in docs/CONFIGURATION.md"
+        [] if is_other => format!(
+            "no table has the columns of preset {preset}, so it names {}, which walrelay init --preset {preset} makes",
+            new_table(preset)
+        ),
+        [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for a table \
+               of another form, start again with --preset, or see [router.debezium] and [router.route] in \
+               docs/CONFIGURATION.md"
             .to_owned(),
         [one] => format!("table {} has the columns of preset {}", one.table, one.preset),
         [one, others @ ..] => format!(
@@ -257,9 +283,14 @@ fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate]) -> String {
         format!("{export:<36}# of the sink\n  ")
     });
     let exports: String = exports.collect();
+    let init = if is_other {
+        format!("walrelay init --preset {preset} --dry-run > init.sql")
+    } else {
+        "walrelay init --dry-run > init.sql".to_owned()
+    };
     format!(
         "{} is written: {found}. Alongside it, {SCHEMA_FILE} lets an editor complete and check it.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  {exports}\
-         walrelay init --dry-run > init.sql  # an administrator runs it, and gives the role its password\n  \
+         {init}  # an administrator runs it, and gives the role its password\n  \
          walrelay check\n  walrelay run\n",
         path.display()
     )
@@ -291,8 +322,6 @@ fn not_written(path: &Path, error: io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_relay::TableName;
-
     use super::*;
     use crate::config::{Config, schema_problems, sink_names};
 
@@ -328,7 +357,7 @@ mod tests {
         for kind in sink_names() {
             let sample = sample(kind).map(|sample| (sample, "h:1".to_owned()));
             let sink = sink_sections(kind, sample);
-            let text = summary(Path::new("walrelay.toml"), &sink, &[]);
+            let text = summary(Path::new("walrelay.toml"), &sink, &[], DEFAULT);
             let exported = text.matches("  export ").count();
             assert_eq!(exported, 1 + usize::from(kind == "rabbitmq"), "{text}");
             let named = text.contains("  export RABBITMQ_PASSWORD=…          # of the sink\n");
@@ -370,6 +399,7 @@ mod tests {
                 "postgres://relay:${RELAY_PASSWORD}@db/app",
                 sink,
                 candidates,
+                DEFAULT,
             );
             read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             assert!(text.starts_with("#:schema ./walrelay.schema.json\n"));
@@ -396,7 +426,10 @@ mod tests {
             );
         }
         let stdout = sink_sections("stdout", None);
-        read(&file("postgres://db/app", &stdout, &[])).expect("a sink without servers");
+        read(&file("postgres://db/app", &stdout, &[], DEFAULT)).expect("a sink without servers");
+        for preset in preset_names() {
+            read(&file("postgres://db/app", &stdout, &[], preset)).expect(preset);
+        }
     }
 
     /// `UPDATE_DOCS=1` rewrites the file.
@@ -404,7 +437,7 @@ mod tests {
     fn packages_bring_the_configuration_that_new_writes() {
         let url = "postgres://walrelay:${RELAY_PASSWORD}@localhost:5432/app?sslmode=verify-full";
         let sample = sample(DEFAULT_KIND).map(|sample| (sample, "localhost:9092".to_owned()));
-        let text = file(url, &sink_sections(DEFAULT_KIND, sample), &[]);
+        let text = file(url, &sink_sections(DEFAULT_KIND, sample), &[], DEFAULT);
         let (_, text) = text.split_once('\n').expect("a first line");
         let expected = format!(
             "# An example: edit it, or let `walrelay new` write one for your database. The unit of systemd reads\n\

@@ -16,7 +16,7 @@ use walrelay_settings::{AlreadyReported, Keys, OpenSection, Reader, Row, Section
 
 pub use debezium::Debezium;
 pub use delivery::{BackoffLimits, Delivery, Guarantee, Poison};
-pub use router::RouterConfig;
+pub use router::{RouterConfig, preset_names};
 pub(crate) use sink::{DEFAULT_KIND, Sample, sample};
 pub use sink::{SinkConfig, sink_names};
 #[cfg(test)]

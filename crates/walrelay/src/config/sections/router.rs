@@ -52,6 +52,13 @@ const PRESETS: &[(&str, PresetKey)] = &[
     ("custom", PresetKey::Custom),
 ];
 
+/// Returns the names of the presets that have a table.
+pub fn preset_names() -> impl Iterator<Item = &'static str> {
+    let presets = PRESETS.iter();
+    let of_tables = presets.filter(|(_, preset)| !matches!(preset, PresetKey::Custom));
+    of_tables.map(|(name, _)| *name)
+}
+
 /// The section whose keys are columns, with their former names.
 pub(super) const FORMER_COLUMNS: &str = "router.former_columns";
 

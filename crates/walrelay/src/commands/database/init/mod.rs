@@ -7,12 +7,13 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
-    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, inspect, last_error,
-    lock_setup, noted, plan, run_note, script, snapshot_record, unmark, unmarked,
+    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
+    inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
 use super::consumer;
+use super::preset_table::preset_table;
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
 use crate::commands::{CommandResult, EnvVars, load, print_as};
@@ -22,6 +23,9 @@ use crate::failures;
 /// The comment above the function `outbox.emit` in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
                     -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
+
+/// The comment above the function `outbox.uuidv7` in scripts.
+const UUIDV7: &str = "The function that makes the outbox's ids.";
 
 /// Runs `walrelay init`.
 pub(crate) fn init(args: &InitArgs, env: EnvVars<'_>) -> CommandResult {
@@ -34,7 +38,10 @@ pub(crate) fn init(args: &InitArgs, env: EnvVars<'_>) -> CommandResult {
         create: true,
         ..wanted(&config)
     };
-    let table = outbox_table(&config, &wanted);
+    let mut table = outbox_table(&config, &wanted);
+    if let Some(preset) = &args.preset {
+        table = Some(preset_table(preset, &config, &wanted, table)?);
+    }
     let mut info = conn_info(&config.source, env)?;
     let mut role = args.role.clone();
     if let Some(url) = &args.admin_url {
@@ -107,16 +114,20 @@ fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable>
         .collect();
     let snapshot = wanted.snapshot.as_ref();
     let unsent = snapshot.is_some_and(|rows| rows.unsent && rows.filter.is_none());
-    Some(OutboxTable::new(
+    let set = config.source.mark_sent.as_deref().unwrap_or_default();
+    let by_sent_at = assigned_columns(set).iter().any(|name| name == "sent_at");
+    let mut table = OutboxTable::new(
         &debezium.options,
         &wanted.columns,
         &times,
-        unsent,
+        unsent && !by_sent_at,
         config
             .prune
             .as_ref()
             .and_then(|prune| prune.column.as_deref()),
-    ))
+    );
+    table.add_state_columns(set, unsent);
+    Some(table)
 }
 
 /// Returns the SQL that prepares a database, in the order in which it must run. `table`: the outbox
@@ -184,7 +195,9 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
             script::ensure_role(role),
         ),
     ];
-    let parts = tables.into_iter().chain(emit).chain(others);
+    let ids = table.filter(|table| table.needs_uuidv7());
+    let ids = ids.map(|_| (UUIDV7, consumer::UUIDV7.trim_end().to_owned()));
+    let parts = ids.into_iter().chain(tables).chain(emit).chain(others);
     let parts = parts
         .chain(usage)
         .chain(account)
@@ -220,8 +233,16 @@ async fn create(
         if found.is_none()
             && let Some(new_table) = new_table
         {
+            if new_table.needs_uuidv7() {
+                create_uuidv7(session, &mut done).await?;
+            }
             session.query(&new_table.create(table)).await?;
             done.created.push(format!("table {table}"));
+        } else if new_table.is_some_and(OutboxTable::has_indexes) {
+            let note = format!(
+                "table {table} exists, and is left as it is: --preset makes missing tables only"
+            );
+            done.notes.push(note);
         }
     }
     if !done.created.is_empty() {
@@ -324,178 +345,16 @@ async fn create_emit(session: &mut Session, prefix: &str, done: &mut Done) -> Re
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::test_config;
-    use crate::config::Config;
-
-    fn wanted() -> Wanted {
-        super::wanted(&test_config())
+/// Creates the function `outbox.uuidv7`, unless it exists.
+async fn create_uuidv7(session: &mut Session, done: &mut Done) -> Result<(), Error> {
+    let found =
+        "SELECT FROM pg_catalog.pg_proc WHERE oid = pg_catalog.to_regprocedure('outbox.uuidv7()')";
+    if session.query(found).await?.is_empty() {
+        session.query(consumer::UUIDV7).await?;
+        done.created.push("function outbox.uuidv7".to_owned());
     }
-
-    /// Returns the script for these overrides of the configuration.
-    fn script_with(set: &[&str]) -> String {
-        let text = "[source]\nurl = \"postgres://db/app\"\ntables = [\"public.outbox\"]\n\
-                    [sink.kafka]\n\"bootstrap.servers\" = \"b:9092\"\n";
-        let set: Vec<String> = set.iter().copied().map(str::to_owned).collect();
-        let config = Config::parse(text, "walrelay.toml", &set, &|_| None)
-            .unwrap()
-            .pipeline;
-        let wanted = super::wanted(&config);
-        whole_script(&wanted, "walrelay", outbox_table(&config, &wanted).as_ref())
-    }
-
-    fn default_table() -> OutboxTable {
-        outbox_table(&test_config(), &wanted()).expect("a table")
-    }
-
-    #[test]
-    fn the_table_has_the_configured_columns() {
-        let debezium = |key: &str, value: &str| format!("router.debezium.\"{key}\"={value}");
-        let all = [
-            debezium("table.field.event.id", "event_id"),
-            debezium("table.field.event.key", "Customer \"No\""),
-            debezium("table.field.event.type", "kind"),
-            debezium("table.field.event.payload", "data"),
-            debezium("table.field.event.timestamp", "at"),
-            debezium("table.field.event.schema.version", "version"),
-            debezium("topic.prefix", "shop"),
-            debezium("route.by.field", "order"),
-            debezium(
-                "table.fields.additional.placement",
-                "tenant:header,part:partition,kind:envelope",
-            ),
-        ];
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let script = script_with(&all);
-        let (table, _) = script.split_once(");").expect("a table");
-        let columns: Vec<&str> = table.lines().skip(2).map(str::trim).collect();
-        let begins = [
-            "\"event_id\"        uuid PRIMARY KEY",
-            "\"order\"           text NOT NULL,",
-            "\"Customer \"\"No\"\"\" text NOT NULL,",
-            "\"part\"            integer NOT NULL,",
-            "\"version\"         integer NOT NULL DEFAULT 1,",
-            "\"at\"              timestamptz NOT NULL DEFAULT now(),",
-            "\"kind\"            text NOT NULL,",
-            "\"tenant\"          text,",
-            "\"data\"            jsonb,",
-            "created_at        timestamptz NOT NULL DEFAULT now(),",
-            "seq               bigint GENERATED BY DEFAULT AS IDENTITY ",
-        ];
-        assert_eq!(columns.len(), begins.len(), "{table}");
-        for (column, begin) in columns.iter().zip(begins) {
-            assert!(column.starts_with(begin), "{column:?} not {begin:?}");
-        }
-    }
-
-    #[test]
-    fn the_table_has_what_converters_snapshots_and_cloud_events_read() {
-        for (set, column) in [
-            (
-                "router.converters.\"value.converter\"=bytearray",
-                "payload       bytea,",
-            ),
-            ("source.snapshot=unsent", "\"dispatched_at\" timestamptz,"),
-            (
-                "prune.column=happened",
-                "\"happened\"    timestamptz NOT NULL",
-            ),
-            (
-                "router.cloudevents.time={at}",
-                "\"at\"          timestamptz",
-            ),
-            ("router.cloudevents.subject={who}", "\"who\"         text,"),
-        ] {
-            let cloud = [
-                "router.cloudevents.mode=binary",
-                "router.cloudevents.source=/shop",
-                "router.cloudevents.type={type}",
-            ];
-            let mut sets = vec![set];
-            if set.contains("cloud") {
-                sets.extend(cloud);
-            } else if set.contains("prune") {
-                sets.push("prune.before_slot=true");
-            }
-            let script = script_with(&sets);
-            assert!(script.contains(column), "{set}: {script}");
-        }
-    }
-
-    #[test]
-    fn with_a_snapshot_the_script_grants_select_and_creates_no_slot() {
-        let snapshot = Wanted {
-            snapshot: Some(walrelay_postgres_source::Selection::default()),
-            ..wanted()
-        };
-        let script = whole_script(&snapshot, "relay", Some(&default_table()));
-        assert!(
-            script.contains("GRANT SELECT ON \"public\".\"outbox\" TO \"relay\";"),
-            "{script}"
-        );
-        assert!(!script.contains("replication_slot"), "{script}");
-    }
-
-    #[test]
-    fn a_relay_that_reads_or_changes_rows_may_use_the_schema() {
-        let usage = "GRANT USAGE ON SCHEMA \"app\" TO \"walrelay\";";
-        let tables = "source.tables=[\"app.outbox\"]";
-        assert!(!script_with(&[tables]).contains(usage));
-        let script = script_with(&[tables, "source.snapshot=initial"]);
-        assert!(script.contains(usage), "{script}");
-    }
-
-    /// `migrations/` has the script that `walrelay init --dry-run` prints.
-    #[test]
-    fn the_migration_is_what_a_dry_run_prints_by_default() {
-        let migration = include_str!("../../../../../migrations/0001_outbox.sql");
-        assert_eq!(
-            whole_script(&wanted(), "walrelay", Some(&default_table())),
-            migration
-        );
-        let (outbox, rest) = migration.split_once("-- What the relay sees").unwrap();
-        assert!(outbox.contains("CREATE TABLE"));
-        let without = whole_script(&wanted(), "walrelay", None);
-        assert_eq!(without, format!("-- What the relay sees{rest}"));
-    }
-
-    #[test]
-    fn the_migration_of_emit_is_what_a_dry_run_prints_for_messages() {
-        let messages = Wanted {
-            messages: Some("outbox".into()),
-            ..wanted()
-        };
-        let migration = include_str!("../../../../../migrations/0002_emit.sql");
-        let whole = whole_script(&messages, "walrelay", Some(&default_table()));
-        assert!(whole.contains(migration), "{whole}");
-        let rest = whole.replace(&format!("{migration}\n"), "");
-        assert_eq!(
-            rest,
-            whole_script(&wanted(), "walrelay", Some(&default_table()))
-        );
-        // Other prefixes are quoted.
-        let sql = script::create_emit("it's");
-        assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
-        let body = sql.split("$emit$").nth(1).expect("a body");
-        assert!(script::is_emit(body, "it's"));
-        assert!(!script::is_emit(body, "outbox"));
-    }
-
-    #[test]
-    fn messages_need_no_table() {
-        let messages = Wanted {
-            messages: Some("outbox".into()),
-            tables: Vec::new(),
-            ..wanted()
-        };
-        let script = whole_script(&messages, "walrelay", Some(&default_table()));
-        let others = script.replace("TABLE IF NOT EXISTS walrelay_state.", "");
-        assert!(!others.contains("TABLE"), "{script}");
-        assert!(
-            script.contains("CREATE PUBLICATION \"walrelay\"\n        WITH ("),
-            "{script}"
-        );
-    }
+    Ok(())
 }
+
+#[cfg(test)]
+mod tests;
