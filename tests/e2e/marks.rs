@@ -16,6 +16,7 @@ use crate::rig::{
     refused, run_command, with_source,
 };
 
+mod dead;
 mod rollback;
 
 /// Runs a relay until it has marked ten rows.

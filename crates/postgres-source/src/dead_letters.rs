@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use tokio::task::spawn_blocking;
 use walrelay_relay::TableName;
-use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, ReadOpen};
-use walrelay_sink::{in_current_span, lock};
+use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, Outcome, ReadOpen};
+use walrelay_sink::{EventPosition, in_current_span, lock};
 use walrelay_walsender::{quote_ident, quote_literal};
 
 /// Open dead letters of one table, at most: each is a part of every statement.
@@ -146,6 +146,11 @@ impl DeadLetters {
         Ok(Some(format!("({})", conditions.join(" OR "))))
     }
 
+    /// Returns how the dead letter of an event was resolved, as far as was read; `None` if it is open.
+    pub(super) fn outcome(&self, event: EventPosition) -> Option<Outcome> {
+        self.known.borrow().outcomes.get(&event).copied()
+    }
+
     /// Returns the number of open dead letters that were read.
     pub fn open(&self) -> usize {
         self.known.borrow().open.len()
@@ -167,7 +172,7 @@ mod tests {
             named: ["public.outbox", "public.other"].map(str::to_owned).into(),
             known: RefCell::new(DeadLetterEvents {
                 open: open.collect(),
-                resolved: Vec::new(),
+                ..DeadLetterEvents::default()
             }),
             ..DeadLetters::default()
         }

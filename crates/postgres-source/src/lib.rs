@@ -18,7 +18,7 @@
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
-//!   could not be marked yet. `rollback` finds events of a slot that no row holds. `confirmed` waits until
+//!   could not be marked yet; [`dead_rows`] marks rows of dead letters. `rollback` finds events of a slot that no row holds. `confirmed` waits until
 //!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
 //!   `row_facts`: what the tables show of an event. `unseen`: rows without
 //!   evidence that they were sent.
@@ -37,12 +37,14 @@ mod carried;
 mod catalog;
 mod confirmed;
 mod dead_letters;
+pub mod dead_rows;
 mod deadline;
 mod error;
 mod foreign_tables;
 mod kept;
 pub mod last_error;
 mod mark;
+mod mark_error;
 pub mod noted;
 mod outbox_stats;
 mod outbox_table;
@@ -82,8 +84,10 @@ pub use catalog::{
 };
 pub use confirmed::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};
+pub use dead_rows::DeadMarking;
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
-pub use mark::{MarkError, Marking, SentMarker};
+pub use mark::{Marking, SentMarker};
+pub use mark_error::MarkError;
 pub use outbox_stats::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 pub use outbox_table::OutboxTable;
 pub use preset_tables::usual_table;

@@ -14,8 +14,10 @@ use super::catalog::Selection;
 use super::confirmed::{
     ConfirmedError, begin_snapshot, count_changed, count_rows, flush_wal, wait_confirmed,
 };
-use super::dead_letters::{DeadLetters, DeadLettersError};
+use super::dead_letters::DeadLetters;
+use super::dead_rows::{DeadKey, DeadMarking};
 use super::error::PostgresError;
+use super::mark_error::MarkError;
 use super::script;
 use super::sent_keys::{MarkByKey, RowKey};
 use super::snapshot::unsent_condition;
@@ -63,48 +65,6 @@ pub struct Marking {
     pub messages: Option<String>,
     /// The table of unmarked rows may be created.
     pub create: bool,
-}
-
-/// The reason why rows are not marked.
-#[derive(Debug, thiserror::Error)]
-pub enum MarkError {
-    /// The server cannot be asked.
-    #[error(transparent)]
-    Postgres(#[from] PostgresError),
-    /// The rows are not changed.
-    #[error(transparent)]
-    Confirmed(#[from] ConfirmedError),
-    /// Sent rows are not visible yet, so they cannot be marked.
-    #[error("{0} rows that were sent cannot be marked yet: their commits are not complete")]
-    Left(u64),
-}
-
-impl MarkError {
-    /// Returns true if the session cannot be used any more, or the server is busy: the attempt may be
-    /// made again.
-    fn may_pass(&self) -> bool {
-        let sql = match self {
-            Self::Postgres(PostgresError::Wal(error))
-            | Self::Confirmed(ConfirmedError::Sql(error)) => error,
-            Self::Postgres(_) => return true,
-            _ => return false,
-        };
-        let passing = ["08", "40", "53", "57P"];
-        sql.sqlstate()
-            .is_none_or(|state| passing.iter().any(|class| state.starts_with(class)))
-    }
-}
-
-impl From<DeadLettersError> for MarkError {
-    fn from(error: DeadLettersError) -> Self {
-        Self::Confirmed(error.into())
-    }
-}
-
-impl From<Error> for MarkError {
-    fn from(error: Error) -> Self {
-        Self::Postgres(error.into())
-    }
 }
 
 impl Marking {
@@ -258,6 +218,8 @@ impl Marking {
 
 /// Keys of each table's rows.
 type KeysByTable = Vec<(Arc<KeyedTable>, Vec<RowKey>)>;
+/// Keys of each table's rows whose events became dead letters.
+type DeadByTable = Vec<(Arc<KeyedTable>, Vec<DeadKey>)>;
 
 /// Marks the rows of [`SentRows`] while the relay runs.
 #[derive(Debug)]
@@ -275,6 +237,8 @@ pub struct SentMarker {
     worked_to: u64,
     /// The number of stored keys that the next transaction takes: fewer after a failure.
     page: usize,
+    /// Marks the rows of dead letters, if that is configured.
+    dead: Option<DeadMarking>,
     /// Rows that were changed since they were sent, so that they are not marked.
     changed: u64,
     /// Rows that stay unmarked although they were sent.
@@ -292,9 +256,17 @@ impl SentMarker {
             has_stored: true,
             worked_to: 0,
             page: PAGE,
+            dead: None,
             changed: 0,
             dropped: 0,
         }
+    }
+
+    /// Sets how the rows of dead letters are marked.
+    #[must_use]
+    pub fn marking_dead(mut self, dead: Option<DeadMarking>) -> Self {
+        self.dead = dead;
+        self
     }
 
     /// Connects a session for the marks.
@@ -304,7 +276,7 @@ impl SentMarker {
 
     /// Returns true if rows are stored that are not marked, as far as is known.
     pub fn has_stored(&self) -> bool {
-        self.has_stored
+        self.has_stored || self.dead.as_ref().is_some_and(|dead| dead.has_rows)
     }
 
     /// Returns true if at least one batch of keys waits, so that a pause brings nothing.
@@ -328,8 +300,9 @@ impl SentMarker {
             );
         }
         let taken = self.sent.take(BATCH);
+        let (keys, dead) = self.by_table(&taken.keys);
+        self.store_dead(session, &dead).await?;
         let tables = self.marking.conditions(session).await?;
-        let keys = self.by_table(&taken.keys);
         let mut obstacle = None;
         let (rows, left) = loop {
             if self
@@ -360,21 +333,70 @@ impl SentMarker {
         obstacle.map_or(Ok(rows), Err)
     }
 
-    fn by_table(&self, keys: &SentKeys) -> KeysByTable {
+    /// Returns the keys of sent rows, and those of dead letters.
+    fn by_table(&self, keys: &SentKeys) -> (KeysByTable, DeadByTable) {
         let mut numbers: Vec<u32> = Vec::new();
-        let mut by_table: KeysByTable = Vec::new();
+        let (mut by_table, mut dead) = (KeysByTable::new(), DeadByTable::new());
         for key in keys.iter() {
             let known = numbers.iter().position(|number| *number == key.table);
             let at = known.or_else(|| {
-                by_table.push((self.sent.table(key.table)?, Vec::new()));
+                let table = self.sent.table(key.table)?;
+                by_table.push((Arc::clone(&table), Vec::new()));
+                dead.push((table, Vec::new()));
                 numbers.push(key.table);
                 Some(numbers.len() - 1)
             });
-            if let Some((_, keys)) = at.and_then(|at| by_table.get_mut(at)) {
-                keys.push(RowKey::new(&key));
+            let Some(at) = at else {
+                continue;
+            };
+            match key.dead_reason() {
+                None => {
+                    if let Some((_, keys)) = by_table.get_mut(at) {
+                        keys.push(RowKey::new(&key));
+                    }
+                }
+                Some(reason) => {
+                    if let Some((_, keys)) = dead.get_mut(at) {
+                        keys.push(DeadKey {
+                            event: key.event(),
+                            key: RowKey::new(&key),
+                            reason: String::from_utf8_lossy(reason).into_owned(),
+                        });
+                    }
+                }
             }
         }
-        by_table
+        by_table.retain(|(_, keys)| !keys.is_empty());
+        dead.retain(|(_, keys)| !keys.is_empty());
+        (by_table, dead)
+    }
+
+    /// Stores the keys of dead letters, whose rows are marked by [`work_off`](Self::work_off); drops them if
+    /// that is not possible, because no position may be held up for ever.
+    async fn store_dead(
+        &mut self,
+        session: &mut Session,
+        dead: &DeadByTable,
+    ) -> Result<(), MarkError> {
+        let Some(marking) = &mut self.dead else {
+            return Ok(());
+        };
+        for (table, keys) in dead {
+            let (slot, create) = (&self.marking.slot, self.marking.create);
+            if let Err(error) = marking.store(session, slot, create, table, keys).await {
+                let error = MarkError::from(ConfirmedError::from(error));
+                // Another session may lock the table for a moment.
+                if error.may_pass() || error.is_lock_timeout() {
+                    return Err(error);
+                }
+                warn!(
+                    rows = keys.len(),
+                    error = Chain(&error).to_string(),
+                    "rows of dead letters stay unmarked, because their keys cannot be stored in walrelay_state.dead"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Marks rows. Returns their number, and the keys of those that cannot be marked now.
@@ -471,6 +493,26 @@ impl SentMarker {
     /// Marks the rows whose keys are stored, as far as that is possible now, and within some seconds: the
     /// next call goes on from there. Returns their number.
     pub async fn work_off(&mut self, session: &mut Session) -> Result<u64, MarkError> {
+        let sent = self.work_off_sent(session).await;
+        let Some(dead) = self.dead.as_mut().filter(|dead| dead.has_rows) else {
+            return sent;
+        };
+        // Rows of dead letters wait for no other row, and hold none up.
+        let sent = match sent {
+            Err(error) if error.may_pass() => return Err(error),
+            sent => sent,
+        };
+        let tables = self.marking.conditions(session).await?;
+        let by_key = MarkByKey {
+            tables: &tables,
+            set: &self.marking.set,
+            waits: false,
+        };
+        let marked = dead.work_off(session, &self.marking.slot, &by_key).await?;
+        Ok(sent? + marked)
+    }
+
+    async fn work_off_sent(&mut self, session: &mut Session) -> Result<u64, MarkError> {
         if !unmarked::exists(session).await? {
             self.has_stored = false;
             return Ok(0);

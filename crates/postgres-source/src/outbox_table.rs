@@ -145,7 +145,7 @@ impl OutboxTable {
     }
 
     /// Returns the table of a preset of templates, or `None` if there is no such preset.
-    pub fn of_preset(preset: &str) -> Option<Self> {
+    pub fn from_preset(preset: &str) -> Option<Self> {
         let declared = PRESET_TABLES.iter().find(|table| table.preset == preset)?;
         let mut table = Self {
             columns: Vec::new(),

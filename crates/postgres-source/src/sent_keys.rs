@@ -77,15 +77,17 @@ pub(super) struct Marked {
 }
 
 /// A table whose rows are marked.
-struct Target<'a> {
-    condition: &'a str,
-    table: &'a TableName,
+pub(super) struct Target<'a> {
+    pub(super) condition: &'a str,
+    pub(super) table: &'a TableName,
     /// `ONLY "schema"."table"`, or without ONLY if it is partitioned.
-    from: String,
+    pub(super) from: String,
     /// The columns of the key and the types of their arrays.
     columns: Vec<(String, String)>,
     /// An SQL condition for a row that is the one that was sent.
-    is_sent: String,
+    pub(super) is_sent: String,
+    /// The hash of a row in SQL; `None` if a hashed column is gone.
+    pub(super) hash: Option<String>,
 }
 
 impl MarkByKey<'_> {
@@ -181,7 +183,7 @@ impl MarkByKey<'_> {
 
     /// Returns the table of the keys; `None` if it is none of the tables any more, or its key is
     /// none.
-    async fn target(
+    pub(super) async fn target(
         &self,
         session: &mut Session,
         keyed: &KeyedTable,
@@ -231,6 +233,7 @@ impl MarkByKey<'_> {
             from: format!("{only}{name}"),
             columns,
             is_sent: is_sent(&name, &keyed.row_columns, &types),
+            hash: row_hash(&name, &keyed.row_columns, &types),
         }))
     }
 }
@@ -239,7 +242,7 @@ impl Target<'_> {
     /// Writes the keys at these indexes as an item of `FROM`, and `WHERE …`: the table's rows of these
     /// keys. The item has the columns `walrelay_xid`, `walrelay_hash` and `walrelay_key`, a number from
     /// 1 on.
-    fn same_keys(&self, keys: &[RowKey], indexes: &[usize]) -> String {
+    pub(super) fn same_keys(&self, keys: &[RowKey], indexes: &[usize]) -> String {
         let keys: Vec<&RowKey> = indexes.iter().filter_map(|at| keys.get(*at)).collect();
         let arrays = self.columns.iter().enumerate().map(|(column, (_, of))| {
             let values = keys
@@ -278,8 +281,16 @@ impl Target<'_> {
 
 /// Writes a condition for a row of the table `name`: it has the hash of a key, see [`SentKey::hash`].
 fn is_sent(name: &str, columns: &[String], types: &HashMap<String, String>) -> String {
+    match row_hash(name, columns, types) {
+        Some(hash) => format!("{hash} = walrelay_hash"),
+        None => format!("{name}.xmin::text = walrelay_xid"),
+    }
+}
+
+/// Writes the hash of a row of the table `name`; `None` if a column is gone.
+fn row_hash(name: &str, columns: &[String], types: &HashMap<String, String>) -> Option<String> {
     if columns.iter().any(|column| !types.contains_key(column)) {
-        return format!("{name}.xmin::text = walrelay_xid");
+        return None;
     }
     let values = columns.iter().map(|column| {
         let column = format!("{name}.{}", quote_ident(column));
@@ -292,11 +303,11 @@ fn is_sent(name: &str, columns: &[String], types: &HashMap<String, String>) -> S
         )
     });
     let values: Vec<String> = values.collect();
-    format!(
-        "pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256({}), 1, {}), 'hex') = walrelay_hash",
+    Some(format!(
+        "pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256({}), 1, {}), 'hex')",
         values.join(" || "),
         walrelay_relay::HASH_BYTES
-    )
+    ))
 }
 
 /// Writes an array of names.
@@ -324,7 +335,7 @@ pub(super) fn array<'a>(values: impl Iterator<Item = &'a str>) -> String {
 
 /// Transactions that may be invisible. A transaction is, from its commit record until its commit is
 /// complete, which takes as long as a flush, or an answer of a synchronous standby.
-struct InProgress {
+pub(super) struct InProgress {
     xids: HashSet<Xid>,
     /// The first transaction that was not complete when the newest one was. It and later ones are not
     /// among `xids`.
@@ -332,7 +343,7 @@ struct InProgress {
 }
 
 impl InProgress {
-    fn contains(&self, xid: Xid) -> bool {
+    pub(super) fn contains(&self, xid: Xid) -> bool {
         // A snapshot has seen its rows. Transaction ids wrap around.
         xid.get() != 0
             && (xid.get().wrapping_sub(self.from.get()) < 1 << 31 || self.xids.contains(&xid))
@@ -340,7 +351,7 @@ impl InProgress {
 }
 
 /// Reads which transactions may be invisible.
-async fn in_progress(session: &mut Session) -> Result<InProgress, Error> {
+pub(super) async fn in_progress(session: &mut Session) -> Result<InProgress, Error> {
     let sql = "WITH now AS (SELECT pg_catalog.pg_current_snapshot() AS snapshot), \
                xids AS (SELECT pg_catalog.pg_snapshot_xmax(snapshot) AS xid FROM now UNION ALL \
                SELECT pg_catalog.pg_snapshot_xip(snapshot) FROM now) \

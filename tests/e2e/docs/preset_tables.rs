@@ -170,3 +170,25 @@ fn the_command_of_the_page_prints_the_table() {
     let script = stdout(&output_with(line, &config, &[]));
     assert_has(&script, &["CREATE TABLE \"public\".\"outbox_events\" ("]);
 }
+
+#[test]
+fn init_makes_the_columns_that_mark_dead_sets() {
+    let rig = Rig::without_broker(18);
+    let config = rig.path("preset.toml");
+    let text = block("docs/OPERATIONS.md", "mark-dead");
+    let source = format!(
+        "[source]\nurl = \"{}\"\ntables = [\"made\"]",
+        rig.postgres.url()
+    );
+    let text = text.replace("[source]", &source);
+    let text = format!("{text}\n[sink.kafka]\n\"bootstrap.servers\" = \"127.0.0.1:9\"\n");
+    fs::write(&config, text).expect("the configuration is written");
+    stdout(&output_with("init --preset debezium", &config, &[]));
+    let db = rig.db();
+    db.batch(
+        "INSERT INTO made (aggregatetype, aggregateid, type) VALUES ('order', 'o-1', 'T'); \
+         UPDATE made SET status = 'DEAD_LETTER', attempts = 2, last_error = 'x', failed_at = now()",
+    );
+    let stored = db.text("SELECT to_regclass('walrelay_state.dead')::text");
+    assert_eq!(stored.as_deref(), Some("walrelay_state.dead"));
+}

@@ -107,6 +107,8 @@ pub struct Wanted {
     pub snapshot: Option<Selection>,
     /// The SQL assignments that mark a row as sent; rows that cannot be marked at once are stored.
     pub marks: Option<String>,
+    /// The assignments that mark rows of dead letters, if they are marked.
+    pub dead_marks: Option<String>,
     /// The polling relay that may send rows while there is no slot.
     pub poller: Poller,
     /// Bytes of WAL that the server keeps for a bookmark that a command has kept, at most.

@@ -6,4 +6,4 @@ mod source;
 
 pub use prune::{Prune, prune};
 pub use retention::{MAX_WAL, Retention, RetentionKeys, retention};
-pub use source::{SnapshotMode, SourceSection, source};
+pub use source::{ATTEMPTS, ERROR, SnapshotMode, SourceSection, source};

@@ -15,6 +15,11 @@ use crate::table_name;
 /// `wal_sender_timeout` is milliseconds in a 32-bit integer (`GUC_UNIT_MS`).
 const LONGEST_TIMEOUT: Duration = Duration::from_millis(2_147_483_647);
 
+/// The names of values in `mark_dead`.
+pub const ATTEMPTS: &str = "{attempts}";
+/// The reason of the dead letter.
+pub const ERROR: &str = "{error}";
+
 const MESSAGES: &str = "source.messages.prefix";
 
 /// The rows from before the slot that are relayed.
@@ -67,6 +72,8 @@ pub struct SourceSection at "source" {
     "snapshot_unordered" snapshot_unordered: bool = boolean().or("false");
     /// Assignments in SQL, such as `dispatched_at = now()`, with which the running relay marks confirmed rows. Needs `snapshot = "unsent"`.
     "mark_sent" mark_sent: Option<String> = text(condition).optional();
+    /// Assignments in SQL with which the running relay marks the row of a [dead letter](OPERATIONS.md#dead-letters); `{attempts}` and `{error}` are values. Needs `mark_sent`.
+    "mark_dead" mark_dead: Option<String> = text(dead_assignments).optional();
     /// A file of the position: a start notices a slot that was moved or made anew.
     "state_file" state_file: Option<PathBuf> = path().optional();
     /// Warn when Postgres keeps more WAL for the slot; `0B`: never.
@@ -118,6 +125,10 @@ pub fn source(reader: &mut Reader<'_>) -> Result<SourceSection, AlreadyReported>
 
 /// Checks the keys of snapshots.
 fn snapshot(reader: &mut Reader<'_>, source: &SourceSection) -> Result<(), AlreadyReported> {
+    if source.mark_dead.is_some() && source.mark_sent.is_none() {
+        let what = "`source.mark_dead` needs `source.mark_sent`: a dead letter that is redriven is marked as sent";
+        return Err(reader.conflict("source.mark_dead", what.to_owned()));
+    }
     if source.mark_sent.is_some() && source.snapshot != SnapshotMode::Unsent {
         let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: rows from before the slot would be \
                     marked that nobody sent";
@@ -144,6 +155,16 @@ fn snapshot(reader: &mut Reader<'_>, source: &SourceSection) -> Result<(), Alrea
 
 fn condition(text: &str) -> Result<String, String> {
     not_empty(text.trim(), "a condition is not empty")
+}
+
+/// Checks the assignments of `mark_dead`: a value in quotes would be a text of its name.
+fn dead_assignments(text: &str) -> Result<String, String> {
+    let quoted =
+        |name: &str| text.contains(&format!("'{name}")) || text.contains(&format!("{name}'"));
+    match [ATTEMPTS, ERROR].into_iter().find(|name| quoted(name)) {
+        Some(name) => Err(format!("{name} is a value: write it without quotes")),
+        None => condition(text),
+    }
 }
 
 fn push_column(columns: &mut Vec<String>, text: &str) -> Result<(), String> {

@@ -230,8 +230,8 @@ pub fn table(
             column: column.name.clone(),
         });
     }
-    let set = wanted.marks.as_deref().map(assigned_columns);
-    let mut set = set.into_iter().flatten();
+    let sets = wanted.marks.iter().chain(&wanted.dead_marks);
+    let mut set = sets.flat_map(|set| assigned_columns(set));
     if let Some(column) = set.find(|column| table.partition_key.contains(column)) {
         return Err(SetupError::MarkMovesRows {
             table: name.clone(),

@@ -39,6 +39,7 @@ pub(crate) fn wanted() -> Wanted {
         snapshot: None,
         account: None,
         marks: None,
+        dead_marks: None,
         poller: Poller::Unknown,
         kept_wal: 0,
         age: Vec::new(),

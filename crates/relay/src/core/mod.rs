@@ -88,7 +88,7 @@ use crate::account::PendingAccount;
 use crate::event::SentEvent;
 use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
-use crate::poison::{Body, Class, Diverted, PoisonDecisions};
+use crate::poison::{Body, Class, Diverted, PoisonAction, PoisonDecisions};
 use crate::sent_rows::PendingRows;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
@@ -400,6 +400,9 @@ impl Core {
             if let Some(account) = &mut self.account {
                 account.keep_acknowledged();
             }
+            if let Some(rows) = &mut self.sent_rows {
+                rows.resume_dead(position);
+            }
             self.transactions.row_skipped();
             return Ok(Step::Consumed);
         }
@@ -484,7 +487,10 @@ impl Core {
         };
         // An event that is diverted is not sent, so its row does not count as sent.
         if let Some(rows) = &mut self.sent_rows {
-            rows.retract();
+            match decision.action {
+                PoisonAction::DeadLetter => rows.offered_is_dead(&decision.cause),
+                PoisonAction::Skip | PoisonAction::Halt => rows.retract(),
+            }
         }
         let place = (&open.begin, &**table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {

@@ -103,7 +103,8 @@ impl Core {
         };
         // An event that is diverted was not sent, so its row does not count as sent.
         if let Some(rows) = &mut self.sent_rows {
-            rows.forget_event(position);
+            let cause = self.diversions.diverted.last().map(|last| &*last.cause);
+            rows.event_is_dead(position, cause.unwrap_or_default());
         }
         if let Some(account) = &mut self.account {
             account.divert(position);

@@ -11,6 +11,10 @@ use crate::table::TableName;
 pub const HASH_BYTES: usize = 16;
 /// Length of the fixed part of an entry.
 pub(super) const HEAD: usize = 28 + HASH_BYTES;
+/// The bit of an entry's table that says that the event became a dead letter.
+const DEAD: u32 = 1 << 31;
+/// Bytes of the reason of a dead letter that are kept, at most.
+const MAX_REASON: usize = 1000;
 
 /// The table of rows, the columns of their keys, and the columns that their hashes cover.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +41,25 @@ pub struct SentKey<'a> {
 impl<'a> SentKey<'a> {
     /// Returns the values as text, one for each of [`KeyedTable::columns`].
     pub fn values(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.texts().skip(usize::from(self.is_dead()))
+    }
+
+    /// Returns the reason why the event became a dead letter; `None` if its record was acknowledged.
+    pub fn dead_reason(&self) -> Option<&'a [u8]> {
+        self.texts().next().filter(|_| self.is_dead())
+    }
+
+    /// Returns the event's position.
+    pub fn event(&self) -> EventPosition {
+        self.position()
+    }
+
+    fn is_dead(&self) -> bool {
+        table_of(self.entry) & DEAD != 0
+    }
+
+    /// Returns the texts of the entry: the reason of a dead letter, then the values.
+    fn texts(&self) -> impl Iterator<Item = &'a [u8]> {
         let mut rest = self.entry.get(HEAD..).unwrap_or_default();
         std::iter::from_fn(move || {
             let (len, tail) = rest.split_first_chunk()?;
@@ -68,6 +91,36 @@ impl fmt::Debug for SentKey<'_> {
     }
 }
 
+/// Reads the table of an entry, with the bit of dead letters; zero if the entry is too short.
+fn table_of(entry: &[u8]) -> u32 {
+    let bytes = entry.get(16..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+/// Makes the entry of an event that became a dead letter from that of its row.
+pub(super) fn dead_entry(entry: &[u8], reason: &str) -> Vec<u8> {
+    let table = table_of(entry);
+    let Some((head, values)) = entry.split_at_checked(HEAD).filter(|_| table & DEAD == 0) else {
+        return entry.to_vec();
+    };
+    let mut end = reason.len().min(MAX_REASON);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    let reason = reason.get(..end).unwrap_or_default().as_bytes();
+    let mut dead = head.to_vec();
+    dead.extend_from_slice(&(reason.len() as u32).to_le_bytes());
+    dead.extend_from_slice(reason);
+    dead.extend_from_slice(values);
+    let len = (dead.len() - HEAD) as u32;
+    for (at, number) in [(16, table | DEAD), (24, len)] {
+        if let Some(place) = dead.get_mut(at..at + 4) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+    dead
+}
+
 /// Reads the number at `at`; zero if the entry is too short.
 fn number(entry: &[u8], at: usize) -> u64 {
     let bytes = entry.get(at..).and_then(|rest| rest.first_chunk());
@@ -96,7 +149,8 @@ fn hash(tuple: &Tuple<'_>) -> [u8; HASH_BYTES] {
 #[derive(Default, Clone)]
 pub struct SentKeys {
     /// Entries: commit position and row (8 bytes each), table, xid, length of the values (4 bytes
-    /// each), hash, then length (4 bytes) and text of each value.
+    /// each), hash, then length (4 bytes) and text of each value. The entry of a dead letter has a bit
+    /// in its table, and the reason before the values.
     pub(super) entries: Vec<u8>,
 }
 
@@ -119,7 +173,7 @@ impl SentKeys {
             let (entry, tail) = rest.split_at_checked(HEAD + len as usize)?;
             rest = tail;
             Some(SentKey {
-                table,
+                table: table & !DEAD,
                 xid: Xid::new(xid),
                 entry,
             })

@@ -1,11 +1,11 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, RelationMap, Xid};
 use walrelay_pgoutput::{Relation, ReplicaIdentity, Tuple};
 use walrelay_sink::EventPosition;
 
-use super::keys::{KeyedTable, SentKeys};
+use super::keys::{KeyedTable, SentKeys, dead_entry};
 use super::queue::{CHUNK, SentRows};
 use crate::table::TableName;
 
@@ -26,6 +26,9 @@ pub(crate) struct PendingRows {
     offered: Option<usize>,
     /// The acknowledged position at the last release.
     acknowledged: CommitEnd,
+    /// The entries of dead letters behind the first open event of a sink that ended. The next one passes
+    /// over those that were acknowledged.
+    set_aside: BTreeMap<EventPosition, SentKeys>,
 }
 
 impl PendingRows {
@@ -37,6 +40,7 @@ impl PendingRows {
             released: 0,
             offered: None,
             acknowledged: CommitEnd::from_slot(Lsn::ZERO),
+            set_aside: BTreeMap::new(),
         }
     }
 
@@ -102,6 +106,34 @@ impl PendingRows {
         }
     }
 
+    /// Turns the key that was offered into that of a dead letter; forgets it if those are not noted.
+    pub(crate) fn offered_is_dead(&mut self, reason: &str) {
+        let Some(begin) = self.offered.filter(|_| self.shared.notes_dead()) else {
+            self.retract();
+            return;
+        };
+        if let Some(chunk) = self.chunks.back_mut() {
+            let dead = dead_entry(chunk.entries.get(begin..).unwrap_or_default(), reason);
+            chunk.entries.truncate(begin);
+            chunk.entries.extend_from_slice(&dead);
+        }
+    }
+
+    /// Writes the key of a dead letter again that an earlier sink acknowledged, because its event is passed
+    /// over.
+    pub(crate) fn resume_dead(&mut self, event: EventPosition) {
+        self.retract();
+        let Some(entry) = self.set_aside.remove(&event) else {
+            return;
+        };
+        match self.chunks.back_mut() {
+            Some(chunk) if chunk.entries.len() < CHUNK => {
+                chunk.entries.extend_from_slice(&entry.entries);
+            }
+            _ => self.chunks.push_back(entry),
+        }
+    }
+
     /// Keeps the key that was offered: the sink took the record, or the row needs none.
     pub(crate) fn keep_offered(&mut self) {
         self.offered = None;
@@ -151,6 +183,8 @@ impl PendingRows {
             self.shared.push(&slices, acknowledged);
             self.acknowledged = acknowledged;
         }
+        // Nothing is read again before the first open event.
+        self.set_aside = self.set_aside.split_off(&first);
         let has_rest = whole < self.chunks.len();
         self.chunks.drain(..whole);
         self.released = if has_rest { end } else { 0 };
@@ -162,6 +196,16 @@ impl PendingRows {
     /// key. Their rows were acknowledged at the first reading, whose keys are in front of it.
     pub(crate) fn forget_from(&mut self, event: EventPosition) {
         self.retract();
+        let mut from = self.released;
+        for chunk in &self.chunks {
+            for key in chunk.iter_from(from) {
+                if key.position() >= event && key.dead_reason().is_some() {
+                    let entries = key.entry.to_vec();
+                    self.set_aside.insert(key.position(), SentKeys { entries });
+                }
+            }
+            from = 0;
+        }
         let mut from = self.released;
         let mut kept = self.chunks.len();
         for (number, chunk) in self.chunks.iter_mut().enumerate() {
@@ -183,6 +227,17 @@ impl PendingRows {
 
     /// Forgets the keys of this event, which was noted and not released: it does not count as sent.
     pub(crate) fn forget_event(&mut self, event: EventPosition) {
+        self.change_event(event, None);
+    }
+
+    /// Turns the keys of this event, which was noted and not released, into those of a dead letter;
+    /// forgets them if those are not noted.
+    pub(crate) fn event_is_dead(&mut self, event: EventPosition, reason: &str) {
+        let reason = Some(reason).filter(|_| self.shared.notes_dead());
+        self.change_event(event, reason);
+    }
+
+    fn change_event(&mut self, event: EventPosition, reason: Option<&str>) {
         self.retract();
         let mut from = self.released;
         for chunk in &mut self.chunks {
@@ -193,7 +248,9 @@ impl PendingRows {
                 (key.position() == event).then_some(range)
             });
             if let Some(range) = found {
-                chunk.entries.drain(range);
+                let entry = chunk.entries.get(range.clone()).unwrap_or_default();
+                let dead = reason.map(|reason| dead_entry(entry, reason));
+                chunk.entries.splice(range, dead.unwrap_or_default());
             }
             from = 0;
         }
@@ -206,6 +263,7 @@ impl PendingRows {
         self.released = 0;
         self.offered = None;
         self.acknowledged = CommitEnd::from_slot(Lsn::ZERO);
+        self.set_aside.clear();
         self.shared.forget();
     }
 }

@@ -23,6 +23,8 @@ pub struct SentRows {
     /// The bytes of the queue.
     bytes: AtomicUsize,
     limit: usize,
+    /// Keys of rows whose events became dead letters are noted, too.
+    notes_dead: bool,
     arrived: Notify,
 }
 
@@ -79,8 +81,22 @@ impl SentRows {
             queue: Mutex::new(queue),
             bytes: AtomicUsize::new(0),
             limit,
+            notes_dead: false,
             arrived: Notify::new(),
         }
+    }
+
+    /// Sets that keys of rows whose events became dead letters come, too, with the reason. A relay that
+    /// does not mark such rows needs none.
+    #[must_use]
+    pub fn noting_dead(mut self, notes: bool) -> Self {
+        self.notes_dead = notes;
+        self
+    }
+
+    /// Returns true if the keys of dead letters are noted.
+    pub(super) fn notes_dead(&self) -> bool {
+        self.notes_dead
     }
 
     /// Returns true if no further key should come for a moment.

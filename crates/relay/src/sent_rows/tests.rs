@@ -253,3 +253,104 @@ fn every_key_is_released_once_in_any_order_of_releases() {
     }
     assert_eq!(seen, expected);
 }
+
+/// Returns the ids of keys, each with the reason of its dead letter.
+fn with_reasons(taken: &TakenKeys) -> Vec<(String, Option<String>)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a text");
+    let keys = taken.keys.iter();
+    keys.map(|key| {
+        let values: Vec<String> = key.values().map(text).collect();
+        (values.concat(), key.dead_reason().map(text))
+    })
+    .collect()
+}
+
+fn sent(id: &str) -> (String, Option<String>) {
+    (id.to_owned(), None)
+}
+
+fn dead(id: &str, reason: &str) -> (String, Option<String>) {
+    (id.to_owned(), Some(reason.to_owned()))
+}
+
+fn pending_with_dead() -> (Arc<SentRows>, PendingRows) {
+    let shared = Arc::new(SentRows::with_limit(SentRows::LIMIT).noting_dead(true));
+    let mut rows = PendingRows::new(Arc::clone(&shared));
+    announce(&mut rows, b'd');
+    (shared, rows)
+}
+
+#[test]
+fn the_key_of_a_dead_letter_comes_in_its_place_with_the_reason() {
+    let (shared, mut rows) = pending_with_dead();
+    note(&mut rows, (10, 0), "a", true);
+    note(&mut rows, (10, 1), "b", false);
+    rows.offered_is_dead("no topic");
+    rows.keep_offered();
+    note(&mut rows, (10, 2), "c", true);
+    note(&mut rows, (10, 3), "d", true);
+    // Refused while the one after it is in flight.
+    rows.event_is_dead(event(10, 2), "refused");
+    rows.release(Some(event(10, 3)), end(5));
+    let expected = [sent("a"), dead("b", "no topic"), dead("c", "refused")];
+    assert_eq!(with_reasons(&shared.take(1000)), expected);
+    let table = shared.take(1000).keys.iter().map(|key| key.table).max();
+    assert_eq!(table, Some(0), "the bit is no part of the number");
+    rows.release(Some(event(20, 0)), end(15));
+    assert_eq!(with_reasons(&shared.take(1000)).last(), Some(&sent("d")));
+}
+
+#[test]
+fn the_reason_of_a_dead_letter_is_cut_between_characters() {
+    let (shared, mut rows) = pending_with_dead();
+    note(&mut rows, (10, 0), "a", false);
+    rows.offered_is_dead(&format!("x{}", "\u{e9}".repeat(600)));
+    rows.keep_offered();
+    rows.release(Some(event(10, 1)), end(5));
+    let cut = format!("x{}", "\u{e9}".repeat(499));
+    assert_eq!(with_reasons(&shared.take(1000)), [dead("a", &cut)]);
+}
+
+#[test]
+fn without_mark_dead_no_key_of_a_dead_letter_is_noted() {
+    let (shared, mut rows) = pending(SentRows::LIMIT);
+    note(&mut rows, (10, 0), "a", false);
+    rows.offered_is_dead("no topic");
+    rows.keep_offered();
+    note(&mut rows, (10, 1), "b", true);
+    rows.event_is_dead(event(10, 1), "refused");
+    note(&mut rows, (10, 2), "c", true);
+    rows.release(Some(event(10, 3)), end(5));
+    assert_eq!(with_reasons(&shared.take(1000)), [sent("c")]);
+}
+
+#[test]
+fn an_acknowledged_dead_letter_keeps_its_key_past_a_sink_that_ends() {
+    let (shared, mut rows) = pending_with_dead();
+    let dead_letter = |rows: &mut PendingRows, at, id| {
+        note(rows, at, id, false);
+        rows.offered_is_dead("refused");
+        rows.keep_offered();
+    };
+    note(&mut rows, (10, 0), "a", true);
+    dead_letter(&mut rows, (10, 1), "b");
+    dead_letter(&mut rows, (10, 2), "c");
+    // The sink ends: the first event is open, the dead letter of the second is acknowledged.
+    rows.forget_from(event(10, 0));
+    rows.clear_tables();
+    announce(&mut rows, b'd');
+    note(&mut rows, (10, 0), "a", true);
+    rows.resume_dead(event(10, 1));
+    rows.resume_dead(event(9, 0));
+    dead_letter(&mut rows, (10, 2), "c");
+    rows.release(Some(event(10, 1)), end(5));
+    assert_eq!(with_reasons(&shared.take(1000)), [sent("a")]);
+    rows.release(Some(event(10, 3)), end(5));
+    let expected = [sent("a"), dead("b", "refused"), dead("c", "refused")];
+    assert_eq!(with_reasons(&shared.take(1000)), expected);
+    // No key is left over, and none is shown.
+    rows.resume_dead(event(10, 2));
+    rows.release(Some(event(20, 0)), end(15));
+    assert_eq!(with_reasons(&shared.take(1000)), expected);
+    rows.forget_from(event(10, 0));
+}

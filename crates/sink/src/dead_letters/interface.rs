@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -249,6 +250,8 @@ pub struct DeadLetterEvents {
     pub open: Vec<DeadLetterEvent>,
     /// Of the others.
     pub resolved: Vec<DeadLetterEvent>,
+    /// How the dead letters of these events were resolved last.
+    pub outcomes: HashMap<EventPosition, Outcome>,
 }
 
 /// Reads all dead letters of a slot. **Blocks**.

@@ -3,7 +3,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::entry::DlqEntry;
-use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, ReadOpen};
+use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, Outcome, ReadOpen};
 use crate::EventPosition;
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
@@ -21,7 +21,7 @@ struct ReadEvent {
     /// `None`: only its resolution was read.
     event: Option<DeadLetterEvent>,
     /// A repeat of a resolved dead letter is resolved, too.
-    resolved: bool,
+    resolved: Option<Outcome>,
 }
 
 impl OpenEvents {
@@ -92,7 +92,8 @@ impl OpenEvents {
                 });
             }
             DlqEntry::Resolution(resolution) if resolution.slot == self.slot => {
-                self.events.entry(resolution.id).or_default().resolved = true;
+                let known = self.events.entry(resolution.id).or_default();
+                known.resolved = Some(resolution.outcome);
             }
             // Another slot's, or no dead letter.
             DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) | DlqEntry::Foreign(_) => {}
@@ -114,13 +115,18 @@ impl OpenEvents {
         DeadLetterEvents {
             open: self.with_state(false).cloned().collect(),
             resolved: self.with_state(true).cloned().collect(),
+            outcomes: self
+                .events
+                .iter()
+                .filter_map(|(id, known)| Some((*id, known.resolved?)))
+                .collect(),
         }
     }
 
     fn with_state(&self, resolved: bool) -> impl Iterator<Item = &DeadLetterEvent> {
         let events = self.events.values();
         events
-            .filter(move |known| known.resolved == resolved)
+            .filter(move |known| known.resolved.is_some() == resolved)
             .filter_map(|known| known.event.as_ref())
     }
 }

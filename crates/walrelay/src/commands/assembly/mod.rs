@@ -199,6 +199,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
                 .then(|| config.poison.topic.clone()),
         }),
         marks: config.source.mark_sent.clone(),
+        dead_marks: config.source.mark_dead.clone(),
         poller: match config.source.mark_sent {
             Some(_) => Poller::MayRun,
             None => Poller::Unknown,

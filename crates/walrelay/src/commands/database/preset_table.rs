@@ -14,12 +14,12 @@ pub(super) fn preset_table(
     by_options: Option<OutboxTable>,
 ) -> Result<OutboxTable, Failure> {
     let mut table =
-        OutboxTable::of_preset(preset).unwrap_or_else(|| by_options.unwrap_or_default());
+        OutboxTable::from_preset(preset).unwrap_or_else(|| by_options.unwrap_or_default());
     let source = &config.source;
     let filter = source.snapshot_where.as_deref();
     let unsent = source.snapshot == SnapshotMode::Unsent && filter.is_none();
-    let set = source.mark_sent.as_deref().unwrap_or_default();
-    table.add_state_columns(set, unsent);
+    let set = marks(config);
+    table.add_state_columns(&set, unsent);
     let age = config
         .prune
         .as_ref()
@@ -32,7 +32,7 @@ pub(super) fn preset_table(
         let what = "[source] tables names no table that --preset could make".to_owned();
         return refused(what, "name it there".to_owned());
     }
-    let assigned = assigned_columns(set);
+    let assigned = assigned_columns(&set);
     let named = wanted.columns.iter().chain(&assigned).map(String::as_str);
     let missing = table.missing(named.chain(age)).join(", ");
     if missing.is_empty() {
@@ -48,4 +48,15 @@ pub(super) fn preset_table(
             columns.join(", ")
         ),
     )
+}
+
+/// Returns all assignments of marks.
+pub(super) fn marks(config: &PipelineConfig) -> String {
+    let sets = config
+        .source
+        .mark_sent
+        .iter()
+        .chain(&config.source.mark_dead);
+    // On lines of their own, because each may end in a comment.
+    sets.cloned().collect::<Vec<_>>().join("\n, ")
 }

@@ -15,7 +15,7 @@ use walrelay_observe::{
 use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{
-    CopySource, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SlotWait,
+    CopySource, DeadMarking, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SlotWait,
     SnapshotProgress, SourceOptions, bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
@@ -143,7 +143,10 @@ impl<'a> RelayRun<'a> {
             service_manager,
             last_error,
             run_keeper: Arc::new(run_keeper),
-            sent_rows: marks.then(|| Arc::new(SentRows::with_limit(limit_of_keys(env)))),
+            sent_rows: marks.then(|| {
+                let notes_dead = config.source.mark_dead.is_some();
+                Arc::new(SentRows::with_limit(limit_of_keys(env)).noting_dead(notes_dead))
+            }),
             account: accounts.then(|| {
                 let columns = account_columns(config);
                 Arc::new(SentAccount::new(
@@ -349,11 +352,14 @@ impl Relay<'_> {
             workers.push(worker.start().map_err(no_thread)?);
         }
         if let Some(sent) = &self.sent_rows {
+            let dead = config.source.mark_dead.clone();
+            let dead = dead.map(|set| Ok::<_, Failure>(DeadMarking::new(set, unsent()?)));
             let worker = MarkWorker {
                 info: info.clone(),
                 slot: slot.clone(),
                 sent: Arc::clone(sent),
-                marker: SentMarker::new(marking(config), Arc::clone(sent)),
+                marker: SentMarker::new(marking(config), Arc::clone(sent))
+                    .marking_dead(dead.transpose()?),
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };

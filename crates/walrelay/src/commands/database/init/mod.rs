@@ -8,12 +8,13 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
-    inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record, unmark, unmarked,
+    dead_rows, inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record, unmark,
+    unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
 use super::consumer;
-use super::preset_table::preset_table;
+use super::preset_table::{marks, preset_table};
 use crate::cli::{Exit, Failure, InitArgs};
 use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
 use crate::commands::{CommandResult, EnvVars, load, print_as};
@@ -114,8 +115,8 @@ fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable>
         .collect();
     let snapshot = wanted.snapshot.as_ref();
     let unsent = snapshot.is_some_and(|rows| rows.unsent && rows.filter.is_none());
-    let set = config.source.mark_sent.as_deref().unwrap_or_default();
-    let by_sent_at = assigned_columns(set).iter().any(|name| name == "sent_at");
+    let set = marks(config);
+    let by_sent_at = assigned_columns(&set).iter().any(|name| name == "sent_at");
     let mut table = OutboxTable::new(
         &debezium.options,
         &wanted.columns,
@@ -126,7 +127,7 @@ fn outbox_table(config: &PipelineConfig, wanted: &Wanted) -> Option<OutboxTable>
             .as_ref()
             .and_then(|prune| prune.column.as_deref()),
     );
-    table.add_state_columns(set, unsent);
+    table.add_state_columns(&set, unsent);
     Some(table)
 }
 
@@ -174,6 +175,11 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         let why = "Rows that were sent, and cannot be marked at once, for example because they are locked.";
         (why, unmarked::create_sql(Some(role)))
     });
+    let dead = wanted.dead_marks.as_ref().map(|_| {
+        let why =
+            "Rows of dead letters, so that they are marked, and marked as sent after a redrive.";
+        (why, dead_rows::create_sql(Some(role)))
+    });
     let usage = script::grant_usage(&wanted.tables, role).filter(|_| uses_rows(wanted));
     let usage = usage.map(|sql| ("The relay reads or changes rows of these schemas.", sql));
     let ended = (
@@ -202,6 +208,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         .chain(usage)
         .chain(account)
         .chain(unmarked)
+        .chain(dead)
         .chain(read);
     let parts = parts.chain([noted, ended, run, last]);
     let parts = parts.map(|(why, sql)| format!("-- {why}\n{sql}\n"));
@@ -279,6 +286,9 @@ async fn create(
     }
     if wanted.marks.is_some() {
         session.query(&unmarked::create_sql(role)).await?;
+    }
+    if wanted.dead_marks.is_some() {
+        session.query(&dead_rows::create_sql(role)).await?;
     }
     session.query(&last_error::create_sql(role)).await?;
     session.query(&run_note::create_sql(role)).await?;

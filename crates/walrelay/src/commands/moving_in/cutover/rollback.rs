@@ -331,7 +331,7 @@ fn mark_failure(error: MarkError) -> Failure {
                 "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
             )
         }
-        error @ (MarkError::Left(_) | MarkError::Confirmed(_)) => {
+        error @ (MarkError::Left(_) | MarkError::DeadCountsAsSent(_) | MarkError::Confirmed(_)) => {
             Failure::new("cutover-busy", Exit::Temporary, error.to_string())
                 .remedy("begin it again: the slot is there")
         }

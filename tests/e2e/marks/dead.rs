@@ -1,0 +1,236 @@
+//! `mark_dead`: a row says that its event is a dead letter, because the destination acknowledged the dead
+//! letter, until it is redriven.
+
+use std::path::PathBuf;
+
+use walrelay_testkit::{Db, eventually};
+
+use crate::old_rows::{self, PRUNE, count, insert, insert_row, rig};
+use crate::rig::{PATIENCE, Rig, assert_lacks, done, edit, output_with};
+
+const DEAD: &str = "outbox WHERE status = 'DEAD_LETTER' AND attempts = 1 AND failed_at IS NOT NULL \
+                    AND sent_at IS NULL AND length(last_error) > 10";
+const SENT: &str = "outbox WHERE status = 'SENT' AND sent_at IS NOT NULL";
+const STORED: &str = "walrelay_state.dead";
+
+fn topic(rig: &Rig) -> String {
+    format!("dead.{}letters", rig.prefix)
+}
+
+/// Creates an outbox with the columns of a polling relay, and a configuration that marks its rows.
+fn marking_dead(major: u32) -> (Rig, PathBuf) {
+    let rig = rig(major);
+    rig.db().batch(
+        "ALTER TABLE outbox ADD status text NOT NULL DEFAULT 'PENDING', ADD attempts int NOT NULL DEFAULT 0, \
+         ADD last_error text, ADD failed_at timestamptz",
+    );
+    let poison = format!(
+        "\n[prune]\n\n[poison]\nunroutable = \"dead-letter\"\noversize = \"dead-letter\"\ntopic = \"{}\"\n",
+        topic(&rig)
+    );
+    let config = old_rows::config(&rig, &poison);
+    edit(
+        &config,
+        "mark_sent = \"sent_at = now()\"",
+        "mark_sent = \"status = 'SENT', sent_at = now() -- sent\"\n\
+         mark_dead = \"status = 'DEAD_LETTER', attempts = {attempts}, last_error = {error}, failed_at = now() -- dead\"",
+    );
+    (rig, config)
+}
+
+/// Inserts a row whose event becomes a dead letter.
+fn insert_unroutable(db: &Db, key: &str) {
+    insert_row(db, "NULL", key, "'\"secret-value\"'");
+}
+
+/// Makes each mark of a dead letter fail.
+fn refuse_marks(db: &Db) {
+    db.batch(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN RAISE EXCEPTION ''no mark now''; END'; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW WHEN (NEW.status = 'DEAD_LETTER') \
+         EXECUTE FUNCTION refuse()",
+    );
+}
+
+#[test]
+fn a_row_says_that_its_event_is_a_dead_letter_until_it_is_redriven() {
+    for major in [14, 18] {
+        let (rig, config) = marking_dead(major);
+        let db = rig.db();
+        let relay = rig.streaming(&config);
+        insert(&db, 3, "good");
+        insert_unroutable(&db, "redriven");
+        insert_unroutable(&db, "dropped");
+        let large = "jsonb_build_object('text', repeat('secret-value', 200000))";
+        insert_row(&db, "'order'", "large", large);
+        insert(&db, 2, "good");
+        eventually(PATIENCE, || count(&db, DEAD) == 3);
+        eventually(PATIENCE, || count(&db, SENT) == 5);
+        assert_eq!(count(&db, STORED), 3);
+        let shown = db
+            .text("SELECT string_agg(last_error, ' ') FROM outbox")
+            .expect("errors");
+        assert_lacks(&shown, &["secret-value"]);
+
+        // They are no sent rows.
+        done(&output_with("prune", &config, &PRUNE));
+        assert_eq!((count(&db, "outbox"), count(&db, DEAD)), (3, 3));
+
+        let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'dropped'");
+        let event = event.expect("an id");
+        let listed = done(&output_with("dlq list --output json", &config, &[]));
+        let letter = listed
+            .lines()
+            .find(|line| line.contains(&event))
+            .expect("a dead letter");
+        let letter: serde_json::Value = serde_json::from_str(letter).expect("JSON");
+        let id = format!(
+            "{} {}",
+            letter["lsn"].as_str().expect("an LSN"),
+            letter["row"]
+        );
+        done(&output_with("dlq drop --yes --id", &config, &[&id]));
+        let topic = format!("--topic-override={}order", rig.prefix);
+        done(&output_with(
+            "dlq redrive --class unroutable --yes",
+            &config,
+            &[&topic],
+        ));
+        let redriven = format!("{SENT} AND aggregateid = 'redriven'");
+        eventually(PATIENCE, || count(&db, &redriven) == 1);
+        eventually(PATIENCE, || count(&db, STORED) == 1);
+        // The others stay as they are.
+        assert_eq!(count(&db, DEAD), 2);
+        let log = relay.ends_well();
+        assert_lacks(&log, &["secret-value"]);
+    }
+}
+
+/// The relay is killed after the dead letter was acknowledged, before it has stored the key of the row.
+#[test]
+fn a_relay_that_is_killed_before_it_stores_the_key_marks_the_row_after_its_restart() {
+    let (rig, config) = marking_dead(16);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "stored");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    rig.caught_up();
+    let before = rig.slot().wal_end();
+    let lock = rig.db();
+    lock.batch(&format!(
+        "BEGIN; LOCK TABLE {STORED} IN ACCESS EXCLUSIVE MODE"
+    ));
+    insert_unroutable(&db, "killed");
+    eventually(PATIENCE, || rig.records_in(&topic(&rig), 0).len() == 2);
+    relay.kill();
+    let slot = rig.slot().read().expect("the slot");
+    assert!(
+        slot.confirmed_flush <= before,
+        "confirmed before the key was stored"
+    );
+    // The server works off the last statement of a relay that was killed.
+    let inserts = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE state = 'active' AND query LIKE 'INSERT INTO walrelay_state.dead%'";
+    eventually(PATIENCE, || db.query(inserts, &[]).is_empty());
+    lock.batch("ROLLBACK");
+    assert_eq!(count(&db, STORED), 1);
+    let relay = rig.streaming(&config);
+    eventually(PATIENCE, || count(&db, DEAD) == 2);
+    relay.ends_well();
+}
+
+/// The relay is killed after it has stored the key, before it has marked the row. A third dead letter is
+/// redriven before its row is marked.
+#[test]
+fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    refuse_marks(&db);
+    insert_unroutable(&db, "killed");
+    eventually(PATIENCE, || rig.records_in(&topic(&rig), 0).len() == 1);
+    let stored = || {
+        db.text("SELECT to_regclass('walrelay_state.dead')::text")
+            .is_some()
+    };
+    eventually(PATIENCE, || stored() && count(&db, STORED) == 1);
+    rig.caught_up();
+    relay.kill();
+    assert_eq!(count(&db, DEAD), 0);
+    let topic = format!("--topic-override={}order", rig.prefix);
+    insert_unroutable(&db, "redriven");
+    let relay = rig.streaming(&config);
+    eventually(PATIENCE, || count(&db, STORED) == 2);
+    let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'redriven'");
+    let listed = done(&output_with("dlq list --output json", &config, &[]));
+    let event = event.expect("an id");
+    let letter = listed
+        .lines()
+        .find(|line| line.contains(&event))
+        .expect("a dead letter");
+    let letter: serde_json::Value = serde_json::from_str(letter).expect("JSON");
+    let id = format!(
+        "{} {}",
+        letter["lsn"].as_str().expect("an LSN"),
+        letter["row"]
+    );
+    done(&output_with(
+        "dlq redrive --yes --id",
+        &config,
+        &[&id, &topic],
+    ));
+    eventually(PATIENCE, || count(&db, SENT) == 1);
+    db.batch("DROP TRIGGER refuse ON outbox");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    eventually(PATIENCE, || count(&db, STORED) == 1);
+    relay.ends_well();
+}
+
+#[test]
+fn a_mark_of_a_dead_letter_that_fails_is_shown_and_stops_nothing() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    refuse_marks(&db);
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "dead");
+    insert(&db, 3, "good");
+    relay.says("no mark now");
+    eventually(PATIENCE, || count(&db, SENT) == 3);
+    rig.caught_up();
+    db.batch("DROP TRIGGER refuse ON outbox");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
+}
+
+/// Such a row would be pruned, and its event is in the topic of dead letters alone.
+#[test]
+fn a_mark_after_which_the_row_would_count_as_sent_is_not_made() {
+    let (rig, config) = marking_dead(15);
+    edit(&config, "outbox.sent_at IS NULL", "status = 'PENDING'");
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "dead");
+    insert(&db, 1, "good");
+    relay.says("would count as sent after mark_dead");
+    eventually(PATIENCE, || count(&db, SENT) == 1);
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!(count(&db, "outbox WHERE status = 'PENDING'"), 1);
+    relay.ends_well();
+}
+
+#[test]
+fn mark_dead_needs_mark_sent_and_values_without_quotes() {
+    let (rig, config) = marking_dead(18);
+    for (from, to, words) in [
+        ("= {error}", "= '{error}'", "write it without quotes"),
+        ("mark_sent", "# mark_sent", "needs `source.mark_sent`"),
+    ] {
+        edit(&config, from, to);
+        let output = output_with("check --offline", &config, &[]);
+        assert_eq!(output.status.code(), Some(78), "{output:?}");
+        crate::rig::assert_has(&crate::rig::said(&output), &[words]);
+        edit(&config, to, from);
+    }
+    drop(rig);
+}
