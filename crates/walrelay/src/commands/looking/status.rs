@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport, SinkReport, SlotReport,
-    SnapshotReport, StatusReport, colours, printable_json, printable_lines, slot_report,
+    BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport, SinkReport,
+    SlotReport, SnapshotReport, StatusReport, colours, printable_json, printable_lines,
+    slot_report,
 };
 use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::run_note::{self, RunNote};

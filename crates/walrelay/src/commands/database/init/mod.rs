@@ -8,8 +8,8 @@ use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
-    dead_rows, inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record, unmark,
-    unmarked,
+    dead_rows, inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record,
+    unmark, unmarked,
 };
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
