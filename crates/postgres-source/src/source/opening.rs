@@ -641,7 +641,7 @@ impl PostgresSource {
         match timeout(carried::NOTE_LIMIT, find).await {
             Ok(Ok(note)) => self.former_run.found(note, confirmed),
             Ok(Err(error)) => {
-                debug!(error = %Chain(&error), "the note of the run before cannot be read")
+                debug!(error = %Chain(&error), "the note of the run before cannot be read");
             }
             Err(_) => debug!("the note of the run before cannot be read: no answer"),
         }
