@@ -17,7 +17,7 @@ const LAG_WARN: f64 = 5.0;
 const LAG_BAD: f64 = 60.0;
 /// The longest usual time in the state `connecting`, in milliseconds.
 const CONNECTING_MS: u64 = 10_000;
-/// For how long a run shows that the one before has noted no end, in milliseconds.
+/// The time for which a run shows that the one before has noted no end, in milliseconds.
 const SHOW_FORMER_MS: u64 = 3_600_000;
 /// Clocks that differ by more seconds are a problem.
 const CLOCKS_APART: f64 = 1.0;

@@ -33,7 +33,7 @@ pub(crate) struct Kept {
     pub(crate) suffix: &'static str,
 }
 
-/// What decides whether a text may be written over another one.
+/// The condition under which a text is written over another one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Guard<'a> {
     /// Nothing.

@@ -12,7 +12,7 @@ use crate::sync::lock;
 /// The most streams that are remembered. Those beyond are not compared at the next start.
 const MAX_STREAMS: usize = 1_000;
 
-/// What a stream had when it acknowledged a record last.
+/// The end of a stream when it acknowledged a record last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamEnd {
     /// The number of the newest message, or of all entries that were ever added; `None`: not known.
@@ -47,7 +47,7 @@ impl StreamEnds {
     }
 
     /// Returns the end of a stream, which is created by the first change; `None` if there are too many.
-    pub fn of(&self, stream: &str) -> Option<SharedEnd> {
+    pub fn stream(&self, stream: &str) -> Option<SharedEnd> {
         let mut ends = lock(&self.0);
         if let Some(end) = ends.get(stream) {
             return Some(Arc::clone(end));
@@ -86,7 +86,7 @@ mod tests {
             number: Some(number),
             ..StreamEnd::default()
         };
-        let own = ends.of("own").expect("an end");
+        let own = ends.stream("own").expect("an end");
         assert_eq!(ends.all(), BTreeMap::new(), "nothing is acknowledged");
         *lock(&own) = end(7);
         let former = ["own", "former"].map(|name| (name.to_owned(), end(3)));
@@ -96,9 +96,9 @@ mod tests {
         ends.forget("former");
         assert_eq!(ends.all().len(), 1);
         for number in 0..2 * MAX_STREAMS {
-            let _ = ends.of(&number.to_string());
+            let _ = ends.stream(&number.to_string());
         }
-        assert_eq!(ends.of("one more").map(|_| ()), None);
-        assert!(ends.of("own").is_some());
+        assert_eq!(ends.stream("one more").map(|_| ()), None);
+        assert!(ends.stream("own").is_some());
     }
 }

@@ -121,7 +121,7 @@ impl Sequences {
             None => {
                 let at = self.streams.len();
                 self.numbers.insert(stream.to_owned(), at);
-                let end = self.stats.ends.of(stream);
+                let end = self.stats.ends.stream(stream);
                 let former = end.as_ref().map(|end| lock(end).clone());
                 let former = former.unwrap_or_default();
                 self.streams.push(Stream {

@@ -150,7 +150,8 @@ impl Streams {
         }
         let number = self.all.len();
         self.numbers.insert(name.into(), number);
-        self.all.push(Stream::new(name, self.stats.ends.of(name)));
+        self.all
+            .push(Stream::new(name, self.stats.ends.stream(name)));
         number
     }
 

@@ -134,7 +134,7 @@ impl<'s> Chain<'s> {
 
     /// Takes what a former sink has kept of the stream.
     fn take_end(&mut self) {
-        let end = || self.shared.stats.ends.of(&self.stream);
+        let end = || self.shared.stats.ends.stream(&self.stream);
         if self.acknowledged.is_none() {
             self.acknowledged = end().and_then(|end| Acknowledged::from_end(&lock(&end)));
         }
@@ -143,7 +143,7 @@ impl<'s> Chain<'s> {
     /// Keeps what is known of the stream for the next sink.
     fn keep_end(&self) {
         if let (Some(acknowledged), Some(last)) = (self.acknowledged, self.last)
-            && let Some(end) = self.shared.stats.ends.of(&self.stream)
+            && let Some(end) = self.shared.stats.ends.stream(&self.stream)
         {
             *lock(&end) = acknowledged.end(last);
         }

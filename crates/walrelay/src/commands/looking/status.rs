@@ -176,7 +176,7 @@ fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
     })
 }
 
-/// What Postgres has of a relay that does not answer.
+/// The state of a relay that does not answer, as Postgres has it.
 #[derive(Default)]
 struct Found {
     slot: Option<SlotReport>,

@@ -38,7 +38,7 @@ pub(super) struct ErrorKeeper {
     run: Arc<RunKeeper>,
 }
 
-/// What becomes of the error that is kept.
+/// The change of the error that is kept.
 enum Change {
     Write(LastError),
     Clear,
