@@ -331,6 +331,21 @@ func TestAClientCanBeClosedAfterAnErrorAndAfterAStop(t *testing.T) {
 	}
 }
 
+func TestAnEffectThatHidesAnErrorIsNotProcessed(t *testing.T) {
+	f := newFixture(t)
+	record := &kgo.Record{Headers: []kgo.RecordHeader{{Key: "id", Value: []byte("hidden")}}}
+	hides := func(ctx context.Context, tx pgx.Tx, _ *kgo.Record) error {
+		if _, err := tx.Exec(ctx, "SELECT 1 / 0"); err == nil {
+			t.Error("no error to hide")
+		}
+		return nil
+	}
+	options := Options{Name: f.topic, IDHeader: "id"}
+	if isNew, err := Process(t.Context(), f.connection, options, record, hides); err == nil || isNew {
+		t.Fatal("it was processed", isNew, err)
+	}
+}
+
 func TestPausesGrowToTheLongest(t *testing.T) {
 	backoff := Backoff{First: time.Second}
 	for _, most := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {

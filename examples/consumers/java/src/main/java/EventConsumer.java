@@ -111,6 +111,10 @@ public final class EventConsumer {
             boolean isNew = statement.executeUpdate() == 1;
             if (isNew) {
                 effect.apply(connection, record);
+                // Fails if the effect has hidden an error: then COMMIT would roll back, and say nothing.
+                try (var alive = connection.prepareStatement("SELECT 1")) {
+                    alive.execute();
+                }
             }
             connection.commit();
             return isNew;

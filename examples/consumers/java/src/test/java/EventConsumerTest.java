@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -229,6 +230,22 @@ class EventConsumerTest {
             }, stop);
         }
         assertEquals(1, lag());
+    }
+
+    @Test
+    void anEffectThatHidesAnErrorIsNotProcessed() throws Exception {
+        var record = new ConsumerRecord<byte[], byte[]>(topic, 0, 0, null, null);
+        record.headers().add("id", "hidden".getBytes());
+        var options = new EventConsumer.Options(topic, "id", topic + ".dead", 3, Duration.ofHours(1));
+        try (Connection own = Servers.connect()) {
+            assertThrows(SQLException.class, () -> EventConsumer.process(own, options, record, (connection, of) -> {
+                try (var statement = connection.createStatement()) {
+                    statement.execute("SELECT 1 / 0");
+                } catch (SQLException hidden) {
+                    // And goes on.
+                }
+            }));
+        }
     }
 
     @Test

@@ -44,6 +44,8 @@ public class EventListener {
             database.sql("INSERT INTO received (consumer, topic, key, value) VALUES (?, ?, ?, ?)")
                 .params(group, record.topic(), record.key(), record.value())
                 .update();
+            // Fails if the effect has hidden an error: then COMMIT would roll back, and say nothing.
+            database.sql("SELECT 1").query().singleRow();
         }
     }
 }
