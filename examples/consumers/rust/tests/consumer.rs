@@ -306,27 +306,6 @@ async fn old_events_are_forgotten() {
 }
 
 #[tokio::test]
-async fn an_effect_that_hides_an_error_is_not_processed() {
-    let test = Fixture::new("hidden").await;
-    test.send(1).await;
-    let mut config = kafka();
-    config.set("group.id", &test.topic);
-    for (name, value) in SETTINGS {
-        config.set(name, value);
-    }
-    let consumer: StreamConsumer = config.create().unwrap();
-    consumer.subscribe(&[&test.topic]).unwrap();
-    let message = consumer.recv().await.unwrap();
-    let hides = async |transaction: &Transaction<'_>, _: &rdkafka::message::BorrowedMessage<'_>| {
-        transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
-        consumer::EffectResult::Ok(())
-    };
-    let mut client = connect().await;
-    let processed = process(&mut client, test.options(), &message, &hides).await;
-    assert!(processed.is_err(), "{processed:?}");
-}
-
-#[tokio::test]
 async fn a_stop_ends_the_pause_between_attempts_and_keeps_the_event() {
     let test = Fixture::new("stop").await;
     test.send(1).await;
