@@ -186,6 +186,28 @@ fn a_mark_is_evidence_and_a_missing_one_is_none() {
 }
 
 #[test]
+fn the_account_is_evidence_if_all_rows_of_the_ten_minutes_agree() {
+    let rig = old_rows::rig(17);
+    let db = rig.db();
+    let config = rig.config_and("\n[prune]\nkeep = \"30d\"\nbefore_slot = true\n");
+    let relay = rig.streaming(&config);
+    old_rows::insert(&db, 3, "key");
+    rig.caught_up();
+    let id: String = db.value("SELECT id::text FROM outbox LIMIT 1");
+    relay.ends_well();
+    let elsewhere = ["--topic", "no.such.topic"];
+    answer(&config, &id, &elsewhere, "accounted");
+    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
+    old_rows::insert(&db, 1, "unseen");
+    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
+    let none = answer(&config, &id, &elsewhere, "no-evidence");
+    assert_has(
+        &text(&none, "account"),
+        &["are not those that were accounted"],
+    );
+}
+
+#[test]
 fn a_dead_letter_is_open_then_redriven_or_dropped() {
     let rig = Rig::with_outbox(17);
     let db = rig.db();

@@ -56,6 +56,28 @@ impl Pruning {
         Ok(differ.collect())
     }
 
+    /// Returns true if the rows of the ten minutes of this time, in milliseconds since 1970, are exactly those that
+    /// were accounted as sent.
+    ///
+    /// # Errors
+    /// Also if there is no account.
+    pub async fn is_accounted(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        at_ms: i64,
+    ) -> Result<bool, PruneError> {
+        let accounted = self.accounted(session, table).await?;
+        let bucket = at_ms.div_euclid(BUCKET_SECONDS.saturating_mul(1000));
+        let buckets = (bucket, bucket);
+        let dead_rows = self.dead_letter_rows(session, &accounted, buckets).await?;
+        let compared = accounted
+            .compare(session, buckets, None, &dead_rows)
+            .await?;
+        let rows = compared.first();
+        Ok(rows.is_some_and(|rows| matches!(rows.verdict(), Verdict::Sent(_))))
+    }
+
     /// Returns what these buckets have more than the account, without the rows of the events `known`.
     ///
     /// # Errors

@@ -66,6 +66,9 @@ pub(super) struct Evidence {
     pub(super) unroutable: Option<String>,
     pub(super) log: Result<Log, String>,
     pub(super) relay: Result<Relay, String>,
+    /// The rows of the ten minutes of the event's row are exactly those that were accounted as sent. `None`: no
+    /// account is kept, or there is no row with a time.
+    pub(super) accounted: Option<Result<bool, String>>,
     /// `None`: the sink keeps no dead letters.
     pub(super) dead_letters: Result<Option<Vec<DeadLetter>>, String>,
     pub(super) topics: Result<Topics, String>,
@@ -80,6 +83,7 @@ impl Default for Evidence {
             unroutable: None,
             log: Err(unknown()),
             relay: Err(unknown()),
+            accounted: None,
             dead_letters: Err(unknown()),
             topics: Err(unknown()),
         }
@@ -103,6 +107,8 @@ pub(super) enum Answer {
     Dropped,
     /// Its row has the mark that the relay makes after the acknowledgement.
     Marked,
+    /// Its row counts as sent by the account of `[prune]`.
+    Accounted,
     /// Nothing shows that it was sent or will be.
     NoEvidence,
 }
@@ -117,6 +123,7 @@ impl Answer {
             Self::Redriven => "redriven",
             Self::Dropped => "dropped",
             Self::Marked => "marked",
+            Self::Accounted => "accounted",
             Self::NoEvidence => "no-evidence",
         }
     }
@@ -142,6 +149,8 @@ impl Evidence {
             Answer::Dropped
         } else if self.rows().any(Row::is_acknowledged) {
             Answer::Marked
+        } else if self.accounted == Some(Ok(true)) {
+            Answer::Accounted
         } else {
             Answer::NoEvidence
         }
@@ -234,6 +243,7 @@ impl Report {
         lines.extend(
             unroutable.map(|why| unknown("route", &format!("the row cannot be routed: {why}"))),
         );
+        lines.extend(evidence.accounted.as_ref().map(account_line));
         lines.push(self.log_line());
         lines.push(self.relay_line());
         lines.push(self.dead_letter_line());
@@ -487,6 +497,25 @@ fn table_line(table: &Table) -> Line {
     }
 }
 
+fn account_line(accounted: &Result<bool, String>) -> Line {
+    match accounted {
+        Err(why) => unknown("account", why),
+        Ok(true) => line(
+            "account",
+            true,
+            "the rows of its ten minutes are exactly those that count as sent: acknowledged, or accepted by you (before_slot, \
+             walrelay prune --accept)"
+                .to_owned(),
+        ),
+        Ok(false) => line(
+            "account",
+            false,
+            "the rows of its ten minutes are not those that were accounted as sent: walrelay stuck"
+                .to_owned(),
+        ),
+    }
+}
+
 fn line(place: &str, found: bool, text: String) -> Line {
     Line {
         place: place.to_owned(),
@@ -582,6 +611,7 @@ mod tests {
                 received: Some(0x300),
                 ..Relay::default()
             }),
+            accounted: Some(Ok(false)),
             dead_letters: Ok(Some(Vec::new())),
             topics: Ok(topic(None)),
         }
@@ -653,6 +683,13 @@ mod tests {
             ),
             (Answer::Marked, with_row(|row| row.is_marked = Some(true))),
             (Answer::Marked, with_row(|row| row.is_to_be_marked = true)),
+            (
+                Answer::Accounted,
+                Evidence {
+                    accounted: Some(Ok(true)),
+                    ..evidence()
+                },
+            ),
             (
                 Answer::NoEvidence,
                 Evidence {

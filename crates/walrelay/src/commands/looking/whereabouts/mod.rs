@@ -20,7 +20,8 @@ use walrelay_walsender::{quote_ident, quote_literal};
 use crate::cli::{Exit, Failure, VerifySince, WhereArgs};
 use crate::commands::assembly::pipelines::selected_rows;
 use crate::commands::assembly::server::Server;
-use crate::commands::assembly::{block_on, id_column, selection};
+use crate::commands::assembly::{accounts_rows, block_on, dead_letters, id_column, selection};
+use crate::commands::database::prune::{failed, pruning};
 use crate::commands::looking::behind_slot::{self, Sighting, Sightings, Sought};
 use crate::commands::looking::endpoint::fetch_status;
 use crate::commands::looking::tail::milliseconds;
@@ -55,6 +56,7 @@ fn look(args: &WhereArgs, server: &Server) -> Result<Report, Failure> {
     if let Some(column) = column {
         evidence.tables = block_on(Box::pin(tables(args, server, column)))?;
     }
+    evidence.accounted = accounted(args, server, &evidence.tables);
     let routed = match column {
         Some(column) if can_route(&evidence.tables) => routed(args, server, column),
         _ => Ok(Vec::new()),
@@ -105,6 +107,33 @@ fn from_ms(args: &WhereArgs, tables: &[Table]) -> i64 {
             oldest.map_or(0, |at| at.saturating_sub(margin).max(0))
         }
     }
+}
+
+/// Compares the ten minutes of the event's row with the account of sent rows; `None` if none is kept, or the row has no
+/// time.
+fn accounted(args: &WhereArgs, server: &Server, tables: &[Table]) -> Option<Result<bool, String>> {
+    let config = &server.config;
+    if !accounts_rows(config) {
+        return None;
+    }
+    let mut names = config.source.tables.iter().zip(tables);
+    let (name, at_ms) =
+        names.find_map(|(name, table)| Some((name, table.rows().next()?.at_ms?)))?;
+    let compare = || {
+        let letters = dead_letters(config, || None)?;
+        let pruning = pruning(config, server.info.clone(), Some(Duration::ZERO), letters)?;
+        block_on(Box::pin(async {
+            let mut session = server.connect().await?;
+            let limit = args.timeout.as_millis().max(1);
+            session
+                .query(&format!("SET statement_timeout = {limit}"))
+                .await?;
+            let accounted = pruning.is_accounted(&mut session, name, at_ms).await;
+            session.close().await;
+            accounted.map_err(failed)
+        }))?
+    };
+    Some(compare().map_err(|failure: Failure| with_causes(&failure)))
 }
 
 /// Looks for the event's rows in the outbox tables.
