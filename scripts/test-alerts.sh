@@ -21,5 +21,5 @@ if [ -z "$promtool" ]; then
     promtool=$unpacked/usr/bin/promtool
 fi
 "$promtool" check config deploy/prometheus/prometheus.yml
-"$promtool" check rules deploy/prometheus/alerts.yml
+"$promtool" check rules deploy/prometheus/alerts.yml deploy/prometheus/slo.yml
 "$promtool" test rules deploy/prometheus/alerts_test.yml

@@ -15,6 +15,7 @@ mod pruning;
 mod replaying;
 mod scaling;
 mod shown;
+mod slo;
 mod snapshots;
 mod texts;
 

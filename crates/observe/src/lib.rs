@@ -45,6 +45,7 @@ mod run_observer;
 pub mod sections;
 mod service_manager;
 mod setup;
+mod slo;
 mod status;
 mod summary;
 

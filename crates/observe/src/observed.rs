@@ -22,6 +22,7 @@ use super::latencies::Latency;
 use super::live::{Live, remedy};
 use super::report::{BookmarkReport, History, OutboxReport, Sample, SlotReport};
 use super::setup::Setup;
+use super::slo::SloSeconds;
 use super::{DlqAccess, RecentErrors, millis_now};
 
 /// Collects reports of the pipeline, the sink, the server and the log.
@@ -42,6 +43,7 @@ pub struct Telemetry {
     pub(super) batches: Batches,
     pub(super) live: Mutex<Live>,
     history: Mutex<Recorder>,
+    pub(super) slo_seconds: Mutex<SloSeconds>,
     /// The history is being written.
     noting: Arc<AtomicBool>,
 }
@@ -57,6 +59,7 @@ impl Telemetry {
             commit_to_read: Latency::new(),
             batches: Batches::new(setup.spans),
             live: Mutex::new(Live::new()),
+            slo_seconds: Mutex::new(SloSeconds::new()),
             history: Mutex::new(Recorder::new(&setup.slot, setup.state_file.as_deref())),
             noting: Arc::default(),
             setup,
@@ -215,6 +218,14 @@ impl Telemetry {
             let live = lock(&self.live);
             (live.acknowledged(), live.lag().as_secs_f64())
         };
+        if let Some(slo) = self
+            .setup
+            .slo
+            .as_ref()
+            .filter(|_| self.standing_by().is_none())
+        {
+            lock(&self.slo_seconds).end_second(slo, lag, quantiles.p99_ms);
+        }
         let latency = (quantiles.p50_ms, quantiles.p99_ms);
         let mut history = lock(&self.history);
         let ended = history.end_second(millis_now(), records, latency, lag);

@@ -35,6 +35,7 @@ const WATCHING: &str = "watching-the-slot";
 const DEAD_LETTERS: &str = "dead-letters";
 const OPENTELEMETRY: &str = "opentelemetry";
 const SINK_LOSES: &str = "the-destination-may-lose-events";
+const SLO: &str = "the-budget-of-the-slo";
 const RETRYING: &str = "walrelaykeysretrying";
 const RESTARTS: &str = "walrelayrestarts";
 
@@ -51,6 +52,7 @@ pub(crate) fn headings() -> Vec<String> {
         WATCHING,
         DEAD_LETTERS,
         SINK_LOSES,
+        SLO,
     ];
     let of_alerts = TIMES.keys().map(|alert| alert.to_lowercase());
     of_alerts.chain(others.map(str::to_owned)).collect()
@@ -495,6 +497,20 @@ fn add_events_problems(found: &mut Problems, report: &StatusReport) {
         let last = delivery.acknowledged_at_ms;
         problem.since_ms = Some(last.unwrap_or(report.started_ms));
     }
+    if let Some(slo) = report
+        .slo
+        .as_ref()
+        .filter(|slo| slo.budget_left_percent <= 0.0)
+    {
+        let title = "Events were late for longer than the budget of [slo] allows";
+        found
+            .add("warn", SLO, title)
+            .reason(format!(
+                "{} s of this run were later than {} s, with a target of {} %",
+                slo.missed_seconds, slo.commit_to_ack_seconds, slo.target_percent
+            ))
+            .remedy("see what delayed them: the history of the page has lag and latency of the last hours");
+    }
     if let Some(retrying) = &delivery.retrying {
         let title = "Keys wait because an event of theirs is refused";
         let problem = if 2 * retrying.most > retrying.limit {
@@ -661,6 +677,35 @@ mod tests {
                     .contains(expected.unwrap_or_default())
             );
         }
+    }
+
+    #[test]
+    fn a_budget_that_is_used_up_is_a_problem() {
+        let setup = Setup {
+            slo: Some(crate::sections::Slo {
+                commit_to_ack: Some(Duration::from_millis(1)),
+                // 26 seconds of 30 days.
+                target: 99.999,
+                lag: Duration::from_secs(30),
+            }),
+            ..Setup::default()
+        };
+        let telemetry = Telemetry::new(setup, RecentErrors::default());
+        let end_seconds = |number: u32| {
+            for _ in 0..number {
+                telemetry.commit_to_ack.record(Duration::from_millis(3));
+                telemetry.end_second();
+            }
+            let problems = telemetry.report().problems;
+            problems
+                .into_iter()
+                .find(|problem| problem.title.contains("budget"))
+        };
+        assert!(end_seconds(20).is_none());
+        let problem = end_seconds(10).expect("a problem");
+        let reason = "30 s of this run were later than 0.001 s, with a target of 99.999 %";
+        assert_eq!(problem.reason.as_deref(), Some(reason));
+        assert_eq!(problem.runbook, SLO);
     }
 
     #[test]

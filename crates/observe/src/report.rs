@@ -56,6 +56,8 @@ pub struct StatusReport {
     pub delivery: DeliveryReport,
     /// Latencies of acknowledged transactions.
     pub latency: LatencyReport,
+    /// `null` without `slo.commit_to_ack`.
+    pub slo: Option<SloReport>,
     /// Events that were not delivered, and parked keys.
     pub dead_letters: DeadLetterReport,
     /// Where records go.
@@ -516,6 +518,22 @@ impl TopicReport {
             failed: 0,
         }
     }
+}
+
+/// Seconds of this run by the objective of `[slo]`. A standby counts none.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SloReport {
+    /// `slo.commit_to_ack`.
+    pub commit_to_ack_seconds: f64,
+    /// `slo.target`.
+    pub target_percent: f64,
+    /// Seconds since the start.
+    pub seconds: u64,
+    /// Those of them in which an event was late.
+    pub missed_seconds: u64,
+    /// The part of the budget of 30 days that is left, as far as this run has seen them; below 0 if more is used.
+    pub budget_left_percent: f64,
 }
 
 /// Latencies of the last minute.

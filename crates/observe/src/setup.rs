@@ -11,6 +11,7 @@ use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{Parking, SinkKind, SinkTerms};
 
 use super::DlqAccess;
+use super::sections::Slo;
 
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub struct Setup {
     pub max_in_flight_bytes: u64,
     /// The longest usual time between two events; `None` if none is configured.
     pub expect_event_every: Option<Duration>,
+    /// The objective of `[slo]`.
+    pub slo: Option<Slo>,
     /// The state file, beside which the history is noted; `None`: it is kept in memory alone.
     pub state_file: Option<PathBuf>,
     /// `source.retained_wal_warning` in bytes; `None` if it is off.

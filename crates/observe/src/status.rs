@@ -96,6 +96,10 @@ impl Telemetry {
             former_run: self.setup.former_run.get().map(FormerRunReport::new),
             otel_problem: live.otel_problem.clone(),
             delivery: self.delivery(&live),
+            slo: setup
+                .slo
+                .as_ref()
+                .and_then(|slo| lock(&self.slo_seconds).report(slo)),
             latency: LatencyReport {
                 commit_to_ack: self.commit_to_ack.last_minute(),
                 commit_to_read: self.commit_to_read.last_minute(),

@@ -407,6 +407,22 @@ pub fn integer<T: TryFrom<i64> + 'static>(within: RangeInclusive<i64>) -> Type<T
     })
 }
 
+/// Declares a percentage within limits, as in `99.9`.
+pub fn percent(within: RangeInclusive<f64>) -> Type<f64> {
+    Type::new(ValueKind::Scalar, move |reader, path, entry| {
+        let value = reader.scalar(path, entry)?.parse::<f64>().ok();
+        value.filter(|value| within.contains(value)).ok_or_else(|| {
+            let why = format!(
+                "it is a number within {} and {}, such as {}",
+                within.start(),
+                within.end(),
+                within.end()
+            );
+            reader.invalid(path, entry, &why)
+        })
+    })
+}
+
 /// Declares a duration within limits, as in `"250ms"`, `"1s"`, `"2m"`, `"1h"`.
 pub fn duration(within: impl RangeBounds<Duration> + 'static) -> Type<Duration> {
     parsed(ValueKind::Duration, move |text| {

@@ -43,7 +43,7 @@ pub use bytes::format_bytes;
 pub use declare::{
     Field, Key, MINUTE, Nested, SECOND, Section, Type, boolean, choice, choice_and_later,
     default_only, duration, integer, joined, list, loose_boolean, loose_choice, names, nested,
-    not_empty, path, secret, secret_file, size, string, strings, text, why,
+    not_empty, path, percent, secret, secret_file, size, string, strings, text, why,
 };
 pub use document::{Entry, Origin, Value};
 pub use error::{ConfigError, Location, Problem};

@@ -79,6 +79,7 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Bench(args) => commands::bench(&args, &env),
         Command::Dlq(command) => commands::dlq(&command, &env),
         Command::ImportDebezium(args) => commands::import_debezium(&args),
+        Command::Alerts(args) => commands::alerts(&args, &env),
         Command::Schema => commands::schema(),
         Command::Man { folder } => cli::man(&folder).map_err(|error| {
             let what = format!("cannot write into {}", folder.display());

@@ -286,6 +286,14 @@ A row is a JSON object of columns and values:
   curl -s http://connect:8083/connectors/outbox | walrelay import-debezium -")]
     ImportDebezium(Box<ImportArgs>),
 
+    /// Print the rules of the alerts for Prometheus, with the thresholds of the configuration.
+    ///
+    /// With `[slo] commit_to_ack`, also the rules that fire when the budget is used up too fast.
+    #[command(after_help = "Examples:
+  walrelay alerts > /etc/prometheus/walrelay-alerts.yml
+  walrelay alerts --set slo.commit_to_ack=2s --set slo.target=99.9")]
+    Alerts(AlertsArgs),
+
     /// Print the JSON Schema of the configuration file.
     ///
     /// An editor with a plugin for TOML completes and checks walrelay.toml by it. The file that
@@ -350,6 +358,14 @@ pub struct RunArgs {
     /// former name, are sent.
     #[arg(long, value_name = "TABLE", value_parser = table_or_all)]
     pub pass_over: Vec<TableName>,
+}
+
+/// Arguments of `alerts`.
+#[derive(Debug, Clone, Args)]
+pub struct AlertsArgs {
+    /// The configuration file and its overrides.
+    #[command(flatten)]
+    pub config: ConfigArgs,
 }
 
 /// Arguments of `check`.

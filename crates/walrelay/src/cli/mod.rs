@@ -51,7 +51,8 @@ mod verify_topic;
 mod whereabouts;
 
 pub use args::{
-    CheckArgs, Cli, Command, DemoArgs, DemoSink, PruneArgs, RunArgs, StatusArgs, completions, man,
+    AlertsArgs, CheckArgs, Cli, Command, DemoArgs, DemoSink, PruneArgs, RunArgs, StatusArgs,
+    completions, man,
 };
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{

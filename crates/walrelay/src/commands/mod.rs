@@ -17,7 +17,7 @@ mod topics;
 pub(crate) use database::{bookmark::bookmark, init::init, prune::prune, slots::slots};
 pub(crate) use dead_letters::dlq;
 pub(crate) use looking::{
-    check::check, route::route, status::status, stuck::stuck, tail::tail,
+    alerts::alerts, check::check, route::route, status::status, stuck::stuck, tail::tail,
     verify_topic::verify_topic, whereabouts::whereabouts,
 };
 pub(crate) use measuring::{bench::bench, demo::demo};

@@ -43,7 +43,8 @@ pub use walrelay_settings::{ConfigError, Location, Problem};
 pub(crate) use schema_tests::problems as schema_problems;
 pub use sections::{
     BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune,
-    Retention, RouterConfig, SinkConfig, SnapshotMode, SourceSection, preset_names, sink_names,
+    Retention, RouterConfig, SinkConfig, Slo, SnapshotMode, SourceSection, preset_names,
+    sink_names,
 };
 pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]
@@ -124,6 +125,8 @@ pub struct ProcessConfig {
     pub http: Option<Http>,
     /// `[otel]`: the collector that metrics and spans are sent to.
     pub otel: Option<Otel>,
+    /// `[slo]`: how soon events are to be acknowledged.
+    pub slo: Slo,
     /// `[log]`: level and format of the log.
     pub log: Log,
 }

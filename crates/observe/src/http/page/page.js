@@ -188,7 +188,7 @@
     if (status) setText(by('uptime'), seconds((serverNow() - status.started_ms) / 1000));
   }
   const ago = (at) => `${seconds(Math.max(0, Math.floor((serverNow() - at) / 1000)))} ago`;
-  function factsLine({ latency: { commit_to_ack: ack }, delivery, source, slot, pipeline }) {
+  function factsLine({ latency: { commit_to_ack: ack }, delivery, source, slot, pipeline, slo }) {
     const parts = [
       `${plural(delivery.in_flight_records, 'record')} in flight`,
       `lag ${seconds(source.lag_seconds)} (${bytes(source.lag_bytes)})`,
@@ -196,6 +196,7 @@
         : 'nothing acknowledged in the last minute',
     ];
     if (delivery.first_in_flight && (pipeline.state !== 'streaming' || source.lag_seconds >= LAG_WARN_S)) parts.push(`first event that is not acknowledged: ${delivery.first_in_flight}`);
+    if (slo) parts.push(`${slo.budget_left_percent.toFixed(1)} % of the SLO's budget left (${seconds(slo.missed_seconds)} late)`);
     if (slot) parts.push(`${bytes(slot.retained_bytes)} of WAL kept`);
     if (known(delivery.acknowledged_at_ms)) parts.push(`last event ${ago(delivery.acknowledged_at_ms)}`);
     return parts.join(' · ');

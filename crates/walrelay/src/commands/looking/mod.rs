@@ -1,5 +1,6 @@
 //! Commands that show and change nothing.
 
+pub(crate) mod alerts;
 mod behind_slot;
 pub(crate) mod check;
 pub(crate) mod endpoint;

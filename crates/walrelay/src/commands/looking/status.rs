@@ -352,6 +352,14 @@ impl Screen {
         }
         let behind = source.lag_bytes.map_or_else(|| "-".to_owned(), bytes);
         self.line("lag", format!("{:.1} s, {behind}", source.lag_seconds));
+        if let Some(slo) = &relay.slo {
+            let (left, missed) = (slo.budget_left_percent, slo.missed_seconds);
+            let (target, objective) = (slo.target_percent, slo.commit_to_ack_seconds);
+            let line = format!(
+                "{left:.1} % of the budget left, {missed} s later than {objective} s ({target} %)"
+            );
+            self.line("slo", line);
+        }
         let [confirmed, received, server] =
             [source.confirmed_lsn, source.received_lsn, source.server_lsn]
                 .map(|lsn| lsn.map_or_else(|| "-".to_owned(), |lsn| lsn.to_string()));

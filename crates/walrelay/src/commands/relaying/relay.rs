@@ -110,6 +110,7 @@ impl<'a> RelayRun<'a> {
                 dead_letters,
                 last_error: Arc::clone(&last_error),
                 former_run: Arc::clone(&former_run),
+                slo: Some(process.slo),
                 expect_event_every: process
                     .http
                     .as_ref()

@@ -21,7 +21,7 @@ pub(crate) use sink::{DEFAULT_KIND, Sample, sample};
 pub use sink::{SinkConfig, sink_names};
 #[cfg(test)]
 pub(crate) use sink::{SinkSection, SinkSettings, StdoutSection, descriptions};
-pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel};
+pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel, Slo};
 pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, SourceSection};
 
 use super::{Config, PipelineConfig, ProcessConfig};
@@ -74,6 +74,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         Prune::declare,
         observe::HttpKeys::declare,
         observe::OtelKeys::declare,
+        Slo::declare,
         Log::declare,
     ] {
         section(&mut declared);
@@ -132,6 +133,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
     let prune = sections::prune(reader, snapshots, own);
     let http = observe::http(reader);
     let otel = observe::otel(reader, http.as_ref().ok());
+    let slo = observe::slo(reader);
     let log = Log::read(reader);
     topic?;
     dead_letters?;
@@ -155,6 +157,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
         process: ProcessConfig {
             http: http?,
             otel: otel?,
+            slo: slo?,
             log: log?,
         },
     })
