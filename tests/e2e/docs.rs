@@ -12,6 +12,7 @@ mod patterns;
 mod preset_tables;
 mod proof;
 mod pruning;
+mod recipes;
 mod replaying;
 mod scaling;
 mod shown;

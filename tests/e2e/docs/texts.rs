@@ -242,6 +242,7 @@ fn every_block_is_run_or_said_not_to_be() {
         + &text("tests/e2e/docs/preset_tables.rs")
         + &text("tests/e2e/docs/pruning.rs")
         + &text("tests/e2e/docs/slo.rs")
+        + &text("tests/e2e/docs/recipes.rs")
         + &text("tests/e2e/docs/replaying.rs")
         + &text("tests/e2e/docs/snapshots.rs")
         + &text("tests/e2e/docs/scaling.rs")
@@ -257,6 +258,7 @@ fn every_block_is_run_or_said_not_to_be() {
         "docs/PATTERN.md",
         "docs/PRESETS.md",
         "docs/PRUNING.md",
+        "docs/RECIPES.md",
         "docs/REPLAY.md",
         "docs/SCALING.md",
         "docs/SNAPSHOTS.md",
