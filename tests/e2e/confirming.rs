@@ -68,7 +68,7 @@ fn never_runs_ahead_of_the_broker() {
         dead_since.elapsed() > Duration::from_secs(8) && load.written().rows > rows + 3_000
     });
     let samples = samples.end();
-    assert_has(&relay.log(), &["the sink takes nothing more"]);
+    assert_has(&relay.log(), &["the sink accepts nothing more"]);
     relay.kill();
     load.stop();
 

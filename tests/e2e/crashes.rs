@@ -339,7 +339,7 @@ fn of_the_publications_table_stop_the_relay() {
     let dropped: String = db.value("SELECT pg_current_wal_insert_lsn()::text");
     insert(&db, 1);
     let log = ends(&mut relay, 78, "publication-lacks-table");
-    assert_has(&log, &["by inserting them anew"]);
+    assert_has(&log, &["by inserting them again"]);
     let (_, range) = log.split_once("committed to it from ").expect("a range");
     let (from, rest) = range.split_once(" to ").expect("its end");
     let (from, to) = (lsn_of(from), lsn_of(rest));

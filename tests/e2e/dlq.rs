@@ -340,7 +340,7 @@ fn letters_are_redriven_in_order_and_dropped() {
     let words = [
         "20 dead letters redriven, 2 failed",
         "[dlq-value-omitted]",
-        "insert event event-50 into the outbox anew",
+        "insert event event-50 into the outbox again",
         "transaction 751, commit at LSN 0/B00",
         "[dlq-no-topic]",
         "--topic-override",

@@ -163,7 +163,7 @@ fn backlog_behind_a_stopped_broker() {
         ));
         round += 1;
     }
-    relay.says("the sink takes nothing more");
+    relay.says("the sink accepts nothing more");
     let walsender = slot.wait_active(PATIENCE);
     let blocked = relay.peak_memory();
     assert_bounded(blocked, bound(1, 1));
@@ -206,7 +206,7 @@ fn full_window_of_small_rows() {
     // the throughput producer waits for them.
     relay.says("changed producer mode");
     kafka.pause();
-    relay.says("the sink takes nothing more");
+    relay.says("the sink accepts nothing more");
     let full = relay.peak_memory();
     kafka.resume();
     caught_up_while_moving(&rig);

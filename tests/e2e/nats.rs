@@ -132,7 +132,7 @@ fn publishes(exclusive: bool) {
     let limits = config_of(json!({"discard": "new", "max_msgs": 1}));
     client.update_stream(&stream, &[&format!("{stream}.>")], &limits);
     insert(20);
-    relay.says("NATS takes an event not yet");
+    relay.says("waiting for NATS to accept an event");
     client.update_stream(&stream, &[&format!("{stream}.>")], &members);
     rig.caught_up();
     server.kill();

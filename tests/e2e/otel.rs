@@ -69,7 +69,7 @@ fn a_collector_gets_metrics_and_spans() {
     let config = config(&rig, &rig.postgres.url(), &more);
     let relay = rig.streaming(&config);
     let written = rig.workload().rows(500).run();
-    relay.says("collector does not take the metrics");
+    relay.says("collector does not accept the metrics");
     rig.caught_up();
 
     let (mut records, mut in_spans, mut refusals) = (0.0, 0, 0);

@@ -361,8 +361,8 @@ fn a_memory_alarm_is_shown_and_waited_for() {
     for number in 20..40 {
         insert_of(&db, "order", "key", number);
     }
-    relay.says("RabbitMQ takes no messages at the moment");
-    let why = "RabbitMQ takes no messages at the moment: low on memory";
+    relay.says("RabbitMQ accepts no messages at the moment");
+    let why = "RabbitMQ accepts no messages at the moment: low on memory";
     let set = format!("--set=http.listen={at}");
     eventually(PATIENCE, || {
         let command = output_with("status", &config, &[&set]);
@@ -374,7 +374,7 @@ fn a_memory_alarm_is_shown_and_waited_for() {
     let waiting = server.client().messages(&name);
     assert!((20..=21).contains(&waiting), "{waiting}");
     limit("512MB");
-    relay.says("RabbitMQ takes messages again");
+    relay.says("RabbitMQ accepts messages again");
     rig.caught_up();
     let log = relay.ends_well();
     assert_lacks(&log, &["cannot be reached", "no confirm"]);

@@ -151,7 +151,7 @@ fn a_server_without_memory_and_one_that_goes_away_are_waited_for() {
     rig.caught_up();
     server.client().done("CONFIG SET maxmemory 1mb");
     insert(20..40);
-    relay.says("Redis takes no writes at the moment");
+    relay.says("Redis accepts no writes at the moment");
     server.client().done("CONFIG SET maxmemory 0");
     rig.caught_up();
     server.kill();

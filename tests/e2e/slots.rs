@@ -314,7 +314,7 @@ fn warned_of_before_it_is_lost(major: u32) {
     insert(&db, 3);
     let begin = db.flush_lsn();
     rig.workload().rows(300).seed(3).run();
-    relay.says("the sink takes nothing more");
+    relay.says("the sink accepts nothing more");
     let unseen = (begin, db.flush_lsn());
     let status = || db.value::<String>("SELECT wal_status FROM pg_replication_slots");
     let write = |megabytes: u32| {

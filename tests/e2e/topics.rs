@@ -226,7 +226,7 @@ fn that_are_deleted_and_made_anew_are_written_to() {
         insert(&rig, "order", number);
     }
     rig.caught_up();
-    relay.says("topics were deleted and made anew");
+    relay.says("topics were deleted and recreated");
     // Those of the other topic are records, too.
     let records = rig.records(4);
     let of_topic = records.iter().filter(|record| record.topic == topic);

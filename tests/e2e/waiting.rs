@@ -100,7 +100,7 @@ fn a_slot_that_was_taken_is_a_fault_with_its_remedy() {
     assert_eq!(shown["ready"], false, "{shown:#}");
     let at = address(&relay);
     eventually(PATIENCE, || {
-        // What the process consumes is relayed by nobody: the lag is this relay's.
+        // What the process consumes is not relayed: the lag is this relay's.
         metric(at, "walrelay_lag_seconds") > Some(2.0)
     });
     let (code, text) = get(at, "/readyz").expect("an answer");

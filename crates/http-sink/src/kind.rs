@@ -121,7 +121,7 @@ impl SinkKind for HttpKind {
         let bare = self.urls().any(UrlTemplate::is_bare);
         let warning = bare.then(|| {
             SinkCheck::warn(
-                "events are sent without TLS: everybody on the way can read and change them",
+                "events are sent without TLS: anyone on the network path can read and change them",
                 "let url and dead_letter_url in [sink.http] begin with https://",
             )
         });

@@ -84,7 +84,7 @@ fn advice(code: Code) -> &'static str {
         }
         Code::PolicyViolation => "a policy of the cluster forbids it",
         Code::UnsupportedForMessageFormat => "the topic has an old message format without headers",
-        Code::InvalidRequiredAcks => "the broker does not take acks=all",
+        Code::InvalidRequiredAcks => "the broker does not accept acks=all",
         Code::UnsupportedCompressionType => "choose another compression.type",
         Code::UnsupportedVersion => "the broker is too old for an idempotent producer",
         Code::UnsupportedFeature => "the broker is too old for what is asked of it",

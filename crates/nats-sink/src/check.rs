@@ -109,7 +109,7 @@ async fn run(
         Ok(connection) => connection,
         Err(error) => return vec![(LOGIN, failed(&error))],
     };
-    let found = format!("{} takes the login", connection.address);
+    let found = format!("{} accepts the login", connection.address);
     let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
     checks.push((SERVER, server(&connection, max_message)));
     let mut server = Server { connection, login };
@@ -385,7 +385,7 @@ fn durability(streams: &Streams) -> SinkCheck {
                 "streams in memory lose all events with their server: {}",
                 listed(memory)
             ),
-            "make them anew with storage file",
+            "recreate them with storage file",
         );
     }
     let single = those(streams, |config| config["num_replicas"].as_u64() < Some(2));

@@ -114,7 +114,7 @@ pub(crate) fn is_not_the_same(failure: &SinkFailure) -> bool {
 
 /// Returns the words for a stream that was deleted or made anew while it was read.
 pub(crate) fn not_the_same(topic: &str) -> SinkFailure {
-    let what = format!("the stream of {topic} was deleted, or made anew, while it was read");
+    let what = format!("the stream of {topic} was deleted or recreated while it was read");
     SinkFailure::new("nats-stream", FailureClass::Configuration, what)
         .remedy("see who deletes it, and begin it again")
 }

@@ -87,7 +87,7 @@ const LOSSES: &[Loss] = &[
         is_of_acknowledged: true,
         is_set: |config| config["storage"] == "memory",
         does: "loses messages with its server",
-        remedy: "make it anew with storage file",
+        remedy: "recreate it with storage file",
     },
 ];
 

@@ -380,7 +380,7 @@ pub(super) fn remedy(state: &PipelineState) -> Option<String> {
                 let pid = holder.pid.map_or("PID".to_owned(), |pid| pid.to_string());
                 Some(format!(
                     "find out what the process is for; if nothing needs it, stop its program or SELECT \
-                     pg_terminate_backend({pid}). What it confirms is relayed by nobody: \
+                     pg_terminate_backend({pid}). What it confirms is not relayed: \
                      docs/OPERATIONS.md, \"WalrelaySlotTaken\""
                 ))
             }

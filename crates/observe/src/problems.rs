@@ -274,9 +274,9 @@ fn retrying(report: &StatusReport) -> String {
         Some("connection" | "silence") => {
             known.map_or("No connection to Postgres", |(_, title)| title)
         }
-        Some(cause) if is_of_sink(cause) => &format!("{} takes no events", report.sink.title),
+        Some(cause) if is_of_sink(cause) => &format!("{} accepts no events", report.sink.title),
         Some("displaced") => "Another relay may read the slot",
-        Some("promotion") => return "Postgres was promoted: the slot is read anew".to_owned(),
+        Some("promotion") => return "Postgres was promoted: the slot is read again".to_owned(),
         _ => return "Not relaying; walrelay tries again".to_owned(),
     };
     format!("{what}: not relaying, trying again")
@@ -416,7 +416,7 @@ fn add_source_problems(found: &mut Problems, report: &StatusReport) {
     }
 }
 
-/// Adds servers that do not answer, and destinations that take no record.
+/// Adds servers that do not answer, and destinations that accept no record.
 fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
     let term = &sink.endpoint_term;
     if sink.all_down {

@@ -47,7 +47,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "promotion",
-        "nothing: the slot is read anew from the promoted server",
+        "nothing: the slot is read again from the promoted server",
     ),
 ];
 

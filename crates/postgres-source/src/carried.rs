@@ -25,7 +25,7 @@ pub(crate) const SETTINGS: [(&str, &str); 1] = [("synchronous_commit", "local")]
 /// The rows that a publication carries of the outbox tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Carried {
-    /// `pg_publication.oid`: it tells whether the publication was dropped and made anew.
+    /// `pg_publication.oid`: it tells whether the publication was dropped and recreated.
     publication: u32,
     /// The outbox tables with a row filter, as SQL shows it.
     filters: Vec<(String, String)>,

@@ -93,7 +93,7 @@ pub fn remedy(present: &[String], by_templates: bool) -> String {
             ..
         }) => format!(
             "preset {name:?} fits but for its value. Set [router] preset = {name:?}, remove {obsolete}, \
-             and write the value anew:\n\n[router.route.value]\n{value}\n"
+             and write the value again:\n\n[router.route.value]\n{value}\n"
         ),
         None if by_templates => {
             "write each part that reads another column anew in [router.route]: \

@@ -144,7 +144,7 @@ pub(crate) fn stream_failure(stream: &str, error: &StreamError) -> SinkFailure {
 pub(crate) fn changed(stream: &str, change: Change) -> SinkFailure {
     let (what, remedy) = match change {
         Change::Deleted => (
-            format!("the stream {stream} was deleted, or made anew, while it was read"),
+            format!("the stream {stream} was deleted or recreated while it was read"),
             "see who deletes it, and begin it again",
         ),
         Change::Dropped { next, first } => (

@@ -175,10 +175,10 @@ impl SinkKind for RabbitmqKind {
     }
 
     fn warnings(&self) -> Vec<SinkCheck> {
-        let what = "the password and the events are sent without TLS: everybody on the way can read \
+        let what = "the password and the events are sent without TLS: anyone on the network path can read \
                     them";
         let warning = SinkCheck::warn(what, "set tls = true in [sink.rabbitmq]");
-        let what = "check sends the password to management_url without TLS: everybody on the way can read it";
+        let what = "check sends the password to management_url without TLS: anyone on the network path can read it";
         let of_management = SinkCheck::warn(what, "set an https URL in [sink.rabbitmq]");
         let of_management = self.plain_management.then_some(of_management);
         let warning = self.plain_text.then_some(warning);

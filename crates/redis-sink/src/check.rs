@@ -112,7 +112,7 @@ async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) ->
             return checks;
         }
     };
-    let found = format!("{} takes the login", link.address());
+    let found = format!("{} accepts the login", link.address());
     checks.push((LOGIN, SinkCheck::pass(found)));
     if let Some(map) = link.map() {
         checks.push((CLUSTER, cluster(map, settings.wait.replicas)));
@@ -415,7 +415,7 @@ fn server(info: Option<&str>, in_cluster: bool) -> SinkCheck {
     if of("role") == Some("slave") {
         return SinkCheck::fail(
             ("redis-replica", FailureClass::Unavailable),
-            format!("{shown} is a replica, which takes no writes"),
+            format!("{shown} is a replica, which accepts no writes"),
             "put its master before it in hosts of [sink.redis]",
         );
     }

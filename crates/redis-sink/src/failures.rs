@@ -61,7 +61,7 @@ impl RedisError {
             Self::NotReady { .. } => (
                 "redis-unreachable",
                 FailureClass::Unavailable,
-                "Redis takes no commands at the moment",
+                "Redis accepts no commands at the moment",
                 "wait while the server starts or fails over; if that lasts, name the master in hosts of [sink.redis]",
             ),
             _ => (

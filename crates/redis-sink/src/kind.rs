@@ -134,7 +134,7 @@ impl SinkKind for RedisKind {
     }
 
     fn warnings(&self) -> Vec<SinkCheck> {
-        let what = "the password and the events are sent without TLS: everybody on the way can read \
+        let what = "the password and the events are sent without TLS: anyone on the network path can read \
                     them";
         let warning = SinkCheck::warn(what, "set tls = true in [sink.redis]");
         let expiry = self.certificate_file.as_deref();

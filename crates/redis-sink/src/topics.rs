@@ -154,7 +154,7 @@ impl Streams {
         if newest >= Some(last) {
             return Ok(());
         }
-        let what = format!("the stream {name} was deleted, or made anew, while it was read");
+        let what = format!("the stream {name} was deleted or recreated while it was read");
         let failure = SinkFailure::new("redis-stream", FailureClass::Configuration, what);
         Err(failure.remedy("see who deletes it, and begin it again"))
     }

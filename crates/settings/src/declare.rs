@@ -355,7 +355,7 @@ pub fn secret_file() -> Type<SecretString> {
     })
 }
 
-/// Declares the name of a file. A relative name is looked up beside the configuration file.
+/// Declares the name of a file. A relative name is looked up next to the configuration file.
 pub fn path() -> Type<PathBuf> {
     Type::new(ValueKind::Text, |reader, path, entry| {
         match reader.text(path, entry)? {

@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the path of a file. A relative name is looked up beside the configuration file.
+    /// Returns the path of a file. A relative name is looked up next to the configuration file.
     pub fn beside(&self, name: &str) -> PathBuf {
         let path = PathBuf::from(name);
         match Path::new(self.document.source.name).parent() {
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
     /// Reads the content of the file that `path` names, without one newline at its end.
     pub fn content(&mut self, path: &str, entry: &Entry) -> Result<String, AlreadyReported> {
         let id = "config-secret-file";
-        let help = "a relative name is looked up beside the configuration file; the relay's user \
+        let help = "a relative name is looked up next to the configuration file; the relay's user \
                     must be able to read it";
         let (_, text) = self.file(path, entry, id, help)?;
         let line = text.strip_suffix('\n').unwrap_or(&text);

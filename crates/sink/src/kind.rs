@@ -88,7 +88,7 @@ impl Default for SinkTerms {
     fn default() -> Self {
         Self {
             endpoint: "endpoint",
-            unavailable: "destinations that take no record",
+            unavailable: "destinations that accept no record",
         }
     }
 }

@@ -277,7 +277,7 @@ impl SinkStats {
         }
     }
 
-    /// Registers a client; returns its list of destinations that take no record at the moment. The
+    /// Registers a client; returns its list of destinations that accept no record at the moment. The
     /// list is part of [`unavailable`](Self::unavailable) until the client drops it.
     pub fn client_unavailable(&self) -> Arc<Mutex<Vec<String>>> {
         self.unavailable.add()

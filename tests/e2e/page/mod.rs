@@ -294,7 +294,7 @@ fn shows_load_and_a_broker_that_stops() {
 
     let delivered = thread::scope(|scope| {
         scope.spawn(|| kafka.start_again());
-        relay.says("Kafka takes records again");
+        relay.says("Kafka accepts records again");
         Instant::now()
     });
     page.browser

@@ -72,7 +72,7 @@ const SETTINGS: Rules = rules! {
                 without the slot");
         "always" =>
             Unsupported("Debezium publishes the whole table at each start. walrelay reads it before it \
-                makes the slot, and never again; `walrelay resend` sends rows again when somebody asks");
+                makes the slot, and never again; `walrelay resend` sends rows again when you ask");
         "initial_only" =>
             Unsupported("Debezium stops after the snapshot. walrelay goes on with the log; `walrelay \
                 resend` reads the table, sends its rows and ends");
@@ -273,7 +273,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
 /// trace; dead letters keep them.
 fn dead_letters(translation: &mut Translation<'_>, number: usize, classes: &[&str]) {
     const REMARK: Option<&str> = Some(
-        "Debezium would drop an event that fails, and nobody would know. Here it goes to the topic \
+        "Debezium would drop an event that fails, and no one would notice. Here it goes to the topic \
          of dead letters (walrelay dlq) and the flow goes on. For `halt` remove the lines; `skip` \
          drops as Debezium does, but counts",
     );

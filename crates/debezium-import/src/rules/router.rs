@@ -62,7 +62,7 @@ const CONTEXT_HEADERS: Rules = rules! {
         "true" => Set(SECTION, "extended.headers.enabled", "true");
         "*" => Ignore("it is walrelay's default");
     }), absent Write(SECTION, "extended.headers.enabled", "true",
-        "Debezium's default since 3.2: headers __debezium.context.*; false if nobody reads them");
+        "Debezium's default since 3.2: headers __debezium.context.*; false if no consumer reads them");
 };
 
 pub(super) fn apply(translation: &mut Translation<'_>) {

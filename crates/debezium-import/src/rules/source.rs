@@ -56,7 +56,7 @@ pub(super) fn apply(translation: &mut Translation<'_>, given: &[String]) {
     apply_each(translation, SETTINGS);
     tables(translation, given);
     // A missing slot must be an error, as a new one would not continue from the old position.
-    let comment = "the slot is Debezium's: none is ever made anew";
+    let comment = "the slot is Debezium's: none is ever recreated";
     translation.write("source", "create", "false".to_owned(), &[], Some(comment));
 }
 

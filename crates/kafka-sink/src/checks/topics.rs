@@ -57,7 +57,7 @@ impl Cluster<'_> {
                 (Creation::NotConfigured, Some(false)) => {
                     return SinkCheck::fail(
                         ("kafka-topic", FailureClass::Configuration),
-                        format!("topic {name} does not exist, and nobody creates it"),
+                        format!("topic {name} does not exist, and nothing creates it"),
                         self.create_command(name),
                     );
                 }

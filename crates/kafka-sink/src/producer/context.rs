@@ -361,7 +361,7 @@ impl Context {
         if self.all_down.load(SeqCst) && self.all_down.swap(false, SeqCst) {
             self.shared.stats.all_down.store(false, Relaxed);
             self.shared.stats.set_certificate_fault(None);
-            tracing::info!("Kafka takes records again");
+            tracing::info!("Kafka accepts records again");
             self.throttle().forget();
         }
     }

@@ -236,7 +236,7 @@ fn break_if_renewed(producer: &BaseProducer<Context>, ids: &Mutex<TopicIds>, tim
     if !renewed.is_empty() {
         tracing::warn!(
             topics = ?renewed,
-            "Kafka: topics were deleted and made anew, and nothing is acknowledged: the producer is \
+            "Kafka: topics were deleted and recreated, and nothing is acknowledged: the producer is \
              replaced, because it may send to brokers that do not lead the new topics"
         );
         producer.context().shared.break_off();

@@ -1,4 +1,4 @@
-//! Which topics were deleted and made anew under a sink, by their ids.
+//! Which topics were deleted and recreated under a sink, by their ids.
 //!
 //! librdkafka ignores metadata of a partition whose leader epoch is below one that it has seen, also
 //! where the topic has another id ([librdkafka issue 4898], open). Once the leader epoch has risen,

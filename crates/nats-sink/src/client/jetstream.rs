@@ -27,7 +27,7 @@ pub(crate) enum PubAnswer {
 pub(crate) enum Refusal {
     /// The stream is full, and discards new messages.
     Full,
-    /// The message is larger than the stream takes.
+    /// The message is larger than the stream accepts.
     Oversize,
     /// Another message was the last one than the headers expect.
     WrongLast,
@@ -69,7 +69,7 @@ fn refusal(error: &Value) -> Option<Refusal> {
         10_023 | 10_047 => Refusal::Other(code, "the server has not enough memory or disk space"),
         10_028 | 10_002 => Refusal::Other(code, "the account has used up its limits"),
         10_008 | 10_009 => Refusal::Other(code, "JetStream is not available at the moment"),
-        _ => Refusal::Other(code, "the stream does not take it at the moment"),
+        _ => Refusal::Other(code, "the stream does not accept it at the moment"),
     })
 }
 

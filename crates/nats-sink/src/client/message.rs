@@ -90,7 +90,7 @@ pub(crate) fn check_size(
     name: &str,
 ) -> Result<(), (Poison, String)> {
     if headers > MAX_HEADERS {
-        let why = format!("the headers have {headers} bytes, a stream takes {MAX_HEADERS}");
+        let why = format!("the headers have {headers} bytes, a stream accepts {MAX_HEADERS}");
         return Err((Poison::Oversize, why));
     }
     let size = (headers + record.value.map_or(0, <[u8]>::len)) as u64;

@@ -67,7 +67,7 @@ impl Exporter {
                         Err(reason) if !failing => {
                             warn!(
                                 reason,
-                                "the OpenTelemetry collector does not take the metrics"
+                                "the OpenTelemetry collector does not accept the metrics"
                             );
                             failing = true;
                         }

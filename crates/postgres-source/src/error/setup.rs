@@ -156,7 +156,7 @@ pub enum SetupError {
     },
     /// The publication was changed while the slot was read, so that rows are or were left out.
     #[error(
-        "publication {publication} was changed, or dropped and made anew, and carries {now} now: rows that it left out \
+        "publication {publication} was changed, or dropped and recreated, and carries {now} now: rows that it left out \
          and that were committed {gap} are not relayed"
     )]
     PublicationChanged {
@@ -343,7 +343,7 @@ fn if_dropped(gap: Option<&Gap>) -> String {
 /// The remedy of a gap: how the relay goes on.
 pub const GO_ON: &str = "run walrelay run --accept-gap once to go on";
 /// The remedy of a gap: how its events are sent.
-pub const PUBLISH: &str = "publish the rows of the gap by inserting them anew";
+pub const PUBLISH: &str = "publish the rows of the gap by inserting them again";
 
 fn kind(generated: Generated) -> &'static str {
     match generated {
@@ -520,7 +520,7 @@ impl SetupError {
                 "if nothing was written to the outbox since the publication was dropped, create it \
                  again (walrelay init --dry-run prints the SQL) and start the relay, once with --accept-gap; otherwise drop the slot as well \
                  (SELECT pg_drop_replication_slot({})), run walrelay init, and publish the \
-                 rows of the meantime by inserting them anew",
+                 rows of the meantime by inserting them again",
                 quote_literal(slot)
             ),
             Self::PublicationWithoutInsert(publication) => format!(
@@ -576,7 +576,7 @@ impl SetupError {
                  moved\""
             ),
             Self::SlotLimit { .. } => {
-                "drop a slot that nobody reads (walrelay slots list), or raise max_replication_slots and restart the \
+                "drop an unused slot (walrelay slots list), or raise max_replication_slots and restart the \
                  server: the relay goes on by itself"
                     .to_owned()
             }

@@ -31,7 +31,7 @@ pub enum PruneError {
     #[error("partition {0} cannot be created: the DEFAULT partition holds rows of its range")]
     DefaultPartition(TableName),
     /// A table of that name exists, or another partition's range overlaps.
-    #[error("partition {0} cannot be created beside the tables that are there")]
+    #[error("partition {0} cannot be created next to the existing tables")]
     Partition(TableName, #[source] Error),
     /// Some of the rows have an event that was never sent.
     #[error("partition {part} is not dropped: {rows} of its rows have an open dead letter")]

@@ -309,11 +309,11 @@ impl StateFileError {
                 found: Some(found), ..
             } if *found > VERSION => {
                 "a newer walrelay has written it: start that one again. To go back for good, remove the file: the relay \
-                 then takes the slot as it finds it, and cannot tell whether somebody moved or re-created it meanwhile"
+                 then takes the slot as it finds it, and cannot tell whether another client moved or recreated it meanwhile"
             }
             Self::Broken { .. } | Self::Version { .. } => {
                 "restore it, or remove it: the relay then takes the slot as it finds it, and cannot \
-                 tell whether somebody moved or re-created it meanwhile"
+                 tell whether another client moved or recreated it meanwhile"
             }
             Self::Foreign { .. } => {
                 "give each relay a state file of its own, or remove the file if it is an old one"

@@ -175,7 +175,7 @@ impl Bindings {
                 ("rabbitmq-unbound", FailureClass::Configuration),
                 format!("no queue is bound to {missing}"),
                 "bind a queue for them, or correct exchange and routing_key in [sink.rabbitmq]; \
-                 events that no queue takes are poison, unroutable",
+                 events that no queue receives are poison, unroutable",
             );
         }
         if !self.delayed.is_empty() {
@@ -236,7 +236,7 @@ fn queues(
     let lossy = shortened(lossy, LISTED).join("; ");
     Ok(SinkCheck::warn(
         format!("confirmed messages can be lost: the queue {lossy}"),
-        "declare the queue anew as durable, and with x-overflow = reject-publish if it has a limit; use \
+        "recreate the queue as durable, and with x-overflow = reject-publish if it has a limit; use \
          RabbitMQ 4.0 or newer for streams",
     ))
 }

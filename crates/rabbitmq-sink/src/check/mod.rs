@@ -67,7 +67,7 @@ async fn run(
         Err(error) => return vec![(LOGIN, failed(&error))],
     };
     let (address, vhost) = (&connection.address, &login.vhost);
-    let found = format!("{address} takes the login to the virtual host {vhost:?}");
+    let found = format!("{address} accepts the login to the virtual host {vhost:?}");
     let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
     let mut server = Server {
         connection: &mut connection,

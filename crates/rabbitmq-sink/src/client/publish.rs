@@ -112,7 +112,7 @@ pub(crate) fn check(
         ("name of a header", longest.unwrap_or(0), Poison::Rejected),
     ] {
         if length > MAX_SHORT {
-            let why = format!("the {what} has {length} bytes, AMQP takes {MAX_SHORT}");
+            let why = format!("the {what} has {length} bytes, AMQP accepts {MAX_SHORT}");
             return Err((poison, why));
         }
     }

@@ -38,11 +38,11 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
             "trim or delete what was read, or raise maxmemory",
         ),
         "MISCONF" => Refusal::Wait(
-            "Redis takes no writes because it cannot write to its disk",
+            "Redis accepts no writes because it cannot write to its disk",
             "see the server's log, and free space on its disk",
         ),
         "NOREPLICAS" => Refusal::Wait(
-            "Redis takes no writes because it has too few replicas (min-replicas-to-write)",
+            "Redis accepts no writes because it has too few replicas (min-replicas-to-write)",
             "see that the replicas run and are connected",
         ),
         "BUSY" => Refusal::Wait(
@@ -82,7 +82,7 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
             Refusal::Configuration("the stream has the greatest possible id")
         }
         "ERR" if says("ERR AUTH") || says("ERR Client sent AUTH") => Refusal::Denied,
-        _ => Refusal::Configuration("the server does not take the command"),
+        _ => Refusal::Configuration("the server does not support the command"),
     }
 }
 

@@ -112,7 +112,7 @@ async fn session(
                 } else if known != Some(obstacle.clone()) {
                     warn!(
                         reason = obstacle.what,
-                        "Redis takes no writes at the moment"
+                        "Redis accepts no writes at the moment"
                     );
                 }
                 for address in link.take_asked() {

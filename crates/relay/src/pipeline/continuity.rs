@@ -37,7 +37,7 @@ pub enum LogError {
     /// The slot is beyond the last position that was to be confirmed: another reader confirmed a
     /// later position, or the slot was dropped and created again.
     #[error(
-        "the slot was moved by somebody else, or dropped and made anew: what was committed from \
+        "the slot was moved by another client, or dropped and recreated: what was committed from \
          {from} to {to} was not relayed"
     )]
     SlotMoved {

@@ -192,7 +192,7 @@ pub enum NotRedriven {
     #[error("it is not in the topic of dead letters any more")]
     Gone,
     /// The topic refused another record before, for a reason that concerns the whole topic.
-    #[error("its topic takes nothing: {0}")]
+    #[error("its topic accepts nothing: {0}")]
     TopicRefuses(Arc<str>),
 }
 

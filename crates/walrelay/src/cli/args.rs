@@ -91,9 +91,9 @@ pub enum Command {
 All items: docs/CHECK.md")]
     Check(CheckArgs),
 
-    /// Show how a running relay is, or its slot if it does not answer.
+    /// Show the state of a running relay, or of its slot if the relay does not answer.
     ///
-    /// Asks the endpoint of `[http]` on this machine. Without one, or if nobody answers there,
+    /// Asks the endpoint of `[http]` on this machine. Without one, or if no relay answers there,
     /// Postgres is asked about the slot.
     #[command(after_help = "Examples:
   walrelay status
@@ -114,7 +114,7 @@ All items: docs/CHECK.md")]
 
     /// Keep positions that can be replayed from: create, list, advance or drop a bookmark.
     ///
-    /// A bookmark is a replication slot that nobody reads. It costs the log that Postgres keeps for
+    /// A bookmark is a replication slot without a reader. It costs the log that Postgres keeps for
     /// it.
     #[command(after_help = "Examples:
   walrelay bookmark create before_release
@@ -162,7 +162,7 @@ A row is a JSON object of columns and values:
   walrelay tail outbox.event.Order --from 2026-01-02T03:00:00Z")]
     Tail(TailArgs),
 
-    /// Read topics and look for what went wrong: repeated, lost and disordered events.
+    /// Read topics and report repeated, lost and disordered events.
     ///
     /// Reads to the ends that the topics have at the start. Reports repeated ids and their distance,
     /// first deliveries out of the order of their key, keys that end on an older event than their
@@ -250,7 +250,7 @@ A row is a JSON object of columns and values:
   walrelay prune --keep 24h --set prune.partition=24h --yes")]
     Prune(Box<PruneArgs>),
 
-    /// Go from a polling relay to walrelay in steps that can be looked at, and back.
+    /// Move from a polling relay to walrelay in steps that you can inspect, and back.
     #[command(after_help = "Examples:
   walrelay cutover plan
   walrelay cutover shadow --for 10m
@@ -272,7 +272,7 @@ A row is a JSON object of columns and values:
     #[command(subcommand)]
     Dlq(Box<DlqCommand>),
 
-    /// Make a configuration of one of Debezium's: Kafka Connect's JSON, or Debezium Server's
+    /// Convert a Debezium configuration: Kafka Connect's JSON, or Debezium Server's
     /// application.properties.
     ///
     /// The configuration goes to standard output, a report to standard error: for each setting,
@@ -350,8 +350,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "caught-up|LSN|TIME")]
     pub until: Option<Until>,
 
-    /// Pass over the rows of this table, also if they may be events: they are confirmed and sent to
-    /// nobody. Adds to `[source] pass_over`; `schema.*` names all tables that the publication
+    /// Pass over the rows of this table, also if they may be events: they are confirmed and not
+    /// sent. Adds to `[source] pass_over`; `schema.*` names all tables that the publication
     /// carries of a schema.
     ///
     /// An outbox is never passed over: rows of a table that `[source] tables` names, now or by its

@@ -9,7 +9,7 @@ use super::common::{AskArgs, ChangeArgs, ConfigArgs, Output, RecordPlace};
 /// The steps from a polling relay to walrelay, and back.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum CutoverCommand {
-    /// Show what is there, what each step will do, and what is in the way. Changes nothing.
+    /// Show the present state, the effect of each step, and the obstacles. Changes nothing.
     #[command(after_help = "Examples:
   walrelay cutover plan
   walrelay cutover plan --output json | jq .obstacles")]
@@ -35,7 +35,7 @@ pub enum CutoverCommand {
   walrelay cutover switch --poller outbox-poller --yes")]
     Switch(SwitchCutoverArgs),
 
-    /// Look for each row of the outbox in its topic, and compare it with what walrelay makes of it.
+    /// Find each row of the outbox in its topic, and compare it with the record that walrelay makes of it.
     ///
     /// The relay must be running. Ends with exit code 65 if a row is missing or differs.
     #[command(after_help = "Examples:
@@ -157,11 +157,11 @@ pub struct RollbackCutoverArgs {
     #[arg(long, value_name = "COMMAND")]
     pub stop_relay: Option<String>,
 
-    /// How long the slot is waited for, until nobody reads it.
+    /// How long the slot is waited for, until it has no reader.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
-    /// Mark also rows whose events are dead letters that nobody has redriven or dropped.
+    /// Mark also rows whose events are dead letters that are neither redriven nor dropped.
     #[arg(long)]
     pub mark_dead_letters: bool,
 

@@ -24,14 +24,14 @@ pub enum SlotsCommand {
   walrelay slots create outbox_2 --dry-run")]
     Create(CreateSlotArgs),
 
-    /// Drop a slot that nobody reads. What it has not confirmed is never relayed.
+    /// Drop an unused slot. What it has not confirmed is never relayed.
     #[command(after_help = "Examples:
   walrelay slots drop outbox_2
   walrelay slots drop outbox_2 --dry-run
   walrelay slots drop outbox_2 --yes")]
     Drop(DropSlotArgs),
 
-    /// Move a slot that nobody reads forward. What it passes over is never relayed.
+    /// Move an unused slot forward. What it passes over is never relayed.
     ///
     /// A relay with a state_file then stops with slot-moved: start it once with --accept-gap.
     #[command(after_help = "Examples:

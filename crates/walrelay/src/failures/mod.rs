@@ -105,7 +105,7 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
                     "the cause says what is wrong with the row that follows. The transaction's rows are those WHERE \
                      xmin = '{xid}'::xid; everything before it is delivered. To pass over the whole transaction: walrelay \
                      slots advance SLOT --to {after}, start again (with a state_file once with --accept-gap), and \
-                     insert anew those of its rows that can be sent: docs/OPERATIONS.md, \"A row cannot be sent\""
+                     insert again those of its rows that can be sent: docs/OPERATIONS.md, \"A row cannot be sent\""
                 ))
         }
         // The relay retries these for as long as it runs, so a run does not end with them.
@@ -153,7 +153,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
             };
             Failure::new("table-unknown", Exit::Config, what).remedy(format!(
                 "what came before is confirmed. If its rows are events, {now}start with [source] former_tables = \
-                 [\"{table}\"] to send them. If nobody needs them, start with --pass-over {table}: its rows are \
+                 [\"{table}\"] to send them. If no consumer needs them, start with --pass-over {table}: its rows are \
                  confirmed and sent to nobody. Either stays necessary until the slot has passed these rows: \
                  docs/OPERATIONS.md, \"An outbox was renamed, detached or dropped\""
             ))
@@ -209,7 +209,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
         CoreError::NotTransactional { .. } => {
             Failure::new("message-not-transactional", Exit::Data, what).remedy(
                 "emit it with true as the first argument, or with outbox.emit. What came before is \
-                 confirmed. If nobody needs this one, start once with --set poison.unroutable=skip",
+                 confirmed. If no consumer needs this one, start once with --set poison.unroutable=skip",
             )
         }
         CoreError::Update { .. } => Failure::new("outbox-updated", Exit::Data, what).remedy(

@@ -314,14 +314,14 @@ fn connection(error: &walrelay_walsender::Error) -> Words {
             "server-limit",
             Exit::Config,
             "a limit of Postgres is used up",
-            "the cause names it. For slots: drop one that nobody reads (walrelay slots list), or raise \
+            "the cause names it. For slots: drop an unused one (walrelay slots list), or raise \
              max_replication_slots and restart the server",
         ),
         (_, "53100" | "53200") => (
             "postgres-resources",
             Exit::Unavailable,
             "Postgres lacks space on its disk, or memory",
-            "free some on the machine of Postgres. A slot that nobody reads keeps WAL on its disk: walrelay slots list",
+            "free some on the machine of Postgres. An unused slot keeps WAL on its disk: walrelay slots list",
         ),
         (_, "55P03" | "57014") => (
             "postgres-busy",
@@ -383,7 +383,7 @@ fn log_words(error: &LogError) -> Words {
             "slot-moved",
             format!(
                 "find out who reads, advances or drops the slot: one slot belongs to one relay. Then \
-                 {GO_ON} from where it stands, and if nobody else did, {PUBLISH}: \
+                 {GO_ON} from where it stands, and if no other client did, {PUBLISH}: \
                  docs/OPERATIONS.md, \"The slot is gone or was moved\""
             ),
         ),

@@ -239,7 +239,7 @@ impl Keeper {
         warn!(
             slot = lost.name,
             reason = lost.invalidated.as_deref().unwrap_or("its log was removed"),
-            "the rolling bookmark is lost, and made anew: nothing from before can be replayed from it"
+            "the rolling bookmark is lost, and recreated: nothing from before can be replayed from it"
         );
         session.query(&script::drop_slot(&lost.name)).await?;
         self.seen = false;
@@ -256,7 +256,7 @@ impl Keeper {
             self.cut = Some((BookmarkReport::DROPPED, Instant::now()));
             warn!(
                 slot = bookmark,
-                "the rolling bookmark was dropped by somebody, and is made anew: nothing from before can be \
+                "the rolling bookmark was dropped by another client, and is recreated: nothing from before can be \
                  replayed from it"
             );
         } else {

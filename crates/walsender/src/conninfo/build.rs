@@ -152,7 +152,7 @@ impl Settings {
         if given.is_some() && mode != SslMode::VerifyFull {
             return unsupported(
                 "sslrootcert",
-                "system demands sslmode=verify-full: everybody can get a certificate of a public \
+                "system demands sslmode=verify-full: anyone can get a certificate of a public \
                  authority for some name",
             );
         }

@@ -101,7 +101,7 @@ impl Login<'_> {
             Message::AuthenticationMd5Password(_) => (
                 methods.md5,
                 "the password's MD5 hash",
-                "let the server use scram-sha-256 in pg_hba.conf and set the role's password anew, \
+                "let the server use scram-sha-256 in pg_hba.conf and set the role's password again, \
                  or add require_auth=md5 to the connection string",
             ),
             Message::AuthenticationSasl(_) => (
@@ -289,12 +289,12 @@ fn bad_iterations(challenge: &[u8]) -> Option<&'static str> {
     if count < FEWEST_ITERATIONS {
         return Some(
             "the server's challenge has fewer than 4096 iterations, with which the password can be guessed. \
-             Set scram_iterations = 4096 at least, and the role's password anew",
+             Set scram_iterations = 4096 at least, and set the role's password again",
         );
     }
     (count > MOST_ITERATIONS).then_some(
         "the server's challenge has more than 1000000 iterations, which would occupy the client for long. \
-         Lower scram_iterations, and set the role's password anew",
+         Lower scram_iterations, and set the role's password again",
     )
 }
 

@@ -403,7 +403,7 @@ fn interpret(
             "a policy of the cluster forbids topics like this one; create it by hand"
         }
         Code::InvalidConfig | Code::InvalidPartitions => {
-            "the broker does not take the partitions or the properties configured for new topics"
+            "the broker does not accept the partitions or the properties configured for new topics"
         }
         Code::UnsupportedFeature | Code::UnsupportedVersion => {
             "this broker cannot create topics by request; turn the creation of topics off"

@@ -182,7 +182,7 @@ fn a_refused_dead_letter_holds_back_its_key_and_no_other() {
         "failed 0/1 0: topic \"secret\":",
         "0/1 1 waits for 0/1 0",
         "done 0/1 2",
-        "failed 0/1 3: its topic takes nothing:",
+        "failed 0/1 3: its topic accepts nothing:",
         "failed 0/1 4: it has no topic to go to",
         "0/1 5 waits for 0/1 4",
         "failed 0/1 6: its value of 5000000 bytes was left out of the dead letter",

@@ -267,18 +267,18 @@ impl Chain<'_> {
                 (
                     "another publisher writes to the stream of exclusive_stream".to_owned(),
                     Disposition::Configuration,
-                    Some("see that nobody but this relay writes to it, or unset exclusive_stream"),
+                    Some("see that only this relay writes to it, or unset exclusive_stream"),
                 )
             }
             Some(Refusal::Oversize) => {
-                let why = "the message is larger than the stream takes (max_msg_size)";
+                let why = "the message is larger than the stream accepts (max_msg_size)";
                 self.shared.refuse(seq, Poison::Oversize, why.to_owned());
                 return Ok(());
             }
             Some(Refusal::Full) => (
                 "a stream is full and refuses events (10077)".to_owned(),
                 Disposition::Retryable,
-                Some("see that consumers take messages from it, or raise its limits"),
+                Some("see that consumers receive messages from it, or raise its limits"),
             ),
             Some(Refusal::Configuration(code, why)) => {
                 (format!("{why} ({code})"), Disposition::Configuration, None)

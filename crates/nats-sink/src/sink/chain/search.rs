@@ -56,7 +56,7 @@ impl Chain<'_> {
             Some(known) if last < known => {
                 warn!(
                     stream = self.stream,
-                    "the stream was made anew, or has lost messages"
+                    "the stream was recreated, or has lost messages"
                 );
                 if let Some(acknowledged) = self.acknowledged.take() {
                     let loss = acknowledged.lost(&self.stream, known - last);

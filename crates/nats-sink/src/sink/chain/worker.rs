@@ -104,7 +104,10 @@ async fn session(
             Err(Stop::Pause(obstacle)) => {
                 let known = shared.state().obstacle.replace(obstacle.clone());
                 if known.as_ref() != Some(&obstacle) {
-                    warn!(reason = obstacle.what, "NATS takes an event not yet");
+                    warn!(
+                        reason = obstacle.what,
+                        "waiting for NATS to accept an event"
+                    );
                 }
                 endpoints.attempt(exchange.address(), Some(began.elapsed()), true);
                 let until = reconnects.failed();

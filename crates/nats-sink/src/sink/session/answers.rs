@@ -215,14 +215,14 @@ impl Session<'_> {
         let (what, disposition, remedy) = match refusal {
             Refusal::Oversize => {
                 let removed = self.in_flight.remove(seq);
-                let why = "the message is larger than the stream takes (max_msg_size)";
+                let why = "the message is larger than the stream accepts (max_msg_size)";
                 self.refuse(seq, Poison::Oversize, why.to_owned());
                 return removed;
             }
             Refusal::Full => (
                 "a stream is full and refuses events (10077)".to_owned(),
                 Disposition::Retryable,
-                Some("see that consumers take messages from it, or raise its limits"),
+                Some("see that consumers receive messages from it, or raise its limits"),
             ),
             Refusal::Configuration(code, why) => {
                 (format!("{why} ({code})"), Disposition::Configuration, None)
@@ -253,7 +253,7 @@ impl Session<'_> {
             StreamNames::Names(_) if nobody => {
                 self.has_stream(seq);
                 let obstacle = Obstacle {
-                    what: "the stream of an event takes nothing at the moment".to_owned(),
+                    what: "the stream of an event accepts nothing at the moment".to_owned(),
                     disposition: Disposition::Retryable,
                     remedy: Some("see that the stream has a leader"),
                 };
@@ -310,7 +310,10 @@ impl Session<'_> {
             now + pause(pauses, refusals)
         });
         if state.refusal.as_ref() != Some(&obstacle) {
-            warn!(reason = obstacle.what, "NATS takes an event not yet");
+            warn!(
+                reason = obstacle.what,
+                "waiting for NATS to accept an event"
+            );
             state.refusal = Some(obstacle);
         }
         removed
@@ -320,7 +323,10 @@ impl Session<'_> {
     pub(super) fn show(&self, obstacle: &Obstacle) {
         let known = self.shared.state().obstacle.replace(obstacle.clone());
         if known.as_ref() != Some(obstacle) {
-            warn!(reason = obstacle.what, "NATS takes an event not yet");
+            warn!(
+                reason = obstacle.what,
+                "waiting for NATS to accept an event"
+            );
         }
     }
 

@@ -37,16 +37,16 @@ impl Publisher<'_> {
             Method::Close(reason) => return Err(closed(&self.address, &reason)),
             Method::Blocked { reason } => {
                 let reason = printable(reason);
-                warn!(%reason, "RabbitMQ takes no messages at the moment");
+                warn!(%reason, "RabbitMQ accepts no messages at the moment");
                 self.blocked = true;
                 self.shared.set_obstacle(Some(Obstacle {
-                    what: format!("RabbitMQ takes no messages at the moment: {reason}"),
+                    what: format!("RabbitMQ accepts no messages at the moment: {reason}"),
                     disposition: Disposition::Retryable,
                     remedy: Some("free memory or disk space of the server, or raise its limit"),
                 }));
             }
             Method::Unblocked => {
-                info!("RabbitMQ takes messages again");
+                info!("RabbitMQ accepts messages again");
                 self.blocked = false;
                 let now = Instant::now();
                 for channel in &mut self.channels {
@@ -177,7 +177,7 @@ impl Publisher<'_> {
                         ),
                         disposition: Disposition::Retryable,
                         remedy: Some(
-                            "see that consumers take messages from the queue, or raise its limit",
+                            "see that consumers receive messages from the queue, or raise its limit",
                         ),
                     },
                 ),

@@ -356,7 +356,7 @@ impl<'s> Publisher<'s> {
             let put = put_publish(&mut self.out, number, record, address, self.frame_max);
             put.map_err(|publish::HeadersTooLong(bytes)| {
                 let limit = self.frame_max;
-                format!("the headers have {bytes} bytes, the server takes {limit}")
+                format!("the headers have {bytes} bytes, the server accepts {limit}")
             })?;
             let exchange = Arc::clone(exchange);
             Ok(Unconfirmed::new(seq, record.position, exchange, now))

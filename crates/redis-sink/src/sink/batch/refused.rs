@@ -73,7 +73,10 @@ impl Batches<'_> {
         let known = state.refusal.replace(obstacle.clone());
         drop(state);
         if known.as_ref() != Some(&obstacle) {
-            warn!(reason = obstacle.what, "Redis takes no events of a stream");
+            warn!(
+                reason = obstacle.what,
+                "Redis accepts no events for a stream"
+            );
         }
     }
 

@@ -467,7 +467,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                     subject,
                     error = %source,
                     "gave the schema up: events that need it are treated by the poison policy until \
-                     the relay is started anew"
+                     the relay is restarted"
                 );
                 Some(PipelineState::Streaming)
             }

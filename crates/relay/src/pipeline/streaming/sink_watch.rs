@@ -18,12 +18,11 @@ const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
 
 const TAKES_NOTHING: &str =
-    "the sink takes nothing more: waiting for it, the slot keeps what follows";
+    "the sink accepts nothing more: waiting for it, the slot keeps what follows";
 const ACKNOWLEDGES_NOTHING: &str =
     "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile";
 /// The text instead of that where the sink knows which keys wait, and others go on.
-const KEYS_WAIT: &str =
-    "keys wait until the sink takes an event of theirs: nothing behind it is confirmed meanwhile";
+const KEYS_WAIT: &str = "keys wait until the sink accepts one of their events: nothing behind it is confirmed meanwhile";
 
 const DRAIN_TIMEOUT: &str = "not acknowledged within delivery.drain_timeout";
 
@@ -92,7 +91,10 @@ impl SinkWatch {
             && let Some(lasted) = self.throttle.over(now)
         {
             self.reported = None;
-            info!(lasted_s = lasted.as_secs(), "the sink takes records again");
+            info!(
+                lasted_s = lasted.as_secs(),
+                "the sink accepts records again"
+            );
             return Some(PipelineState::Streaming);
         }
         None

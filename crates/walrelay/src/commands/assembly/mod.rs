@@ -32,7 +32,7 @@ use crate::failures;
 use sink::{configured_sink, refused};
 
 /// The warning about a connection that [`ConnInfo::may_be_plain`].
-pub(crate) const PLAIN_TEXT: &str = "the connection to Postgres may be unencrypted: everybody on the way can read the events, and \
+pub(crate) const PLAIN_TEXT: &str = "the connection to Postgres may be unencrypted: anyone on the network path can read the events, and \
      pretend to be the server";
 
 /// Reads the connection string of `[source] url` with the password and the password file.

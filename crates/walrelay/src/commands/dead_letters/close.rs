@@ -238,7 +238,7 @@ fn insert_anew(id: &DlqRecordId, record: Option<&DlqRecord>, how: &str) -> Strin
     let xid = record.and_then(|record| record.xid);
     let xid = xid.map_or_else(String::new, |xid| format!("transaction {xid}, "));
     format!(
-        "insert {event} into the outbox anew{how} ({xid}commit at LSN {}), then close the dead \
+        "insert {event} into the outbox again{how} ({xid}commit at LSN {}), then close the dead \
          letter: walrelay dlq drop --slot {} --id '{}' --yes",
         Lsn::new(id.id.lsn),
         id.slot,

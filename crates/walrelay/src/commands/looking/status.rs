@@ -42,7 +42,7 @@ const NEAR_LIMIT: &str = "docs/OPERATIONS.md, \"WalrelaySlotWalNearLimit\": rais
      keeps the relay from delivering";
 const SILENT: &str = "a process has the address of [http] listen, and does not answer";
 const NO_ENDPOINT: &str = "to see the relay itself, add to the configuration, and start the relay again:\n[http]\nlisten = \"127.0.0.1:9187\"";
-const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if nobody needs the slot, walrelay slots drop, because Postgres keeps its log";
+const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if the slot is no longer needed, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
 #[derive(Serialize)]

@@ -20,7 +20,9 @@ pub(crate) fn confirm(
         ..not_agreed
     };
     if !is_terminal() {
-        return Err(because("nobody can be asked, as this is no terminal"));
+        return Err(because(
+            "no confirmation is possible, as this is no terminal",
+        ));
     }
     match ask(question) {
         Some(answer) if agrees(&answer) => Ok(()),

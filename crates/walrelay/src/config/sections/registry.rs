@@ -135,7 +135,7 @@ fn schema(
     format: Option<ValueFormat>,
 ) -> Result<SchemaFile, AlreadyReported> {
     let id = "config-schema-file";
-    let help = "a relative name is looked up beside the configuration file";
+    let help = "a relative name is looked up next to the configuration file";
     let (file, text) = reader.file(path, entry, id, help)?;
     let problem = match format {
         Some(ValueFormat::Avro) => {

@@ -83,12 +83,12 @@ fn asked(config: &PipelineConfig) -> Vec<(Ability, &'static str)> {
         (
             rows_stay && config.source.mark_sent.is_some(),
             Ability::DeadLetters,
-            "[source] mark_sent beside dead letters",
+            "[source] mark_sent together with dead letters",
         ),
         (
             rows_stay && prune.is_some_and(|prune| prune.keep.is_some()),
             Ability::DeadLetters,
-            "[prune] keep beside dead letters",
+            "[prune] keep together with dead letters",
         ),
     ];
     let asked = of_router.into_iter().chain(others);

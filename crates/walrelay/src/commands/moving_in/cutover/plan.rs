@@ -124,7 +124,7 @@ impl fmt::Display for PresentState {
 }
 
 const STEPS: &str = "
-1. shadow    publishes to shadow topics beside the polling relay and compares. Reads a temporary slot.
+1. shadow    publishes to shadow topics alongside the polling relay and compares. Reads a temporary slot.
              Costs: the log is decoded once more; shadow topics are written.
 2. switch    stops the polling relay, waits for its locks, publishes the rows that it has not marked, makes the slot.
              Events that it published and did not mark are repeated. Until `walrelay run` is started, events wait.

@@ -45,7 +45,7 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
     let topics = topics_of(&*sink)?;
     let id = run_id();
     let what = format!(
-        "walrelay reads a temporary slot and publishes to topics that begin with {:?}, beside the polling relay.\n\
+        "walrelay reads a temporary slot and publishes to topics that begin with {:?}, alongside the polling relay.\n\
          Consumers of the live topics see nothing of it. The database decodes its log once more meanwhile.\n",
         args.topic_prefix
     );

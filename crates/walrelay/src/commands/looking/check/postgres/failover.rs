@@ -36,7 +36,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
         (true, Some(false)) => Check::warn(
             format!("slot {name} is no failover slot, though [source] failover is set"),
             format!(
-                "start the relay anew; or with the relay stopped, by psql \"dbname={} replication=database\": \
+                "restart the relay; or with the relay stopped, by psql \"dbname={} replication=database\": \
                  ALTER_REPLICATION_SLOT {name} (FAILOVER true)",
                 db.facts.server.database
             ),
@@ -48,7 +48,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
                      failover it is not on the new primary",
                     standby.name
                 ),
-                "[source] failover = true, for a slot that is made anew; docs/OPERATIONS.md, \
+                "[source] failover = true, for a recreated slot; docs/OPERATIONS.md, \
                  \"Failover of Postgres\"",
             ),
             None => Check::pass("not asked for, and no standby has a slot"),

@@ -144,7 +144,7 @@ pub(super) fn slot_limit(db: &DatabaseState<'_>) -> Check {
                     ""
                 }
             ),
-            format!("drop a slot that nobody reads (walrelay slots list), or {raise}"),
+            format!("drop an unused slot (walrelay slots list), or {raise}"),
         );
     }
     Check::pass(finding)
@@ -257,6 +257,6 @@ pub(super) fn idle_timeout(db: &DatabaseState<'_>) -> Check {
             ),
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         ),
-        None => Check::pass("a slot that nobody reads is not invalidated for that"),
+        None => Check::pass("an unused slot is not invalidated for that"),
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
                 Some(reader) => format!("{name} is being read by {reader}"),
                 None => format!("{name} is being read by server process {pid}"),
             },
-            None => format!("{name} exists, and nobody reads it now"),
+            None => format!("{name} exists, and no client reads it now"),
         },
     };
     let fits = slot_fits(&db.wanted, &db.facts, db.moment, &mut Plan::default());
@@ -181,7 +181,7 @@ pub(super) fn rolling(db: &DatabaseState<'_>) -> Option<Check> {
     };
     if bookmark.is_lost() {
         let finding = format!("{name} is lost: nothing can be replayed from it");
-        let remedy = "the running relay makes it anew; raise max_slot_wal_keep_size, or lower \
+        let remedy = "the running relay recreates it; raise max_slot_wal_keep_size, or lower \
                       [retention] max_wal below it";
         return Some(Check::warn(finding, remedy));
     }
@@ -231,7 +231,10 @@ pub(super) fn other_slots(db: &DatabaseState<'_>) -> Check {
     });
     Check::warn(
         list(named),
-        format!("once nobody needs it: {}", script::drop_slot(&first.name)),
+        format!(
+            "once it is no longer needed: {}",
+            script::drop_slot(&first.name)
+        ),
     )
 }
 
