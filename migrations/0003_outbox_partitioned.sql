@@ -1,5 +1,5 @@
 -- An outbox in partitions of one day each: walrelay creates the next ones, and drops confirmed ones
--- as a whole (docs/PRUNING.md). Comes after 0001_outbox.sql, in place of whose table it is used: drop
+-- as a whole (docs/how-to/pruning.md). Comes after 0001_outbox.sql, in place of whose table it is used: drop
 -- that one when nothing writes it. Needs tables = ["public.outbox_partitioned"] in [source], and keep
 -- and partition = "24h" in [prune].
 CREATE TABLE IF NOT EXISTS public.outbox_partitioned (

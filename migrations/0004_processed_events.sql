@@ -1,6 +1,6 @@
 -- For the database of a consumer: the events that its effects are there of. The consumer inserts
 -- here in the transaction of the effect, and skips the event if nothing was inserted
--- (docs/PATTERN.md).
+-- (docs/start/pattern.md).
 CREATE TABLE IF NOT EXISTS public.processed_events (
     consumer     text NOT NULL, -- each consumer of the same events has rows of its own
     event_id     text NOT NULL, -- the header "id" of the record

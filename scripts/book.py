@@ -5,8 +5,8 @@
     scripts/book.py check target/book
 
 `lay` copies each page of docs/SUMMARY.md, and each other file that a page links to, into one folder, under their paths
-in the repository. So a link works on both sides, for example one from docs/OPERATIONS.md to deploy/. It fails if
-docs/SUMMARY.md lacks a page of docs/, or docs/README.md one of docs/ or docs/sinks/.
+in the repository. So a link works on both sides, for example one from docs/operate/ to deploy/. It fails if
+docs/SUMMARY.md lacks a page of docs/, or docs/README.md one outside of docs/adr/.
 
 `check` fails if a relative link of a built page leads to no file of the book, or to no anchor of that file.
 """
@@ -41,7 +41,7 @@ def lay(source):
     pages = linked_files(SUMMARY)
     exist = set((ROOT / "docs").rglob("*.md")) - {SUMMARY}
     problems = {f"docs/SUMMARY.md lacks {page.relative_to(ROOT)}" for page in exist - pages}
-    described = {page for page in exist if page.parent in (ROOT / "docs", ROOT / "docs/sinks")} - {INDEX}
+    described = {page for page in exist if ROOT / "docs/adr" not in page.parents} - {INDEX}
     lacking = described - linked_files(INDEX)
     problems |= {f"docs/README.md lacks {page.relative_to(ROOT)}" for page in lacking}
     files = pages.union(*(linked_files(page) for page in pages))

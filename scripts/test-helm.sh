@@ -89,7 +89,7 @@ conform() { # version file
 
 "$tools/python/bin/python" deploy/helm/tests/render.py
 # The logs of Helm name each symbolic link of the chart, so they are shown after a failure only.
-# The values that docs/kubernetes.md shows are checked, too.
+# The values that docs/start/kubernetes.md shows are checked, too.
 PYTHONPATH=deploy/helm/tests "$tools/python/bin/python" -B - "$home" <<'EOF'
 import pathlib, sys, render
 

@@ -6,7 +6,7 @@
 #     scripts/test-packages.sh --from DIR bookworm              the files of another folder than dist/
 #
 # Installs, starts nothing that has no configuration, sets up a real outbox, relays it to a real Kafka, upgrades under
-# load, removes, purges. Then the same package as an RPM, and the archive. The commands are those of docs/install.md.
+# load, removes, purges. Then the same package as an RPM, and the archive. The commands are those of docs/start/install.md.
 # The servers are those of the tests; Postgres and Kafka run outside, the relay inside.
 #
 # systemd is the one of that Debian, as the first process of a PID namespace, with a root and a cgroup of its own: it
@@ -164,11 +164,11 @@ until_true() { # seconds what command...
     done
 }
 
-# The block of docs/install.md with this name.
+# The block of docs/start/install.md with this name.
 block() { # name
     local text
-    text=$(awk -v mark="<!-- run: $1 -->" '$0 == mark { found = 1; next } found && /^```/ { if (inside) exit; inside = 1; next } inside' docs/install.md)
-    [ -n "$text" ] || die "docs/install.md has no block $1"
+    text=$(awk -v mark="<!-- run: $1 -->" '$0 == mark { found = 1; next } found && /^```/ { if (inside) exit; inside = 1; next } inside' docs/start/install.md)
+    [ -n "$text" ] || die "docs/start/install.md has no block $1"
     printf '%s\n' "$text"
 }
 
@@ -178,7 +178,7 @@ run_block() { # name
         -e "s|walrelay-VERSION-TARGET|$archive|g" >"$root/packages/$1.sh"
     inside bash -eu -c "cd /packages; . /packages/$1.sh" >"$root/packages/$1.log" 2>&1 || {
         tail -n 20 "$root/packages/$1.log" >&2
-        die "docs/install.md, $1"
+        die "docs/start/install.md, $1"
     }
 }
 

@@ -681,9 +681,9 @@ fn of_the_clock_of_a_receiver_is_shown() {
 /// Every alert has a heading with its name on the page that it refers to.
 #[test]
 fn are_explained() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/OPERATIONS.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/alerts.md");
     let page = std::fs::read_to_string(page).expect("the page");
     for alert in Watch::new(None).rules.keys() {
-        assert!(page.contains(&format!("\n### {alert}\n")), "{alert}");
+        assert!(page.contains(&format!("\n## {alert}\n")), "{alert}");
     }
 }

@@ -229,7 +229,7 @@ fn sql_of(remedy: &str) -> Vec<String> {
 #[test]
 fn every_item_is_broken_by_a_test() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let page = fs::read_to_string(format!("{root}/docs/CHECK.md")).expect("the page");
+    let page = fs::read_to_string(format!("{root}/docs/operate/check.md")).expect("the page");
     let (_, table) = page.split_once("<!-- items -->\n").expect("a table");
     let (table, _) = table.split_once("<!-- end -->").expect("its end");
     let mut tests = fs::read_to_string(format!("{root}/tests/e2e/registry.rs")).expect("tests");

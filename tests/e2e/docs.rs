@@ -2,7 +2,7 @@
 //! code.
 //!
 //! A test finds a block by its mark, `<!-- run: name -->`. [`texts`] checks that every block has a
-//! mark, and that a test uses it; [`proof`] generates the tests by promise of docs/PROOF.md.
+//! mark, and that a test uses it; [`proof`] generates the tests by promise of docs/trust/proof.md.
 
 mod cutting_over;
 mod event_stores;
@@ -67,6 +67,18 @@ pub(crate) fn block(document: &str, name: &str) -> String {
         .unwrap_or_else(|| panic!("{document} has no block named {name}"))
 }
 
+/// Returns the block with this name of a page in docs/operate.
+fn operations(name: &str) -> String {
+    let folder = fs::read_dir(root().join("docs/operate")).expect("a folder");
+    let pages = folder.map(|entry| entry.expect("an entry").file_name());
+    let mut blocks = pages.filter_map(|page| {
+        let page = page.into_string().expect("UTF-8");
+        blocks(&format!("docs/operate/{page}")).remove(name)
+    });
+    let block = blocks.next();
+    block.unwrap_or_else(|| panic!("no page of docs/operate has a block named {name}"))
+}
+
 /// A shell for a block of a document, in which `walrelay` is the binary under test.
 fn shell(script: &str) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
@@ -104,7 +116,7 @@ fn with(text: &str, placeholder: &str, value: &str) -> String {
     text.replace(placeholder, value)
 }
 
-/// A configuration with `create = false`, as in OPERATIONS.md.
+/// A configuration with `create = false`, as in docs/operate.
 fn without_create(rig: &Rig) -> PathBuf {
     with_source(rig.config(), "create = false")
 }
@@ -207,7 +219,7 @@ fn five_minutes_of_the_readme() {
     assert_eq!(record.topic, "outbox.event.Order");
     let event = (record.key_text(), record.value_text());
     assert_eq!(event, ("42", r#"{"total": 12.5}"#));
-    let status = block("docs/OPERATIONS.md", "status");
+    let status = block("docs/operate/monitoring.md", "status");
     let status = here(&arguments(&status)).output().expect("it runs");
     assert_has(&stdout(&status), &["relay          streaming"]);
     relay.ends_well();
@@ -242,7 +254,7 @@ fn host(rig: &Rig) -> String {
 }
 
 /// The server removes WAL that a stopped relay needs. The relay stops with `slot-lost`, and the
-/// remedy of OPERATIONS.md delivers every row.
+/// remedy of docs/operate delivers every row.
 #[test]
 fn way_out_when_the_slot_is_lost() {
     let settings = [
@@ -263,7 +275,7 @@ fn way_out_when_the_slot_is_lost() {
         let status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 'walrelay'";
         db.text(status).as_deref() == Some("lost")
     });
-    let status = db.query(&block("docs/OPERATIONS.md", "watch"), &[]);
+    let status = db.query(&block("docs/operate/monitoring.md", "watch"), &[]);
     assert_eq!(status[0].get::<_, String>("wal_status"), "lost");
 
     let config = without_create(&rig);
@@ -274,7 +286,7 @@ fn way_out_when_the_slot_is_lost() {
     let (_, xid) = log.rsplit_once("age('").expect("a transaction");
     let (xid, _) = xid.split_once("'::xid)").expect("a transaction");
     let accept = with(
-        &block("docs/OPERATIONS.md", "accept-gap"),
+        &block("docs/operate/running.md", "accept-gap"),
         "/etc/walrelay/walrelay.toml",
         config.to_str().expect("text"),
     );
@@ -282,10 +294,10 @@ fn way_out_when_the_slot_is_lost() {
     let relay = Relay::spawn(&mut command, &rig.path("accepting.log"));
     relay.streaming();
     relay.says("accepted by --accept-gap");
-    let republish = block("docs/OPERATIONS.md", "republish-after");
+    let republish = block("docs/operate/troubleshooting.md", "republish-after");
     db.batch(&with(&republish, "'751'", &format!("'{xid}'")));
     rig.finish(relay).assert_counts(3, 0);
-    psql(&db, &block("docs/OPERATIONS.md", "retire"));
+    psql(&db, &block("docs/operate/running.md", "retire"));
     assert!(rig.slot().read().is_none());
 }
 
@@ -294,7 +306,6 @@ fn tables_that_are_no_outboxes_are_taken_out() {
     let rig = Rig::with_outbox(17);
     rig.relay().ends_well();
     let db = rig.db();
-    let operations = |name: &str| block("docs/OPERATIONS.md", name);
     db.batch("CREATE TABLE orders (id int); ALTER PUBLICATION walrelay ADD TABLE orders");
     db.batch("INSERT INTO orders VALUES (1)");
     db.batch(&operations("drop-table"));
@@ -307,7 +318,7 @@ fn tables_that_are_no_outboxes_are_taken_out() {
     rig.finish(rig.relay()).assert_counts(3, 0);
 }
 
-/// Uses the queries of OPERATIONS.md and the numbers of the error.
+/// Uses the queries of docs/operate and the numbers of the error.
 #[test]
 fn way_past_an_event_that_cannot_be_delivered() {
     let rig = Rig::with_outbox(15);
@@ -324,7 +335,6 @@ fn way_past_an_event_that_cannot_be_delivered() {
     let (_, place) = log.rsplit_once("in transaction ").expect("a place");
     let (xid, rest) = place.split_once(" that commits at ").expect("a position");
     let commit = lsn_of(rest).to_string();
-    let operations = |name: &str| block("docs/OPERATIONS.md", name);
     let first = db.query(&with(&operations("peek"), "xid,", "xid::text,"), &[]);
     assert_eq!(first.len(), 1, "one transaction");
     assert_eq!(first[0].get::<_, String>("xid"), xid);
@@ -342,11 +352,10 @@ fn way_past_an_event_that_cannot_be_delivered() {
     relay.ends_well();
 }
 
-/// The role of OPERATIONS.md is enough with `create = false`, and can do no more than the page
+/// The role of docs/operate is enough with `create = false`, and can do no more than the page
 /// says. The lines of `pg_hba.conf` are enough too.
 #[test]
 fn least_role_is_enough() {
-    let operations = |name: &str| block("docs/OPERATIONS.md", name);
     let mut builder = servers::builder(18);
     for line in operations("hba").lines() {
         // Without certificates, and from this machine.
@@ -414,7 +423,8 @@ fn least_role_is_enough() {
 fn the_row_filter_of_the_manual_stops_the_relay() {
     let rig = Rig::with_outbox(17);
     let mut relay = rig.relay();
-    rig.db().batch(&block("docs/OPERATIONS.md", "row-filter"));
+    rig.db()
+        .batch(&block("docs/operate/troubleshooting.md", "row-filter"));
     ends(&mut relay, 78, "publication-changed");
 }
 
@@ -465,10 +475,10 @@ fn way_out_when_the_publication_is_gone(major: u32) {
     let config = rig.config();
     ends(&mut rig.start(&config), 78, "publication-gone");
 
-    db.batch(&block("docs/OPERATIONS.md", "drop-slot"));
+    db.batch(&block("docs/operate/troubleshooting.md", "drop-slot"));
     stdout(&output_with("init", &config, &[]));
     let relay = rig.streaming(&config);
-    db.batch(&block("docs/OPERATIONS.md", "republish"));
+    db.batch(&block("docs/operate/troubleshooting.md", "republish"));
     rig.finish(relay).assert_counts(2, 1);
 }
 
@@ -492,7 +502,7 @@ fn dead_letters_of_the_manual() {
         omitted: Some("5000000"),
         ..draft("0/16B3748 2", "c")
     });
-    for line in block("docs/OPERATIONS.md", "dead-letters").lines() {
+    for line in block("docs/operate/dead-letters.md", "dead-letters").lines() {
         let line = line.strip_prefix("walrelay dlq ").expect("a command");
         stdout(&fixture.dlq(line));
     }

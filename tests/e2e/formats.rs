@@ -73,7 +73,10 @@ fn a_later_schema_is_refused_by_its_version() {
     let checked = Checked::run(&config, &[]);
     checked.fails("postgres/state-version", &["[state-version]", "version 2"]);
     refused(&output_with("init", &config, &[]), 78, &["[state-version]"]);
-    // The way back of docs/OPERATIONS.md.
-    db.batch(&crate::docs::block("docs/OPERATIONS.md", "forget-state"));
+    // The way back of docs/operate/running.md.
+    db.batch(&crate::docs::block(
+        "docs/operate/running.md",
+        "forget-state",
+    ));
     rig.streaming(&config).ends_well();
 }

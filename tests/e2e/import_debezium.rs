@@ -405,7 +405,7 @@ pub(crate) fn connector_of(rig: &Rig, more: &str) -> String {
     connector(&replacement).replace("5432", &rig.postgres.port().to_string())
 }
 
-/// The hand-over of docs/MIGRATING-FROM-DEBEZIUM.md: nothing is lost, and exactly the rows that
+/// The hand-over of docs/start/debezium.md: nothing is lost, and exactly the rows that
 /// Debezium had not confirmed are repeated. `make test-debezium` does the same with a real
 /// Debezium.
 #[test]

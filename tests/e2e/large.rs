@@ -2,7 +2,7 @@ use walrelay_testkit::{Delivered, History, Kafka, check, eventually_while_moving
 
 use crate::rig::{PATIENCE, Rig, insert, kafka_in_turn};
 
-/// The constant part of the memory formula in docs/OPERATIONS.md without the pages of the program,
+/// The constant part of the memory formula in docs/operate/running.md without the pages of the program,
 /// in MiB.
 const FIXED: u64 = 12;
 
@@ -178,7 +178,7 @@ fn backlog_behind_a_stopped_broker() {
     verdict.assert_clean();
     assert_eq!(verdict.committed, round * 1000 + 1);
     assert_bounded(memory, bound(1, 1));
-    relay.says("takes records again");
+    relay.says("accepts records again");
     relay.ends_well();
 }
 

@@ -18,7 +18,7 @@ fn postgres_19(settings: &[(&str, &str)]) -> Option<Postgres> {
 
 /// Returns the result of the query that the manual shows.
 fn effective_level(db: &Db) -> Option<String> {
-    db.text(&block("docs/OPERATIONS.md", "effective-wal-level"))
+    db.text(&block("docs/operate/postgres.md", "effective-wal-level"))
 }
 
 fn decodes(db: &Db) -> bool {

@@ -557,7 +557,7 @@ fn a_rolling_bookmark_follows_the_relay() {
     });
 
     drop_rolling_bookmark(&db);
-    relay.says("dropped by somebody");
+    relay.says("dropped by another client");
     eventually(PATIENCE, || rolling().is_some());
     assert_lacks(&standby.log(), &["rolling bookmark is made"]);
 

@@ -480,7 +480,7 @@ fn relays_that_have_ended() {
         "nobody reads the slot",
         &["walrelay: not read", "-> start walrelay run"],
     );
-    checked().passes("postgres/slot", &["nobody reads it now"]);
+    checked().passes("postgres/slot", &["no client reads it now"]);
 
     let url = rig.url_as("relay", "wrong", "postgres");
     let wrong = format!("--set=source.url={url}");
@@ -518,7 +518,7 @@ fn relays_that_have_ended() {
     ends(&mut relay, 65, "slot-lost");
     ended(
         "the slot is lost",
-        &["LOST: wal_removed", "-> docs/OPERATIONS.md"],
+        &["LOST: wal_removed", "-> docs/operate/troubleshooting.md"],
         "postgres/slot",
         &["[slot-lost]", "--accept-gap"],
     );

@@ -278,7 +278,7 @@ fn of_another_cluster_is_noticed() {
         assert_has(&log, &["--accept-gap"]);
         let mut relay = rig.start(&config);
         if lines.is_empty() {
-            // There is no note on it. The relay trusts what it finds: GUARANTEES.md promises nothing else.
+            // There is no note on it. The relay trusts what it finds: docs/trust/guarantees.md promises nothing else.
             relay.streaming();
             continue;
         }

@@ -82,7 +82,7 @@ fn rows_without_a_mark_are_found_and_the_reason_is_told() {
     assert_eq!(recent["rows"], json!([]));
     let older = document(&config, &["--older-than", "10d"]);
     assert_eq!(older["rows"], json!([]));
-    let command = block("docs/WHERE.md", "stuck");
+    let command = block("docs/how-to/where.md", "stuck");
     let command = command.strip_prefix("walrelay ").expect("walrelay");
     let shown = said(&output_with(command, &config, &[]));
     assert_has(&shown, &["never-seen", "no evidence that these rows"]);

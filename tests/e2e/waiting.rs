@@ -390,5 +390,11 @@ fn status_of_a_slot_that_is_not_there_has_a_remedy() {
         db.batch("CHECKPOINT");
         db.value("SELECT wal_status = 'lost' FROM pg_replication_slots")
     });
-    shown(69, &["LOST: wal_status = lost", "-> docs/OPERATIONS.md"]);
+    shown(
+        69,
+        &[
+            "LOST: wal_status = lost",
+            "-> docs/operate/troubleshooting.md",
+        ],
+    );
 }

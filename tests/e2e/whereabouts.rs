@@ -72,7 +72,7 @@ fn an_event_is_behind_the_slot_then_delivered_and_stays_so_without_its_row() {
     rig.caught_up();
     let records = rig.records(1);
     let delivered = answer(&config, &waiting, &[], "delivered");
-    let command = block("docs/WHERE.md", "where");
+    let command = block("docs/how-to/where.md", "where");
     let (command, _) = command.rsplit_once(' ').expect("an id");
     let command = command.strip_prefix("walrelay ").expect("walrelay");
     let shown = output_with(&format!("{command} {waiting}"), &config, &[]);

@@ -198,7 +198,7 @@ pub(crate) fn odd_rows(ctx: &mut Context) -> Outcome {
 }
 
 /// Payloads that are not text arrive in base64, which consumers can decode. (Debezium's
-/// `StringConverter` writes the address of an object: docs/MIGRATING-FROM-DEBEZIUM.md,
+/// `StringConverter` writes the address of an object: docs/start/debezium.md,
 /// `bytes-as-text`.)
 pub(crate) fn bytea_payload(ctx: &mut Context) -> Outcome {
     const ROWS: usize = 40;

@@ -5,7 +5,7 @@
 //! - [`context`]: the context of a scenario: servers, load, relays, marks of faults, the final
 //!   check.
 //! - [`control`]: how late the machine itself is, for limits of times.
-//! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/PROOF.md.
+//! - [`outcome`]: the figures of a scenario. [`report`]: the table of docs/trust/proof.md.
 //! - [`run`]: lanes, each with servers of its own; evidence of failures.
 //! - [`destination`]: the server that relays write to.
 //! - the scenarios: [`process`], [`takeover`], [`handover`], [`given_up`], [`sink`], [`kafka_cluster`],

@@ -1,4 +1,4 @@
-//! Writes the table of measured faults into docs/PROOF.md.
+//! Writes the table of measured faults into docs/trust/proof.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::outcome::{MedianMax, Outcome};
 use crate::run::Done;
 use crate::table::{SCENARIOS, Scenario};
 
-const DOCUMENT: &str = "docs/PROOF.md";
+const DOCUMENT: &str = "docs/trust/proof.md";
 
 /// The marks before and behind the table of a sink.
 fn marks(sink: Kind) -> (String, String) {

@@ -1,4 +1,4 @@
-//! The benchmark of `docs/BENCHMARKS.md`: `make bench`.
+//! The benchmark of `docs/trust/benchmarks.md`: `make bench`.
 //!
 //! Starts a Postgres that flushes its commits to disk and a Kafka broker, and measures the release
 //! binary between them: draining a backlog beside `pg_recvlogical` on the same WAL, idle, and the

@@ -94,7 +94,7 @@ pub fn translate(input: Input, options: Options<'_>, config: &dyn ConfigCheck) -
 fn heading(from: &str, report: &Report) -> String {
     let mut lines = vec![
         format!("# Written by `walrelay import-debezium` from {from}."),
-        "# The hand-over, step by step: docs/MIGRATING-FROM-DEBEZIUM.md.".to_owned(),
+        "# The hand-over, step by step: docs/start/debezium.md.".to_owned(),
     ];
     for (at, key) in report.unsupported().enumerate() {
         if at == 0 {

@@ -40,7 +40,7 @@
 //!
 //! A column becomes a value of Kafka Connect with Debezium's schema, and a [`Converter`] writes the
 //! value. pgoutput sends no NOT NULL, no defaults and no definitions of user-defined types:
-//! [`Router::describe`] takes them as [`TableFacts`]. `docs/MIGRATING-FROM-DEBEZIUM.md` lists the
+//! [`Router::describe`] takes them as [`TableFacts`]. `docs/start/debezium.md` lists the
 //! intended differences from Debezium.
 //!
 //! # Invariants

@@ -364,7 +364,7 @@ fn a_stream_that_is_made_anew_is_read_anew() {
     assert_eq!(read().unwrap().open.len(), 3);
     dlq.client().delete_stream(STREAM);
     let error = read().unwrap_err().to_string();
-    assert!(error.contains("made anew"), "{error}");
+    assert!(error.contains("recreated"), "{error}");
     assert_eq!(read().unwrap().open, []);
     assert!(dlq.store().open(SUBJECT, PATIENCE).unwrap().is_none());
     dlq.create();

@@ -381,7 +381,7 @@ pub(super) fn remedy(state: &PipelineState) -> Option<String> {
                 Some(format!(
                     "find out what the process is for; if nothing needs it, stop its program or SELECT \
                      pg_terminate_backend({pid}). What it confirms is not relayed: \
-                     docs/OPERATIONS.md, \"WalrelaySlotTaken\""
+                     docs/operate/alerts.md, \"WalrelaySlotTaken\""
                 ))
             }
         },

@@ -24,7 +24,7 @@ const CLOCKS_APART: f64 = 1.0;
 /// More failed attempts within ten minutes are a problem, as for the alert `WalrelayReconnects`.
 pub(crate) const RECONNECTS: u64 = 10;
 
-// Headings of docs/OPERATIONS.md that are not those of the problem's alert, as anchors.
+// Headings of the runbook, docs/operate, that are not those of the problem's alert, as anchors.
 const NOT_READY: &str = "walrelaynotready";
 const SINK_DOWN: &str = "walrelaysinkdown";
 const SLOT_LOST: &str = "the-slot-is-lost";
@@ -793,7 +793,7 @@ mod tests {
         });
         let (failed, reason) = failed.expect("a problem");
         assert!(
-            failed.ends_with(" takes no events: not relaying, trying again"),
+            failed.ends_with(" accepts no events: not relaying, trying again"),
             "{failed}"
         );
         assert_eq!(reason, Some(why));

@@ -143,7 +143,7 @@ pub struct ProblemReport {
     /// How long the problem lasts before the alert fires, as Prometheus writes it; `null` if it fires
     /// at once.
     pub alert_after: Option<String>,
-    /// The anchor of the heading of `docs/OPERATIONS.md` about it.
+    /// The anchor of the heading of the runbook, `docs/operate`, about it.
     pub runbook: String,
     /// When it began, in milliseconds since 1970, where that is known.
     pub since_ms: Option<u64>,

@@ -68,7 +68,7 @@ pub(super) fn remedy(
             script::tables(wanted)
         ),
         Carries::AllTables => {
-            "make a publication of the outbox tables while a relay still reads this one: docs/OPERATIONS.md, \
+            "make a publication of the outbox tables while a relay still reads this one: docs/operate/troubleshooting.md, \
              \"Rows of a table that is no outbox\""
                 .to_owned()
         }

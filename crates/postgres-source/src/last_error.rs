@@ -36,7 +36,7 @@ pub type FoundError = OnceLock<LastError>;
 pub struct LastError {
     /// The end of the run, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The id of the error, as `docs/ERRORS.md` lists it.
+    /// The id of the error, as `docs/reference/errors.md` lists it.
     pub id: String,
     /// The exit code.
     pub exit_code: u8,

@@ -21,7 +21,7 @@ pub enum FailureClass {
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct SinkFailure {
-    /// A stable id to search for, in lower case with hyphens. `docs/ERRORS.md` lists it.
+    /// A stable id to search for, in lower case with hyphens. `docs/reference/errors.md` lists it.
     pub id: &'static str,
     /// The class.
     pub class: FailureClass,

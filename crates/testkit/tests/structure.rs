@@ -1,8 +1,8 @@
 //! Holds the rule of CONTRIBUTING.md that the modules of a folder do not import each other in a
-//! circle, and the order of the modules of `relay` in `docs/ARCHITECTURE.md`. The code is read as
+//! circle, and the order of the modules of `relay` in `docs/contributing/architecture.md`. The code is read as
 //! rustfmt writes it.
 //!
-//! The dependencies between crates are compared with `docs/ARCHITECTURE.md` by
+//! The dependencies between crates are compared with `docs/contributing/architecture.md` by
 //! `tests/e2e/docs/texts.rs`.
 
 #![allow(
@@ -209,11 +209,11 @@ fn modules_of_a_folder_do_not_import_each_other_in_a_circle() {
     );
 }
 
-/// Each module of `relay` uses only modules of lower rows of the table in ARCHITECTURE.md.
+/// Each module of `relay` uses only modules of lower rows of the table in docs/contributing/architecture.md.
 #[test]
 fn modules_of_relay_use_only_those_below_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("docs/ARCHITECTURE.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/contributing/architecture.md")).unwrap();
     let (_, table) = page
         .split_once("| module | what it is |\n|---|---|\n")
         .unwrap();
@@ -234,7 +234,10 @@ fn modules_of_relay_use_only_those_below_them() {
     let modules = source.lines().filter_map(|line| line.strip_prefix("mod "));
     let modules: BTreeSet<&str> = modules.map(|name| name.trim_end_matches(';')).collect();
     let listed: BTreeSet<&str> = rows.keys().map(String::as_str).collect();
-    assert_eq!(listed, modules, "left: ARCHITECTURE.md, right: lib.rs");
+    assert_eq!(
+        listed, modules,
+        "left: docs/contributing/architecture.md, right: lib.rs"
+    );
     let upwards = arrows(&read)
         .into_iter()
         .filter(|([folder, from, to], _)| folder.is_empty() && rows[from] >= rows[to]);

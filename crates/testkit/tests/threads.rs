@@ -1,4 +1,4 @@
-//! Compares the table of threads in `docs/ARCHITECTURE.md` with the names that the sources give to
+//! Compares the table of threads in `docs/contributing/architecture.md` with the names that the sources give to
 //! the threads of a relay.
 
 #![allow(
@@ -69,7 +69,8 @@ fn add_sources(root: &Path, folder: &str, sources: &mut Vec<String>) {
 #[test]
 fn threads_of_the_architecture_are_those_of_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("docs/ARCHITECTURE.md")).expect("the page");
+    let page =
+        fs::read_to_string(root.join("docs/contributing/architecture.md")).expect("the page");
     let (_, table) = page
         .split_once("| thread | lives | does |\n|---|---|---|\n")
         .expect("the table");
@@ -86,7 +87,10 @@ fn threads_of_the_architecture_are_those_of_the_sources() {
         add_names(source, &mut named);
     }
     let missing: Vec<&String> = named.difference(&listed).collect();
-    assert!(missing.is_empty(), "not in ARCHITECTURE.md: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "not in docs/contributing/architecture.md: {missing:?}"
+    );
     // A name may reach the call by a variable.
     let literal = |name: &str| {
         sources
@@ -94,7 +98,10 @@ fn threads_of_the_architecture_are_those_of_the_sources() {
             .any(|text| code(text).contains(&format!("\"{name}\"")))
     };
     let gone: Vec<&String> = listed.iter().filter(|name| !literal(name)).collect();
-    assert!(gone.is_empty(), "only in ARCHITECTURE.md: {gone:?}");
+    assert!(
+        gone.is_empty(),
+        "only in docs/contributing/architecture.md: {gone:?}"
+    );
 }
 
 #[test]

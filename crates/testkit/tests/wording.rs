@@ -122,13 +122,21 @@ fn counts(words: &[String]) -> Counts {
     })
 }
 
-/// Returns the pages of the root, of `docs`, `docs/sinks` and `examples` by their paths, without the table of contents.
+/// Returns the pages of the root, of `examples`, `docs` and the folders of `docs` but `adr`, by their paths, without the
+/// table of contents.
 fn pages() -> BTreeMap<String, String> {
     let root: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = BTreeMap::new();
-    for folder in ["", "docs", "docs/sinks", "examples"] {
-        for entry in fs::read_dir(root.join(folder)).expect("a folder") {
-            let path = Path::new(folder).join(entry.expect("an entry").file_name());
+    let mut folders = ["", "docs", "examples"].map(PathBuf::from).to_vec();
+    for entry in fs::read_dir(root.join("docs")).expect("a folder") {
+        let entry = entry.expect("an entry");
+        if entry.path().is_dir() && entry.file_name() != "adr" {
+            folders.push(Path::new("docs").join(entry.file_name()));
+        }
+    }
+    for folder in folders {
+        for entry in fs::read_dir(root.join(&folder)).expect("a folder") {
+            let path = folder.join(entry.expect("an entry").file_name());
             if path.extension().is_some_and(|end| end == "md") && !path.ends_with("SUMMARY.md") {
                 let name = path.to_str().expect("UTF-8").to_owned();
                 pages.insert(name, fs::read_to_string(root.join(&path)).expect("UTF-8"));

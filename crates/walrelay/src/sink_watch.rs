@@ -104,5 +104,5 @@ impl SinkWatch {
     }
 }
 
-const REMEDY: &str = "create what is missing, or give the relay the right to write to it: docs/OPERATIONS.md, \
+const REMEDY: &str = "create what is missing, or give the relay the right to write to it: docs/operate/alerts.md, \
                       \"WalrelayDeadLetterTopic\"";

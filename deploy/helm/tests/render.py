@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 CHART = HERE.parent / "walrelay"
 RELEASES = HERE / "releases"
-PAGE = ROOT / "docs/kubernetes.md"
+PAGE = ROOT / "docs/start/kubernetes.md"
 KUBERNETES = os.environ.get("KUBERNETES", "1.37.0")
 
 
@@ -53,7 +53,7 @@ def release(name):
 
 
 def blocks():
-    """Returns the values that docs/kubernetes.md shows, by their names.
+    """Returns the values that docs/start/kubernetes.md shows, by their names.
 
     Each block has a mark, with a name or the reason why nothing runs it.
     """

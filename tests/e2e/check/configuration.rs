@@ -74,7 +74,7 @@ fn offline_it_connects_to_nothing_and_needs_no_secret() {
          [router.registry]\nurl = \"http://{address}\"\nformat = \"json\"\n"
     );
     fs::write(&config, &text).expect("written");
-    let line = words(&block("docs/CHECK.md", "offline")).join(" ");
+    let line = words(&block("docs/operate/check.md", "offline")).join(" ");
     let (variable, command) = line.split_once(" walrelay ").expect("a variable before it");
     let (name, value) = variable.split_once('=').expect("a variable");
     let offline = |more: &[&str], env: &[(&str, &str)]| {

@@ -14,7 +14,8 @@ const ADVANCE: &str = "SELECT pg_replication_slot_advance('walrelay', pg_current
 fn of_the_slot() {
     let postgres = servers::postgres_with(18, &[("max_prepared_transactions", "2")]);
     let case = Case::new(Rig::with(postgres, NOWHERE));
-    case.check().passes("postgres/slot", &["nobody reads it"]);
+    case.check()
+        .passes("postgres/slot", &["no client reads it"]);
     let much = "source.retained_wal_warning=1MB";
     let broken = |sql: &str, item: &str, words: &[&str]| {
         case.breaks_with(much, sql, item, "warn", words);

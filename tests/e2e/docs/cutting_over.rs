@@ -1,4 +1,4 @@
-//! CUTOVER.md: its configuration, its privileges and its commands.
+//! docs/start/cutover.md: its configuration, its privileges and its commands.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use walrelay_testkit::eventually;
 use super::{block, run_block, shell};
 use crate::rig::{PATIENCE, Rig, assert_has, done, edit, output_with, psql};
 
-const DOCUMENT: &str = "docs/CUTOVER.md";
+const DOCUMENT: &str = "docs/start/cutover.md";
 
 /// With a role that may read and mark the table.
 #[test]

@@ -1,4 +1,4 @@
-//! PRESETS.md: event stores, whose table of events is the outbox.
+//! docs/start/presets.md: event stores, whose table of events is the outbox.
 
 use super::libraries::{Library, relays};
 

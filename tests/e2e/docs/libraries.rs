@@ -1,4 +1,4 @@
-//! PRESETS.md: its configurations, on tables as the libraries make and write them.
+//! docs/start/presets.md: its configurations, on tables as the libraries make and write them.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use walrelay_testkit::Delivered;
 use super::block;
 use crate::rig::{Rig, assert_has, output_with, psql, stdout};
 
-const DOCUMENT: &str = "docs/PRESETS.md";
+const DOCUMENT: &str = "docs/start/presets.md";
 
 /// The table of a library, and what it does with it. `PREFIX` is replaced by the prefix of the
 /// test's topics, without a dot.

@@ -1,4 +1,4 @@
-//! MIGRATING-FROM-DEBEZIUM.md: its commands and its SQL, with stand-ins for Debezium's servers.
+//! docs/start/debezium.md: its commands and its SQL, with stand-ins for Debezium's servers.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::{arguments, block, shell, with};
 use crate::import_debezium::{StandIn, arrived, connect, connector, connector_of, start_imported};
 use crate::rig::{PATIENCE, Relay, Rig, assert_has, psql, stdout};
 
-const DOCUMENT: &str = "docs/MIGRATING-FROM-DEBEZIUM.md";
+const DOCUMENT: &str = "docs/start/debezium.md";
 
 /// Runs lines in a shell in this folder.
 fn run(script: &str, folder: &Path, password: &str) -> Output {

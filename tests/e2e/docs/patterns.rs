@@ -1,4 +1,4 @@
-//! PATTERN.md: its SQL, on a database with the migrations. VERIFY.md: its command.
+//! docs/start/pattern.md: its SQL, on a database with the migrations. docs/how-to/verify.md: its command.
 
 use super::{block, shell, with};
 use crate::rig::{Rig, assert_has, edit, insert_of, output, output_with, psql, said, stdout};
@@ -16,7 +16,7 @@ fn statements_of_the_pattern_do_what_it_says() {
         "CREATE TABLE orders (id int, total numeric); CREATE TABLE stock (article int, left_over int); \
          INSERT INTO stock VALUES (7, 10)",
     );
-    let run = |name| psql(&db, &format!("{}\n", block("docs/PATTERN.md", name)));
+    let run = |name| psql(&db, &format!("{}\n", block("docs/start/pattern.md", name)));
     run("pattern-producer");
     let events = "SELECT count(*) FROM outbox JOIN orders ON aggregateid = orders.id::text";
     assert_eq!(db.value::<i64>(events), 1);
@@ -24,7 +24,7 @@ fn statements_of_the_pattern_do_what_it_says() {
     run("pattern-consumer");
     assert_eq!(left(), 9);
     // A program looks at the number of rows; psql does not.
-    let claim = block("docs/PATTERN.md", "pattern-consumer");
+    let claim = block("docs/start/pattern.md", "pattern-consumer");
     let claim = claim.split(';').nth(1).expect("the claim");
     assert_eq!(db.query(&format!("{claim} RETURNING 1"), &[]).len(), 0);
     db.batch("UPDATE processed_events SET processed_at = now() - interval '29 days'");
@@ -53,7 +53,7 @@ fn topics_are_verified_by_the_command_of_the_page() {
     }
     rig.caught_up();
     let script = with(
-        &block("docs/VERIFY.md", "verify"),
+        &block("docs/how-to/verify.md", "verify"),
         "outbox.event.",
         &rig.prefix,
     );

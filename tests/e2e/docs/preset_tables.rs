@@ -1,11 +1,11 @@
-//! PRESETS.md: the tables that `walrelay init --preset` makes, and their marks.
+//! docs/start/presets.md: the tables that `walrelay init --preset` makes, and their marks.
 
 use std::fs;
 
 use super::block;
 use crate::rig::{Rig, assert_has, output_with, said, stdout};
 
-const DOCUMENT: &str = "docs/PRESETS.md";
+const DOCUMENT: &str = "docs/start/presets.md";
 
 /// A preset with the block of its configuration.
 struct Made {
@@ -175,7 +175,7 @@ fn the_command_of_the_page_prints_the_table() {
 fn init_makes_the_columns_that_mark_dead_sets() {
     let rig = Rig::without_broker(18);
     let config = rig.path("preset.toml");
-    let text = block("docs/OPERATIONS.md", "mark-dead");
+    let text = block("docs/operate/dead-letters.md", "mark-dead");
     let source = format!(
         "[source]\nurl = \"{}\"\ntables = [\"made\"]",
         rig.postgres.url()

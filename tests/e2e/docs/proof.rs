@@ -1,4 +1,4 @@
-//! The tests by promise of docs/PROOF.md, generated from `promises.txt` in this folder, and the table
+//! The tests by promise of docs/trust/proof.md, generated from `promises.txt` in this folder, and the table
 //! of the promises of sinks there.
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use walrelay_testkit::lock;
 
 use super::{root, text};
 
-const DOCUMENT: &str = "docs/PROOF.md";
+const DOCUMENT: &str = "docs/trust/proof.md";
 const WIDTH: usize = 120;
 
 /// The sinks that run the conformance suite, with the file that says so by `conformance!`.

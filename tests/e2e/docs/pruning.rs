@@ -1,4 +1,4 @@
-//! PRUNING.md: its configurations, its privilege, its command, the table that stays empty, and the
+//! docs/how-to/pruning.md: its configurations, its privilege, its command, the table that stays empty, and the
 //! partitioned table.
 
 use std::fs;
@@ -9,7 +9,7 @@ use walrelay_testkit::eventually;
 use super::{block, run_block};
 use crate::rig::{PATIENCE, Rig, SLOT, assert_has, create_slot, edit, output_with, psql, said};
 
-const DOCUMENT: &str = "docs/PRUNING.md";
+const DOCUMENT: &str = "docs/how-to/pruning.md";
 
 #[test]
 fn the_ways_of_the_page() {

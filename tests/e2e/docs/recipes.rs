@@ -1,4 +1,4 @@
-//! RECIPES.md: each block is run, or parsed by its program's rules.
+//! docs/how-to/recipes.md: each block is run, or parsed by its program's rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{block, text};
 use crate::rig::{Rig, assert_has, output_with, psql, stdout};
 
-const DOCUMENT: &str = "docs/RECIPES.md";
+const DOCUMENT: &str = "docs/how-to/recipes.md";
 
 /// Writes the configuration of a recipe, with what the page leaves out.
 fn config(rig: &Rig, name: &str) -> PathBuf {

@@ -1,4 +1,4 @@
-//! REPLAY.md: its commands and its configuration, with real servers.
+//! docs/how-to/replay.md: its commands and its configuration, with real servers.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use walrelay_testkit::eventually;
 use super::{block, shell};
 use crate::rig::{PATIENCE, Rig, assert_has, insert, stdout};
 
-const DOCUMENT: &str = "docs/REPLAY.md";
+const DOCUMENT: &str = "docs/how-to/replay.md";
 
 /// Runs a block in the directory of `walrelay.toml`.
 #[track_caller]

@@ -1,4 +1,4 @@
-//! SCALING.md: its SQL and its configuration with real servers, and its tables compared with its
+//! docs/how-to/scaling.md: its SQL and its configuration with real servers, and its tables compared with its
 //! own constants.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use walrelay_testkit::{Db, SlotWatch, eventually};
 use super::{arguments, block, host, root, text, with};
 use crate::rig::{PATIENCE, Relay, Rig, psql, walrelay};
 
-const DOCUMENT: &str = "docs/SCALING.md";
+const DOCUMENT: &str = "docs/how-to/scaling.md";
 /// The share of a slot's ceiling that the model uses.
 const HEADROOM: f64 = 0.7;
 /// Beyond this number, another slot would mostly decode what the others decode.

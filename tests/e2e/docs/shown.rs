@@ -1,4 +1,4 @@
-//! The table of faults of docs/PROOF.md, and what shows each, generated from `shown.txt` in this
+//! The table of faults of docs/trust/proof.md, and what shows each, generated from `shown.txt` in this
 //! folder.
 
 use std::collections::BTreeMap;
@@ -113,7 +113,10 @@ fn looks_at_views(test: &str) -> bool {
 
 #[test]
 fn what_the_list_names_exists() {
-    let (errors, items) = (text("docs/ERRORS.md"), text("docs/CHECK.md"));
+    let (errors, items) = (
+        text("docs/reference/errors.md"),
+        text("docs/operate/check.md"),
+    );
     let faults = list();
     assert!(faults.len() >= 54, "only {} faults", faults.len());
     for Fault {

@@ -1,4 +1,4 @@
-//! OPERATIONS.md: the objective of `[slo]`. The rules that `walrelay alerts` prints are those that the tests of the
+//! docs/operate: the objective of `[slo]`. The rules that `walrelay alerts` prints are those that the tests of the
 //! rules read, and a running relay shows its budget.
 
 use walrelay_testkit::eventually;
@@ -10,7 +10,7 @@ use crate::rig::{PATIENCE, Rig, assert_has, insert_of, output_with, stdout};
 #[test]
 fn the_objective_of_the_page_is_shown_and_makes_rules() {
     let rig = Rig::with_outbox(17);
-    let slo = block("docs/OPERATIONS.md", "slo");
+    let slo = block("docs/operate/alerts.md", "slo");
     let config = rig.config_and(&format!("\n{slo}\n{LISTEN}"));
     let rules = stdout(&output_with("alerts", &config, &[]));
     let (_, burning) = rules

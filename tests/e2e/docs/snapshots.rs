@@ -1,11 +1,11 @@
-//! SNAPSHOTS.md: its configuration, its privilege and its commands.
+//! docs/how-to/snapshots.md: its configuration, its privilege and its commands.
 
 use walrelay_testkit::eventually;
 
 use super::{block, run_block};
 use crate::rig::{PATIENCE, Rig, SLOT, assert_has, edit, psql};
 
-const DOCUMENT: &str = "docs/SNAPSHOTS.md";
+const DOCUMENT: &str = "docs/how-to/snapshots.md";
 const ID: &str = "018f5a3e-7c1d-7b1a-9c55-0123456789ab";
 
 /// With a role that may read the table: unsent rows before the slot, then chosen rows again.

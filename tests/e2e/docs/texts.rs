@@ -133,7 +133,7 @@ fn errors_of_the_list_are_those_of_the_code() {
     ] {
         assert!(code.contains(id), "{id}: {code:?}");
     }
-    let listed: Vec<String> = table("docs/ERRORS.md", "errors")
+    let listed: Vec<String> = table("docs/reference/errors.md", "errors")
         .iter()
         .map(|row| row[0].trim_matches('`').to_owned())
         .collect();
@@ -143,13 +143,16 @@ fn errors_of_the_list_are_those_of_the_code() {
         sorted.iter().cloned().collect::<Vec<_>>(),
         "sorted, each once"
     );
-    assert_eq!(sorted, code, "left: ERRORS.md, right: the code");
+    assert_eq!(
+        sorted, code,
+        "left: docs/reference/errors.md, right: the code"
+    );
 }
 
 /// A supervisor restarts the relay only for exit codes that a restart can repair.
 #[test]
 fn exit_codes_and_supervisors_agree() {
-    let rows = table("docs/OPERATIONS.md", "exit codes");
+    let rows = table("docs/operate/running.md", "exit codes");
     let help = stdout(&output(&["--help"]));
     let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
     let known: Vec<&str> = codes
@@ -163,7 +166,7 @@ fn exit_codes_and_supervisors_agree() {
         .filter(|row| row[2] == "no" && row[0] != "0")
         .map(|row| row[0].as_str())
         .collect();
-    let operations = text("docs/OPERATIONS.md");
+    let operations = text("docs/operate/running.md");
     let line = format!("\nRestartPreventExitStatus={}\n", stay_down.join(" "));
     let unit = text("deploy/systemd/walrelay.service");
     assert!(unit.contains(&line), "{line}");
@@ -173,14 +176,14 @@ fn exit_codes_and_supervisors_agree() {
     assert_eq!(release["panic"].as_str(), Some("abort"));
     assert!(operations.contains("134 is SIGABRT, which a panic ends in"));
     assert!(unit.contains("\nRestart=on-failure\n"));
-    for row in table("docs/ERRORS.md", "errors") {
+    for row in table("docs/reference/errors.md", "errors") {
         for code in row[1].split(", ") {
             assert!(known.contains(&code), "{row:?}");
         }
     }
 
     // A drain may take drain_timeout, and the last status update ten seconds more.
-    let configuration = text("docs/CONFIGURATION.md");
+    let configuration = text("docs/reference/configuration.md");
     let (_, drain) = configuration
         .split_once("| `drain_timeout` | duration | `")
         .expect("drain_timeout");
@@ -223,7 +226,7 @@ fn log_lines_are_those_of_the_code() {
     // Join literals that are broken over lines.
     let code = code.replace("\\\n", "");
     let code: String = code.split_whitespace().collect::<Vec<_>>().join(" ");
-    for row in table("docs/ERRORS.md", "log") {
+    for row in table("docs/reference/errors.md", "log") {
         let words = row[0].trim_matches('`');
         assert!(code.contains(words), "no line of the code says {words:?}");
     }
@@ -251,19 +254,24 @@ fn every_block_is_run_or_said_not_to_be() {
         + &text("tests/e2e/whereabouts.rs");
     for document in [
         "README.md",
-        "docs/CHECK.md",
-        "docs/CUTOVER.md",
-        "docs/MIGRATING-FROM-DEBEZIUM.md",
-        "docs/OPERATIONS.md",
-        "docs/PATTERN.md",
-        "docs/PRESETS.md",
-        "docs/PRUNING.md",
-        "docs/RECIPES.md",
-        "docs/REPLAY.md",
-        "docs/SCALING.md",
-        "docs/SNAPSHOTS.md",
-        "docs/VERIFY.md",
-        "docs/WHERE.md",
+        "docs/how-to/pruning.md",
+        "docs/how-to/recipes.md",
+        "docs/how-to/replay.md",
+        "docs/how-to/scaling.md",
+        "docs/how-to/snapshots.md",
+        "docs/how-to/verify.md",
+        "docs/how-to/where.md",
+        "docs/operate/alerts.md",
+        "docs/operate/check.md",
+        "docs/operate/dead-letters.md",
+        "docs/operate/monitoring.md",
+        "docs/operate/postgres.md",
+        "docs/operate/running.md",
+        "docs/operate/troubleshooting.md",
+        "docs/start/cutover.md",
+        "docs/start/debezium.md",
+        "docs/start/pattern.md",
+        "docs/start/presets.md",
     ] {
         let all = text(document);
         for (name, _) in blocks(document) {
@@ -301,7 +309,7 @@ fn files_that_compose_mounts_exist() {
 /// `make test-packages` runs the commands of the page, which need a machine of their own.
 #[test]
 fn commands_of_the_installation_are_run_or_said_not_to_be() {
-    let page = text("docs/install.md");
+    let page = text("docs/start/install.md");
     let script = text("scripts/test-packages.sh");
     let mut before = "";
     let mut run = 0;
@@ -491,10 +499,10 @@ fn included_files_are_in_the_context_of_the_image() {
     assert!(included > 10, "{included} included files");
 }
 
-/// The arrows of ARCHITECTURE.md are the dependencies in the manifests.
+/// The arrows of docs/contributing/architecture.md are the dependencies in the manifests.
 #[test]
 fn arrows_of_the_architecture_are_those_of_cargo() {
-    let architecture = text("docs/ARCHITECTURE.md");
+    let architecture = text("docs/contributing/architecture.md");
     let (_, map) = architecture
         .split_once("| crate | what it is | → |\n|---|---|---|\n")
         .expect("the code map");
@@ -521,7 +529,7 @@ fn arrows_of_the_architecture_are_those_of_cargo() {
             .collect();
         assert_eq!(
             said, cargo,
-            "{name}; left: ARCHITECTURE.md, right: Cargo.toml"
+            "{name}; left: docs/contributing/architecture.md, right: Cargo.toml"
         );
         above.push(name.to_owned());
     }
@@ -531,7 +539,15 @@ fn arrows_of_the_architecture_are_those_of_cargo() {
 
 #[test]
 fn contents_list_every_section() {
-    for document in ["docs/CONFIGURATION.md", "docs/OPERATIONS.md"] {
+    for document in [
+        "docs/reference/configuration.md",
+        "docs/operate/running.md",
+        "docs/operate/monitoring.md",
+        "docs/operate/alerts.md",
+        "docs/operate/troubleshooting.md",
+        "docs/operate/dead-letters.md",
+        "docs/operate/postgres.md",
+    ] {
         let text = text(document);
         let mut sections = Vec::new();
         let mut in_block = false;

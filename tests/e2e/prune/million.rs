@@ -1,4 +1,4 @@
-//! The figures of docs/BENCHMARKS.md, "Pruning": `cargo test -p walrelay --test e2e prune::million
+//! The figures of docs/trust/benchmarks.md, "Pruning": `cargo test -p walrelay --test e2e prune::million
 //! -- --ignored --nocapture --test-threads=1`; `PRUNE_ROWS` is a million by default.
 
 use std::path::Path;
@@ -135,7 +135,7 @@ fn while_streaming(rows: u64, partitioned: bool) {
 
 /// WAL per row in bytes, and what remains of the table, without other load.
 #[test]
-#[ignore = "a minute: its figures are in docs/BENCHMARKS.md"]
+#[ignore = "a minute: its figures are in docs/trust/benchmarks.md"]
 fn wal_and_bloat_of_each_way() {
     let rows = rows() / 10;
     let wal = |rig: &Rig, what: &str, work: &mut dyn FnMut(&Db)| {
@@ -174,7 +174,7 @@ fn wal_and_bloat_of_each_way() {
 
 /// A million rows are pruned while 5,000 rows/s are written.
 #[test]
-#[ignore = "a million rows, minutes: its figures are in docs/BENCHMARKS.md"]
+#[ignore = "a million rows, minutes: its figures are in docs/trust/benchmarks.md"]
 fn rows_are_pruned_beside_others() {
     while_streaming(rows(), false);
     while_streaming(rows(), true);

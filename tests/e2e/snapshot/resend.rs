@@ -81,7 +81,7 @@ fn names_what_is_wrong() {
 }
 
 /// The number of the event of each key that a consumer ends on, which compares positions as
-/// docs/GUARANTEES.md says.
+/// docs/trust/guarantees.md says.
 fn kept(records: &[&Delivered]) -> HashMap<Vec<u8>, String> {
     let mut kept: HashMap<Vec<u8>, (Option<String>, String)> = HashMap::new();
     for record in records {

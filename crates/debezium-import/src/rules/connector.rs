@@ -24,12 +24,11 @@ const INITIAL: &str = "Debezium has published the rows that were there when it f
     source.snapshot = \"initial\" does the same; it is not written here, as it would make a slot that is \
     gone anew, where source.create = false stops with slot-missing";
 const OVERRIDES: &str = "source.snapshot_where takes its condition, and source.snapshot_order its order, \
-    for all tables together: docs/SNAPSHOTS.md";
+    for all tables together: docs/how-to/snapshots.md";
 const ROWS: &str = "it changes values in between: do it where the row is written";
 const JVM: &str = "it concerns the Java process";
 const RENAMES: Rule = Breaks("it renames columns");
-const JDBC: &str =
-    "no parameter of the JDBC driver that is known here; the URL's are in docs/CONFIGURATION.md";
+const JDBC: &str = "no parameter of the JDBC driver that is known here; the URL's are in docs/reference/configuration.md";
 const MANUAL: &str = "Debezium leaves the slot where it is, and walrelay always moves it: whoever \
     else moves it must stop";
 const POSTGRES: &str = "walrelay reads Postgres, and nothing else";
@@ -79,7 +78,7 @@ const SETTINGS: Rules = rules! {
         "configuration_based|custom" =>
             Unsupported("walrelay has no such rules of when to read the table: source.snapshot is never, \
                 initial or unsent");
-        "*" => Unsupported("source.snapshot is never, initial or unsent: docs/SNAPSHOTS.md");
+        "*" => Unsupported("source.snapshot is never, initial or unsent: docs/how-to/snapshots.md");
     }), absent Note(
         "it is not set, and Debezium's default is `initial`: ", INITIAL);
     "lsn.flush.mode" => When(rules! {
@@ -143,10 +142,10 @@ pub(super) const RULES: Rules = rules! {
     });
     "snapshot.locking.mode" => Ignore("walrelay locks nothing for a snapshot");
     "snapshot.mode.*" =>
-        Unsupported("source.snapshot is never, initial or unsent: docs/SNAPSHOTS.md");
+        Unsupported("source.snapshot is never, initial or unsent: docs/how-to/snapshots.md");
     "snapshot.delay.ms|snapshot.fetch.size|snapshot.max.threads*|snapshot.lock.timeout.ms" =>
         Ignore("walrelay reads the tables one after the other, as fast as Kafka takes their rows");
-    "snapshot.*" => Unsupported("no option of walrelay's snapshots: docs/SNAPSHOTS.md");
+    "snapshot.*" => Unsupported("no option of walrelay's snapshots: docs/how-to/snapshots.md");
     "incremental.snapshot.*|read.only" => Ignore(SIGNALS);
     "signal.*" => Unsupported(SIGNALS);
     "notification.*" => Unsupported("walrelay sends no notifications; its log says what happens");
@@ -165,7 +164,7 @@ pub(super) const RULES: Rules = rules! {
     "tombstones.on.delete" => Ignore("the router drops what DELETE makes, tombstones too");
     "message.prefix.*" =>
         Unsupported("messages of pg_logical_emit_message are relayed where [source.messages] in \
-            docs/CONFIGURATION.md says so, by a prefix and in a form of its own");
+            docs/reference/configuration.md says so, by a prefix and in a form of its own");
     "provide.transaction.metadata" => When(rules! {
         "false" => Ignore(DEFAULT);
         "*" => Unsupported("nothing is published to the topic of transactions");

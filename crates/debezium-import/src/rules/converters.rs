@@ -39,11 +39,11 @@ const INSTEAD: &[(&str, &str)] = &[
         "AvroConverter|avro|ProtobufConverter|protobuf|JsonSchemaConverter|ExtJsonConverter",
         "it makes up schemas and registers them, where walrelay encodes by those that the registry \
          has: Avro and JSON Schema are configured by hand in [router.registry], see \
-         docs/CONFIGURATION.md",
+         docs/reference/configuration.md",
     ),
     (
         "CloudEventsConverter|cloudevents",
-        "CloudEvents are configured by hand in [router.cloudevents], see docs/CONFIGURATION.md",
+        "CloudEvents are configured by hand in [router.cloudevents], see docs/reference/configuration.md",
     ),
     (
         "*",

@@ -11,7 +11,7 @@ const SECTION: &str = "sink.kafka";
 const JAVA: &str = "it is of Java's client only";
 const FIXED: &str = "walrelay sets it itself, to the value that loses and reorders nothing";
 const TOKENS: &str = "walrelay gets tokens from a file or a command: [sink.oauthbearer] in \
-    docs/CONFIGURATION.md";
+    docs/reference/configuration.md";
 const TRUST_STORE: &str = "librdkafka reads PEM, not Java's stores: `keytool -exportcert -rfc -keystore \
     STORE -alias NAME > ca.pem` for each certificate, then \"ssl.ca.location\" = \"ca.pem\"";
 const KEY_STORE: &str = "librdkafka reads PKCS#12 and PEM: `keytool -importkeystore -srckeystore STORE \

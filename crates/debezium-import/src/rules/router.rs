@@ -164,7 +164,7 @@ const INSTEAD: &[(&str, &str)] = &[
     (
         "DecodeLogicalDecodingMessageContent",
         "it feeds messages of pg_logical_emit_message to the router: [source.messages] in \
-         docs/CONFIGURATION.md has walrelay's way",
+         docs/reference/configuration.md has walrelay's way",
     ),
     (
         "ActivateTracingSpan",

@@ -12,11 +12,11 @@ const KEY_FORMAT: &str = "walrelay reads PEM, the JDBC driver wants DER: if the 
 const ALLOW: &str = "as sslmode=prefer: allow would try without encryption first";
 const OTHER_PLUGIN: &str = "walrelay reads pgoutput, and a slot keeps the plugin it was made with: \
     a slot of another plugin cannot be taken over, and walrelay stops at it with slot-plugin. \
-    docs/MIGRATING-FROM-DEBEZIUM.md, \"A slot of another plugin\", has the steps to a new slot \
+    docs/start/debezium.md, \"A slot of another plugin\", has the steps to a new slot \
     without a gap";
 const ALL_TABLES: &str = "if Debezium made the publication so, it is FOR ALL TABLES, and walrelay \
     refuses one with other tables than its own (publication-foreign-table). Make one for the outbox tables \
-    before the hand-over: docs/MIGRATING-FROM-DEBEZIUM.md, \"A publication for all tables\"";
+    before the hand-over: docs/start/debezium.md, \"A publication for all tables\"";
 
 /// Options of the slot and the publication, in the order of the output.
 const SETTINGS: Rules = rules! {

@@ -1,7 +1,7 @@
 //! Compares the router with records of Debezium (tests/golden/README.md).
 //!
 //! The router makes every recorded record, and each part is compared. Each difference must be
-//! listed in [`DEVIATIONS`], with the row of `docs/MIGRATING-FROM-DEBEZIUM.md` that explains it.
+//! listed in [`DEVIATIONS`], with the row of `docs/start/debezium.md` that explains it.
 //! Each listed deviation must occur.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ const TYPES_CHANGES: &str = include_str!("../golden/types/changes.hex");
 const TYPES_FACTS: &str = include_str!("../golden/types/facts.json");
 const TYPES_RECORDED: &str = include_str!("../golden/types/recorded.jsonl");
 
-const DOCUMENT: &str = include_str!("../../../../docs/MIGRATING-FROM-DEBEZIUM.md");
+const DOCUMENT: &str = include_str!("../../../../docs/start/debezium.md");
 
 /// Decodes the messages that Postgres sent.
 fn messages(hex: &str) -> Vec<Vec<u8>> {

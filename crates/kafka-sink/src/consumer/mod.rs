@@ -108,7 +108,7 @@ impl Consumer {
             .set("allow.auto.create.topics", "false")
             // Bounds the memory for read-ahead: a queue, and one response of
             // `fetch.message.max.bytes` (1 MiB) for each partition. The formula in
-            // docs/OPERATIONS.md includes both.
+            // docs/operate/running.md includes both.
             .set("queued.max.messages.kbytes", "2048")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.wait.max.ms", "500");

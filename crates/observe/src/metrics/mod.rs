@@ -1,6 +1,6 @@
 //! Metrics in the OpenMetrics text format, made from the status report at each scrape.
 //!
-//! [`METRICS`] lists them: `docs/METRICS.md` is generated from it, and a test checks that alerts
+//! [`METRICS`] lists them: `docs/reference/metrics.md` is generated from it, and a test checks that alerts
 //! and dashboards name existing metrics only.
 
 use std::fmt;
@@ -208,7 +208,7 @@ const MOST_OF_LABEL: usize = 300;
 
 const WAL_STATUS: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
-/// The metrics of a pipeline but its histograms, in the order of `docs/METRICS.md`.
+/// The metrics of a pipeline but its histograms, in the order of `docs/reference/metrics.md`.
 #[rustfmt::skip]
 pub(crate) static METRICS: &[Metric] = &[
     Metric { name: "ready", unit: None, kind: Gauge, help: "1 while the relay streams and its pipeline reports, or stands by for another relay",

@@ -431,7 +431,7 @@ impl SetupError {
                     .to_owned()
             }
             Self::StateVersion(_) => {
-                "start the newer walrelay again. To go back for good, follow docs/OPERATIONS.md, \"Upgrade and \
+                "start the newer walrelay again. To go back for good, follow docs/operate/running.md, \"Upgrade and \
                  downgrade\""
                     .to_owned()
             }
@@ -514,7 +514,7 @@ impl SetupError {
             Self::PublicationMissing(_) => "run walrelay init".to_owned(),
             Self::PublicationNotYet { slot, .. } => format!(
                 "if the publication is there now, pass over what was committed before it by walrelay slots advance {slot} \
-                 --to now, start again, and {PUBLISH}. If it is not: docs/OPERATIONS.md, \"The publication is gone\""
+                 --to now, start again, and {PUBLISH}. If it is not: docs/operate/troubleshooting.md, \"The publication is gone\""
             ),
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
@@ -548,7 +548,7 @@ impl SetupError {
                 ..
             } => format!(
                 "if it carries what it should, {GO_ON}. If not, correct it first (all rows: ALTER PUBLICATION {} SET TABLE \
-                 {}), {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The publication was changed\"",
+                 {}), {GO_ON}, and {PUBLISH}: docs/operate/troubleshooting.md, \"The publication was changed\"",
                 quote_ident(publication),
                 script::tables(tables)
             ),
@@ -572,7 +572,7 @@ impl SetupError {
             }
             Self::SlotMissing { .. } => format!(
                 "on the first day run walrelay init. If the slot was there before, find out who \
-                 dropped it, {GO_ON}, and {PUBLISH}: docs/OPERATIONS.md, \"The slot is gone or was \
+                 dropped it, {GO_ON}, and {PUBLISH}: docs/operate/troubleshooting.md, \"The slot is gone or was \
                  moved\""
             ),
             Self::SlotLimit { .. } => {
@@ -583,7 +583,7 @@ impl SetupError {
             Self::SlotPassedOver { .. } => format!(
                 "find out what moved the slot: pg_replication_slot_advance, another reader such as Debezium, a tool that \
                  recreates slots, or a walrelay that could not note its positions. Then {GO_ON} from where the slot is, \
-                 and if nothing else relayed these events, send their rows with walrelay resend: docs/OPERATIONS.md, \
+                 and if nothing else relayed these events, send their rows with walrelay resend: docs/operate/troubleshooting.md, \
                  \"The slot is gone or was moved\""
             ),
             Self::NotSwitched(_) => format!(
@@ -592,7 +592,7 @@ impl SetupError {
             ),
             Self::SlotGone { .. } => format!(
                 "find out who dropped it, {GO_ON} with a new one, and {PUBLISH}: \
-                 docs/OPERATIONS.md, \"The slot is gone or was moved\""
+                 docs/operate/troubleshooting.md, \"The slot is gone or was moved\""
             ),
             Self::SlotPlugin { .. } => {
                 "give the relay a slot of its own: another name in [source] slot".to_owned()
@@ -626,7 +626,7 @@ impl SetupError {
                     format!(" (none of them has an age(xmin) above age('{xmin}'::xid))")
                 });
                 format!(
-                    "{GO_ON} with a new one in its place, and {PUBLISH}{rows}: docs/OPERATIONS.md, \
+                    "{GO_ON} with a new one in its place, and {PUBLISH}{rows}: docs/operate/troubleshooting.md, \
                      \"The slot is lost\". So that it does not happen again, {}",
                     prevention(reason)
                 )

@@ -54,9 +54,9 @@ pub struct SourceSection at "source" {
     /// The outbox tables; without a schema, `public` is meant. Optional with `[source.messages]`.
     "tables" tables: Vec<TableName> = list(push_table, TABLES_HELP).or_empty()
         .required_if("[\"public.outbox\"]", |reader| !reader.has(MESSAGES));
-    /// Tables of the publication that are no outboxes: [their rows are passed over](OPERATIONS.md#rows-of-a-table-that-is-no-outbox). `schema.*` names all of a schema.
+    /// Tables of the publication that are no outboxes: [their rows are passed over](../operate/troubleshooting.md#rows-of-a-table-that-is-no-outbox). `schema.*` names all of a schema.
     "pass_over" pass_over: Vec<TableName> = list(push_passed_over, None).or_empty();
-    /// Former names of outbox tables that are not there any more, while [the log still has their rows](OPERATIONS.md#an-outbox-was-renamed-detached-or-dropped).
+    /// Former names of outbox tables that are not there any more, while [the log still has their rows](../operate/troubleshooting.md#an-outbox-was-renamed-detached-or-dropped).
     "former_tables" former_tables: Vec<TableName> = list(push_table, None).or_empty();
     /// Whether slot and publication are created when both are missing.
     "create" create: bool = boolean().or("true");
@@ -66,13 +66,13 @@ pub struct SourceSection at "source" {
     "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");
     /// A condition in SQL on those rows. Unset, with `unsent`: `dispatched_at IS NULL`, or `sent_at IS NULL`.
     "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
-    /// The columns to order those rows by. Unset: [by number or time](SNAPSHOTS.md#in-which-order).
+    /// The columns to order those rows by. Unset: [by number or time](../how-to/snapshots.md#in-which-order).
     "snapshot_order" snapshot_order: Vec<String> = list(push_column, None).or_empty();
     /// Whether a table without such columns is read all the same: the events of a key then arrive in any order.
     "snapshot_unordered" snapshot_unordered: bool = boolean().or("false");
     /// Assignments in SQL, such as `dispatched_at = now()`, with which the running relay marks confirmed rows. Needs `snapshot = "unsent"`.
     "mark_sent" mark_sent: Option<String> = text(condition).optional();
-    /// Assignments in SQL with which the running relay marks the row of a [dead letter](OPERATIONS.md#dead-letters); `{attempts}` and `{error}` are values. Needs `mark_sent`.
+    /// Assignments in SQL with which the running relay marks the row of a [dead letter](../operate/dead-letters.md#dead-letters); `{attempts}` and `{error}` are values. Needs `mark_sent`.
     "mark_dead" mark_dead: Option<String> = text(dead_assignments).optional();
     /// A file of the position: a start notices a slot that was moved or made anew.
     "state_file" state_file: Option<PathBuf> = path().optional();

@@ -1,7 +1,7 @@
 //! The state file: the acknowledged position of a relay, stored beside the slot.
 //!
 //! ```text
-//! # walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.
+//! # walrelay: how far this relay has come. Written by it; docs/operate/running.md says what for.
 //! version = 2
 //! system_identifier = "7431234567890123456"
 //! timeline = 1
@@ -36,8 +36,7 @@ pub(super) use writer::StateWriter;
 
 /// The version of a file with `kafka_cluster`. The version before knows no such key.
 const VERSION: i64 = 2;
-const HEAD: &str =
-    "# walrelay: how far this relay has come. Written by it; docs/OPERATIONS.md says what for.\n";
+const HEAD: &str = "# walrelay: how far this relay has come. Written by it; docs/operate/running.md says what for.\n";
 /// Begins the line of the checksum.
 const CHECKSUM: &str = "sha256 = \"";
 

@@ -101,7 +101,7 @@ impl fmt::Display for PipelineState {
     }
 }
 
-/// The id and the remedy of an error, as `docs/ERRORS.md` has them.
+/// The id and the remedy of an error, as `docs/reference/errors.md` has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// The id.

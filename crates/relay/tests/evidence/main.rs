@@ -344,7 +344,7 @@ fn finds_events_that_are_passed_over() {
     assert_finds(Mistake::IgnoreNote, SHORT.moves(1), "E4");
 }
 
-/// The account hashes key, event id and age (docs/PRUNING.md). For the account, an update of another
+/// The account hashes key, event id and age (docs/how-to/pruning.md). For the account, an update of another
 /// column leaves the row that was sent, and so does a new row with the same key and age.
 #[test]
 fn the_account_does_not_see_a_payload() {

@@ -20,7 +20,7 @@ const STUCK: Duration = Duration::from_secs(50);
 pub struct Promise {
     /// The name of its test.
     pub name: &'static str,
-    /// What it says, for a row of `docs/PROOF.md`.
+    /// What it says, for a row of `docs/trust/proof.md`.
     pub rule: &'static str,
     run: fn(&mut Run<'_>),
 }

@@ -88,7 +88,7 @@ pub enum Command {
   walrelay check --offline         the file alone, as in a build pipeline
   walrelay check --output json | jq '.checks[] | select(.verdict != \"pass\")'
 
-All items: docs/CHECK.md")]
+All items: docs/operate/check.md")]
     Check(CheckArgs),
 
     /// Show the state of a running relay, or of its slot if the relay does not answer.
@@ -499,7 +499,7 @@ fn after_help() -> String {
 
 {}
 
-Keys of the configuration file: docs/CONFIGURATION.md",
+Keys of the configuration file: docs/reference/configuration.md",
         exit::help()
     )
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// An exit code. The numbers follow `sysexits.h` where it has one that fits.
 ///
-/// `walrelay --help` and `docs/CONFIGURATION.md` list them from [`Exit::ALL`].
+/// `walrelay --help` and `docs/reference/configuration.md` list them from [`Exit::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Exit {

@@ -7,7 +7,7 @@
 //! - [`Exit`]: the exit codes.
 //!
 //! # Invariants
-//! - Exit codes are an interface: `docs/CONFIGURATION.md` and `--help` list them from
+//! - Exit codes are an interface: `docs/reference/configuration.md` and `--help` list them from
 //!   [`Exit::ALL`].
 //! - Control characters in texts of servers and files are not printed.
 

@@ -1,4 +1,4 @@
-//! Checks `docs/CONFIGURATION.md`: its tables follow from the key table, and its examples can be
+//! Checks `docs/reference/configuration.md`: its tables follow from the key table, and its examples can be
 //! read.
 
 use std::fmt::Write as _;
@@ -9,10 +9,13 @@ use super::sections::{KEYS, descriptions};
 use super::*;
 use crate::cli::Exit;
 
-const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIGURATION.md");
+const PATH: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/reference/configuration.md"
+);
 
 fn reference() -> String {
-    std::fs::read_to_string(PATH).expect("docs/CONFIGURATION.md")
+    std::fs::read_to_string(PATH).expect("docs/reference/configuration.md")
 }
 
 /// Returns the text between `<!-- name -->` and `<!-- end -->`.
@@ -20,7 +23,7 @@ fn marked<'a>(text: &'a str, name: &str) -> &'a str {
     let begin = format!("<!-- {name} -->\n");
     let (_, rest) = text
         .split_once(&begin)
-        .unwrap_or_else(|| panic!("docs/CONFIGURATION.md has no {begin}"));
+        .unwrap_or_else(|| panic!("docs/reference/configuration.md has no {begin}"));
     rest.split_once("<!-- end -->").expect("not closed").0
 }
 
@@ -135,7 +138,7 @@ fn the_tables_of_the_reference_follow_from_the_code() {
     for (name, table) in &expected {
         assert!(
             marked(&text, name) == table,
-            "docs/CONFIGURATION.md, {name}, is not what the code says. To rewrite the tables: \
+            "docs/reference/configuration.md, {name}, is not what the code says. To rewrite the tables: \
              UPDATE_DOCS=1 cargo test -p walrelay docs\n{table}"
         );
     }
@@ -170,7 +173,7 @@ fn the_examples_of_the_reference_are_read() {
             whole.push_str("\n[sink]\nkind = \"stdout\"\n");
         }
         if let Err(error) = parse_with(&whole, "example.toml", &[], &env, &files) {
-            panic!("an example of docs/CONFIGURATION.md is refused: {error}\n{whole}");
+            panic!("an example of docs/reference/configuration.md is refused: {error}\n{whole}");
         }
         examples += 1;
     }

@@ -12,7 +12,7 @@
 //! of the sinks are in the crates that they configure.
 //!
 //! # Invariants
-//! - Struct, reader, known names, defaults and the reference in `docs/CONFIGURATION.md` follow from
+//! - Struct, reader, known names, defaults and the reference in `docs/reference/configuration.md` follow from
 //!   one declaration.
 //! - Two options of Debezium change no record (`table.field.event.type`, `topic.prefix`), because
 //!   they change none in Debezium either under these settings; the reference says so.
@@ -52,7 +52,7 @@ pub(crate) use sections::{SinkSection, SinkSettings, StdoutSection, descriptions
 
 /// Returns the JSON Schema of the configuration file, with a newline at its end.
 pub(crate) fn json_schema() -> String {
-    let description = "The configuration of walrelay. Printed by `walrelay schema`; docs/CONFIGURATION.md explains \
+    let description = "The configuration of walrelay. Printed by `walrelay schema`; docs/reference/configuration.md explains \
                        each key, and `walrelay check --offline` finds what a schema cannot.";
     format!(
         "{:#}\n",

@@ -92,6 +92,6 @@ fn wrong_template(
             .map_or((text.len(), 1), |(at, c)| (at, c.len_utf8()));
         Origin::File(start + at..start + at + length)
     });
-    let help = Some("templates are explained in docs/CONFIGURATION.md".to_owned());
+    let help = Some("templates are explained in docs/reference/configuration.md".to_owned());
     reader.invalid_part(path, part.as_ref().unwrap_or(origin), &why, help)
 }

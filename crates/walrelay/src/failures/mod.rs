@@ -83,7 +83,7 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
                 Failure::new("delivery", exit, what).remedy(
                     "nothing after it was confirmed: mend the cause and start again. The row is in \
                      the outbox table, and in the log at the position given. [poison] can make a dead \
-                     letter of such an event instead: docs/OPERATIONS.md, \"An event cannot be \
+                     letter of such an event instead: docs/operate/troubleshooting.md, \"An event cannot be \
                      delivered\"",
                 )
             };
@@ -105,7 +105,7 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
                     "the cause says what is wrong with the row that follows. The transaction's rows are those WHERE \
                      xmin = '{xid}'::xid; everything before it is delivered. To pass over the whole transaction: walrelay \
                      slots advance SLOT --to {after}, start again (with a state_file once with --accept-gap), and \
-                     insert again those of its rows that can be sent: docs/OPERATIONS.md, \"A row cannot be sent\""
+                     insert again those of its rows that can be sent: docs/operate/troubleshooting.md, \"A row cannot be sent\""
                 ))
         }
         // The relay retries these for as long as it runs, so a run does not end with them.
@@ -137,7 +137,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 remedy.push_str(
                     ". If the table has the column, a column list of the publication left it out, and rows of that \
                      time lack it for ever: once the list is away, start once with --set poison.unroutable=skip, and \
-                     publish the rows again that the log names: docs/OPERATIONS.md, \"A column was renamed or \
+                     publish the rows again that the log names: docs/operate/troubleshooting.md, \"A column was renamed or \
                      dropped\"",
                 );
             }
@@ -155,7 +155,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 "what came before is confirmed. If its rows are events, {now}start with [source] former_tables = \
                  [\"{table}\"] to send them. If no consumer needs them, start with --pass-over {table}: its rows are \
                  confirmed and sent to nobody. Either stays necessary until the slot has passed these rows: \
-                 docs/OPERATIONS.md, \"An outbox was renamed, detached or dropped\""
+                 docs/operate/troubleshooting.md, \"An outbox was renamed, detached or dropped\""
             ))
         }
         CoreError::AboveOutbox { table, partition } => {
@@ -202,7 +202,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
             .caused_by(source)
             .remedy(
                 "what came before is confirmed. Write such events with outbox.emit, which refuses \
-                 what is no event: docs/CONFIGURATION.md, \"[source.messages]\". To go on, start \
+                 what is no event: docs/reference/configuration.md, \"[source.messages]\". To go on, start \
                  again with [poison] undecodable or unroutable = \"dead-letter\" \
                  (--set poison.undecodable=dead-letter), or \"skip\"",
             ),

@@ -141,7 +141,7 @@ fn words(error: &PostgresError) -> Words {
             Exit::Data,
             &format!(
                 "drop the slot with pg_drop_replication_slot, {GO_ON} with a new one, and \
-                 {PUBLISH}: docs/OPERATIONS.md, \"The slot is lost\". So that it does not happen \
+                 {PUBLISH}: docs/operate/troubleshooting.md, \"The slot is lost\". So that it does not happen \
                  again, raise max_slot_wal_keep_size"
             ),
         ),
@@ -354,7 +354,7 @@ fn connection(error: &walrelay_walsender::Error) -> Words {
             "wal-gone",
             Exit::Data,
             "the log that the slot needs is gone",
-            "see docs/OPERATIONS.md, \"The slot is lost\"; raise max_slot_wal_keep_size",
+            "see docs/operate/troubleshooting.md, \"The slot is lost\"; raise max_slot_wal_keep_size",
         ),
         (ErrorClass::Protocol, _) => (
             "protocol",
@@ -384,7 +384,7 @@ fn log_words(error: &LogError) -> Words {
             format!(
                 "find out who reads, advances or drops the slot: one slot belongs to one relay. Then \
                  {GO_ON} from where it stands, and if no other client did, {PUBLISH}: \
-                 docs/OPERATIONS.md, \"The slot is gone or was moved\""
+                 docs/operate/troubleshooting.md, \"The slot is gone or was moved\""
             ),
         ),
         LogError::LogWentBack { .. } => (
@@ -398,7 +398,7 @@ fn log_words(error: &LogError) -> Words {
             "other-server",
             format!(
                 "the address now leads to another cluster. If that is not meant, correct it. If this is the same \
-                 database after pg_upgrade, follow docs/OPERATIONS.md, \"An upgrade of Postgres\": from 17 on nothing \
+                 database after pg_upgrade, follow docs/operate/troubleshooting.md, \"An upgrade of Postgres\": from 17 on nothing \
                  is missing, and nothing is to be inserted again. Otherwise {GO_ON} with the slot of the new one, \
                  and {PUBLISH}"
             ),
@@ -407,7 +407,7 @@ fn log_words(error: &LogError) -> Words {
             "other-timeline",
             format!(
                 "a standby was promoted whose slot is not a copy of the old primary's: {GO_ON} with \
-                 it, and {PUBLISH}: docs/OPERATIONS.md, \"Failover of Postgres\""
+                 it, and {PUBLISH}: docs/operate/troubleshooting.md, \"Failover of Postgres\""
             ),
         ),
     };

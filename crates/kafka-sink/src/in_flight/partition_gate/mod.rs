@@ -1,5 +1,5 @@
 //! Decides which records of a topic may be in flight together, and in which producer. The table of
-//! cases is in docs/ARCHITECTURE.md, "Producer modes of Kafka"; the reasons are in
+//! cases is in docs/contributing/architecture.md, "Producer modes of Kafka"; the reasons are in
 //! docs/adr/0021-order-per-partition.md.
 //!
 //! The sink has two producers, and each may have several requests in flight. Order per partition

@@ -1,4 +1,4 @@
-//! The runbook that the binary ships: docs/OPERATIONS.md as a document of headings and text.
+//! The runbook that the binary ships: pages of docs/operate as one document of headings and text.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -6,7 +6,24 @@ use std::sync::LazyLock;
 
 use super::hash;
 
-const TEXT: &str = include_str!("../../../shipped/OPERATIONS.md");
+/// The pages by the names with which they link to one another. No two have a heading with the same words.
+const PAGES: [(&str, &str); 6] = [
+    ("running.md", include_str!("../../../shipped/running.md")),
+    (
+        "monitoring.md",
+        include_str!("../../../shipped/monitoring.md"),
+    ),
+    ("alerts.md", include_str!("../../../shipped/alerts.md")),
+    (
+        "troubleshooting.md",
+        include_str!("../../../shipped/troubleshooting.md"),
+    ),
+    (
+        "dead-letters.md",
+        include_str!("../../../shipped/dead-letters.md"),
+    ),
+    ("postgres.md", include_str!("../../../shipped/postgres.md")),
+];
 const STYLE: &str = "body{max-width:60rem;margin:1rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}\
     pre,.table{white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.45 ui-monospace,monospace}\
     :target{background:#ffe2a6;color:#3d2600}:root{color-scheme:light dark}";
@@ -17,7 +34,7 @@ pub(in crate::http) static RUNBOOK: LazyLock<super::Page> = LazyLock::new(|| sup
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>walrelay: runbook</title>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><style>{STYLE}</style></head><body>\n\
          <p><a href=\"./\">status page</a></p>\n{}</body></html>\n",
-        body(TEXT)
+        body(&PAGES.map(|(_, text)| text).join("\n"))
     ),
     policy: format!(
         "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -101,6 +118,11 @@ fn slug(title: &str, seen: &mut HashMap<String, usize>) -> String {
     }
 }
 
+/// Returns whether a link to this page stays in the document.
+fn is_here(page: &str) -> bool {
+    page.is_empty() || PAGES.iter().any(|(name, _)| *name == page)
+}
+
 /// Appends a line with its links, code and emphasis.
 fn inline(html: &mut String, line: &str) {
     for (index, part) in line.split('`').enumerate() {
@@ -113,8 +135,8 @@ fn inline(html: &mut String, line: &str) {
         let mut rest = part;
         while let Some((before, text, target, after)) = link(rest) {
             escape(html, &before.replace("**", ""));
-            match target.strip_prefix('#') {
-                Some(anchor) => {
+            match target.split_once('#').filter(|(page, _)| is_here(page)) {
+                Some((_, anchor)) => {
                     html.push_str("<a href=\"#");
                     escape(html, anchor);
                     html.push_str("\">");
@@ -156,12 +178,12 @@ mod tests {
     #[test]
     fn headings_have_anchors_and_nothing_is_markup() {
         let html = body(
-            "## A row: `x` & more\n\nSee [it](#a-row-x--more), [y](Y.md) <b>\n```sh\na < b\n```\n## A row: `x` & more\n",
+            "## A row: `x` & more\n\nSee [it](#a-row-x--more), [z](alerts.md#z), [y](Y.md#y) <b>\n```sh\na < b\n```\n## A row: `x` & more\n",
         );
         assert_eq!(
             html,
-            "<h2 id=\"a-row-x--more\">A row: <code>x</code> &amp; more</h2>\n<p>See <a href=\"#a-row-x--more\">it</a>, y \
-             &lt;b&gt;\n</p>\n<pre>a &lt; b\n</pre>\n<h2 id=\"a-row-x--more-1\">A row: <code>x</code> &amp; more</h2>\n"
+            "<h2 id=\"a-row-x--more\">A row: <code>x</code> &amp; more</h2>\n<p>See <a href=\"#a-row-x--more\">it</a>, \
+             <a href=\"#z\">z</a>, y &lt;b&gt;\n</p>\n<pre>a &lt; b\n</pre>\n<h2 id=\"a-row-x--more-1\">A row: <code>x</code> &amp; more</h2>\n"
         );
     }
 

@@ -357,7 +357,7 @@ fn a_blocked_connection_is_shown_and_waited_for() {
     under.send("e", "a", 1).unwrap();
     eventually(PATIENCE, || {
         under.obstacle().is_some_and(|what| {
-            what.contains("takes no messages") && what.contains("low on memory")
+            what.contains("accepts no messages") && what.contains("low on memory")
         })
     });
     under.send("e", "b", 2).unwrap();

@@ -254,7 +254,7 @@ async fn target(
     if to < from {
         let what = format!("slot {name} is at {from}, after {to}: a slot does not go backwards");
         return Err(out_of_range(what).remedy(
-            "the events before it are in the table: docs/OPERATIONS.md, \"Publishing rows again\"",
+            "the events before it are in the table: docs/operate/troubleshooting.md, \"Publishing rows again\"",
         ));
     }
     Ok(to)

@@ -5,7 +5,7 @@ use crate::commands::{CommandResult, EnvVars, load, print_text};
 use crate::config::{Config, Slo};
 
 /// The rules with the thresholds of an empty configuration.
-const RULES: &str = include_str!("../../../../../deploy/prometheus/alerts.yml");
+const RULES: &str = include_str!("../../../shipped/alerts.yml");
 /// Thresholds in the rules.
 const LAG: &str = "walrelay_lag_seconds > ";
 const RETAINED: &str = "walrelay_slot_retained_wal_bytes > ";
@@ -94,7 +94,7 @@ impl BurnRate {
             "      - alert: {alert}\n        expr: >-\n          {}\n          and {}\n        \
              labels: {{severity: {severity}}}\n        annotations:\n          \
              summary: \"events are later than {objective} s so often that the budget of 30 days is gone in {gone_in}\"\n          \
-             runbook: docs/OPERATIONS.md#the-budget-of-the-slo\n",
+             runbook: docs/operate/alerts.md#the-budget-of-the-slo\n",
             exceeds(long),
             exceeds(short)
         )

@@ -35,10 +35,10 @@ const NAME_WIDTH: usize = 14;
 /// Moves to the upper left corner and clears the screen (ECMA-48).
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: docs/OPERATIONS.md, \"The slot is gone or was \
+const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: docs/operate/troubleshooting.md, \"The slot is gone or was \
      moved\"; otherwise run walrelay init, or walrelay run, which makes it";
-const LOST_SLOT: &str = "docs/OPERATIONS.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
-const NEAR_LIMIT: &str = "docs/OPERATIONS.md, \"WalrelaySlotWalNearLimit\": raise max_slot_wal_keep_size now, or end what \
+const LOST_SLOT: &str = "docs/operate/troubleshooting.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
+const NEAR_LIMIT: &str = "docs/operate/alerts.md, \"WalrelaySlotWalNearLimit\": raise max_slot_wal_keep_size now, or end what \
      keeps the relay from delivering";
 const SILENT: &str = "a process has the address of [http] listen, and does not answer";
 const NO_ENDPOINT: &str = "to see the relay itself, add to the configuration, and start the relay again:\n[http]\nlisten = \"127.0.0.1:9187\"";

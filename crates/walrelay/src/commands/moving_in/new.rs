@@ -216,7 +216,7 @@ fn file(url: &str, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> 
     };
     format!(
         "#:schema ./{SCHEMA_FILE}\n\
-         # Made by walrelay new. All keys: docs/CONFIGURATION.md. Then: walrelay check\n\
+         # Made by walrelay new. All keys: docs/reference/configuration.md. Then: walrelay check\n\
          \n\
          [source]\n\
          # The environment has the password; a file is named by password_file.\n\
@@ -268,7 +268,7 @@ fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate], preset: &str
         ),
         [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for a table \
                of another form, start again with --preset, or see [router.debezium] and [router.route] in \
-               docs/CONFIGURATION.md"
+               docs/reference/configuration.md"
             .to_owned(),
         [one] => format!("table {} has the columns of preset {}", one.table, one.preset),
         [one, others @ ..] => format!(

@@ -83,7 +83,7 @@ pub struct Poison at "poison" {
     "rejected" rejected: PoisonAction = choice(ACTIONS).or("halt");
     /// A column cannot be read as its type.
     "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");
-    /// The [topic of dead letters](OPERATIONS.md#dead-letters).
+    /// The [topic of dead letters](../operate/dead-letters.md#dead-letters).
     "topic" topic: String = string().or("walrelay.dead-letters");
     /// Whether later events of a key follow its dead letter, to keep the order per key.
     "park_key" park_key: bool = boolean().or("false");

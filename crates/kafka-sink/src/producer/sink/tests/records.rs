@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `timestamp-zero` of docs/MIGRATING-FROM-DEBEZIUM.md: for librdkafka 0 means "now".
+/// `timestamp-zero` of docs/start/debezium.md: for librdkafka 0 means "now".
 #[test]
 fn the_timestamp_zero_is_sent_as_one() {
     let at = |timestamp_ms| Record {

@@ -29,7 +29,7 @@ impl Group {
 
 macro_rules! items {
     ($($item:ident = $group:ident, $name:literal;)*) => {
-        /// The subject of a check. `docs/CHECK.md` lists all items.
+        /// The subject of a check. `docs/operate/check.md` lists all items.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Item {
             $($item,)*
@@ -215,10 +215,10 @@ mod tests {
             .collect()
     }
 
-    /// The table in `docs/CHECK.md` has each item, in this order.
+    /// The table in `docs/operate/check.md` has each item, in this order.
     #[test]
     fn the_page_lists_the_items() {
-        let page = include_str!("../../../../../../docs/CHECK.md");
+        let page = include_str!("../../../../../../docs/operate/check.md");
         let (_, table) = page.split_once("<!-- items -->\n").unwrap();
         let (table, _) = table.split_once("<!-- end -->").unwrap();
         let listed: Vec<(String, String)> = table

@@ -1,7 +1,7 @@
 //! `walrelay check`: the doctor. Checks everything that can be seen before a relay runs, or beside
 //! one.
 //!
-//! - [`item`]: the items, and the result of a check. `docs/CHECK.md` lists the items.
+//! - [`item`]: the items, and the result of a check. `docs/operate/check.md` lists the items.
 //! - `configuration`, `file_mode`, `postgres`, `registry`, `relay`: the checks; the sink brings those of its servers.
 //!   [`report`]: formats them.
 //!

@@ -24,7 +24,7 @@ use super::delivery::{Delivery, Poison};
 pub(crate) use stdout::StdoutSection;
 
 /// The kinds of sinks. What a new kind needs besides a line here: "A kind of sink" in
-/// `docs/ARCHITECTURE.md`.
+/// `docs/contributing/architecture.md`.
 const KINDS: &[KindEntry] = &[
     kind::<walrelay_kafka_sink::KafkaSection>(),
     #[cfg(feature = "http")]

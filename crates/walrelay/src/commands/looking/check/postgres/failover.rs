@@ -48,7 +48,7 @@ pub(super) fn slot(db: &DatabaseState<'_>) -> Check {
                      failover it is not on the new primary",
                     standby.name
                 ),
-                "[source] failover = true, for a recreated slot; docs/OPERATIONS.md, \
+                "[source] failover = true, for a recreated slot; docs/operate/troubleshooting.md, \
                  \"Failover of Postgres\"",
             ),
             None => Check::pass("not asked for, and no standby has a slot"),

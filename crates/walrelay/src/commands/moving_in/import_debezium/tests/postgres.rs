@@ -164,7 +164,7 @@ fn snapshots_are_taken_over_where_they_mean_the_same() {
         Unsupported("snapshot.mode.custom.name", "initial or unsent"),
         NoEffect("snapshot.fetch.size", "one after the other"),
         NoEffect("snapshot.max.threads.multiplier", "one after the other"),
-        Unsupported("snapshot.of.tomorrow", "SNAPSHOTS"),
+        Unsupported("snapshot.of.tomorrow", "snapshots"),
     ];
     connect(&settings, &expected);
     let read_committed = [("snapshot.isolation.mode", "read_committed")];
