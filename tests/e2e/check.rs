@@ -36,6 +36,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "formats.rs: a_later_schema_is_refused_by_its_version",
     ),
     (
+        "relay/losses",
+        "losses.rs: streams_of_redis_that_were_flushed",
+    ),
+    (
         "relay/problems",
         "shown.rs: Views::show_problem, for each fault",
     ),

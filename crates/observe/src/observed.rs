@@ -185,13 +185,14 @@ impl Telemetry {
         live.table_lock = remedy.map(|remedy| (named.join("; "), remedy));
     }
 
-    /// Sets sizes and ages of the outbox tables, or why they are not known. What was known stays.
+    /// Sets sizes and ages of the outbox tables, or why they are not known. Former figures go: they would look like
+    /// those of now.
     pub(crate) fn outbox(&self, answer: Result<Vec<OutboxReport>, String>) {
         let mut live = lock(&self.live);
-        match answer {
-            Ok(outboxes) => live.outboxes = (outboxes, None),
-            Err(why) => live.outboxes.1 = Some(why),
-        }
+        live.outboxes = match answer {
+            Ok(outboxes) => (outboxes, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
     }
 
     /// Adds to the number of deleted rows.

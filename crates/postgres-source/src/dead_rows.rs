@@ -1,15 +1,17 @@
 //! Marks the rows of dead letters (`[source] mark_dead`), and marks those as sent whose dead letters were redriven
-//! (docs/adr/0063-a-row-says-that-it-is-a-dead-letter.md).
+//! (docs/adr/0067-a-row-says-that-it-is-a-dead-letter.md).
 //!
 //! The key of such a row comes as that of a sent row does: the destination acknowledged the dead letter. It is
 //! stored before the position is confirmed, and stays until the dead letter is resolved. The topic of dead letters
 //! tells how it was resolved.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 use walrelay_lsn::{Lsn, RelationId, Xid};
 use walrelay_relay::{KeyedTable, TableName};
 use walrelay_sink::EventPosition;
@@ -25,6 +27,8 @@ use super::sent_keys::{MarkByKey, RowKey, array, in_progress};
 use super::state_version;
 
 const TABLE: &str = "walrelay_state.dead";
+/// Keys that one statement stores, at most.
+const KEYS_OF_STATEMENT: usize = 500;
 /// Rows that one round looks at, at most.
 const PAGE: usize = 1_000;
 /// Memory of the keys of one query.
@@ -139,26 +143,33 @@ impl DeadMarking {
             format!("{}::text[]", quote_literal(&array))
         };
         let name = [table.table.schema.clone(), table.table.name.clone()];
-        for dead in keys {
-            // PostgreSQL has no text with a zero character.
-            let reason = dead.reason.replace('\0', "");
-            let values = [
-                quote_literal(slot),
-                quote_literal(&Lsn::new(dead.event.lsn).to_string()),
-                dead.event.row.to_string(),
-                table.relation.get().to_string(),
-                texts(&name),
-                texts(&table.columns),
-                texts(&table.row_columns),
-                dead.key.xid.to_string(),
-                texts(&dead.key.values),
-                quote_literal(&dead.key.hash),
-                quote_literal(&reason),
-                quote_literal(&self.run),
-            ];
+        for keys in keys.chunks(KEYS_OF_STATEMENT) {
+            let values = keys.iter().map(|dead| {
+                // PostgreSQL has no text with a zero character.
+                let reason = dead.reason.replace('\0', "");
+                let values = [
+                    quote_literal(slot),
+                    quote_literal(&Lsn::new(dead.event.lsn).to_string()),
+                    dead.event.row.to_string(),
+                    table.relation.get().to_string(),
+                    texts(&name),
+                    texts(&table.columns),
+                    texts(&table.row_columns),
+                    dead.key.xid.to_string(),
+                    texts(&dead.key.values),
+                    quote_literal(&dead.key.hash),
+                    quote_literal(&reason),
+                    quote_literal(&self.run),
+                ];
+                let event = (dead.event.lsn, dead.event.row);
+                (event, format!("({})", values.join(", ")))
+            });
+            // A statement may name each event once: the newest key of an event counts.
+            let values: BTreeMap<_, String> = values.collect();
+            let values: Vec<String> = values.into_values().collect();
             let sql = format!(
                 "INSERT INTO {TABLE} AS known (slot, lsn, \"row\", relation, \"table\", key_columns, row_columns, xid, key, \
-                 hash, error, run) VALUES ({}) ON CONFLICT (slot, lsn, \"row\") DO UPDATE SET \
+                 hash, error, run) VALUES {} ON CONFLICT (slot, lsn, \"row\") DO UPDATE SET \
                  attempts = CASE WHEN known.hash <> excluded.hash OR known.key <> excluded.key THEN 1 \
                  ELSE known.attempts + (known.run <> excluded.run)::int END, \
                  marked_hash = CASE WHEN known.hash = excluded.hash AND known.key = excluded.key \
@@ -211,6 +222,9 @@ impl DeadMarking {
                 }
             }
             for dead in &page {
+                if Instant::now() >= until {
+                    break;
+                }
                 let worked = match self.dead_letters.outcome(dead.event) {
                     Some(Outcome::Redriven) => redriven(session, sent, dead).await,
                     // The row stays as mark_dead has left it.
@@ -265,6 +279,11 @@ async fn mark(
     set: &str,
 ) -> Result<Marked, MarkError> {
     let Some(target) = by_key.target(session, &dead.table).await? else {
+        warn!(
+            table = %dead.table.table,
+            event = %Lsn::new(dead.event.lsn),
+            "the row of a dead letter is not marked: its table is not among [source] tables, or has no primary key"
+        );
         return Ok(Marked::Gone);
     };
     if in_progress(session).await?.contains(dead.key.xid) {

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 use walrelay_relay::TableName;
-use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident, quote_literal};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_ident};
 
 use crate::catalog::Selection;
 use crate::catalog::row::parsed;
@@ -74,7 +74,7 @@ pub struct OutboxStats {
 /// Reads sizes and ages of each table, over a connection of its own.
 ///
 /// # Errors
-/// If the server does not answer, or a statement takes longer than a second.
+/// If the server does not answer, or a look at the catalogs takes longer than a second.
 pub async fn outbox_stats(
     info: &ConnInfo,
     watch: &OutboxWatch,
@@ -105,17 +105,23 @@ async fn stats(
         stats.vacuum_seconds = parsed(&row, "vacuum");
     }
     let columns = unseen::columns(session, table).await?;
-    let Some((is_partitioned, columns)) = columns else {
-        stats.oldest = unknown("the table does not exist");
+    let why = match &columns {
+        None => Some("the table does not exist".to_owned()),
+        Some(columns) if !columns.is_readable => Some(format!(
+            "this role may not read it: {}",
+            script::grant_select(std::slice::from_ref(table), "…")
+        )),
+        Some(_) => None,
+    };
+    let columns = columns.unwrap_or_default();
+    let age = watch.ages.iter().find(|age| columns.times.contains(age));
+    let Some(age) = age.filter(|_| why.is_none()) else {
+        let names = || format!("it has no column {} of a time", watch.ages.join(" or "));
+        stats.oldest = unknown(&why.unwrap_or_else(names));
+        stats.oldest_unmarked = watch.marks.as_ref().map(|_| stats.oldest.clone());
         return Ok(stats);
     };
-    let age = watch.ages.iter().find(|age| columns.contains(age));
-    let Some(age) = age else {
-        let names = watch.ages.join(" or ");
-        stats.oldest = unknown(&format!("it has no column {names}"));
-        return Ok(stats);
-    };
-    let only = if is_partitioned { "" } else { "ONLY " };
+    let only = if columns.is_partitioned { "" } else { "ONLY " };
     let from = format!("{only}{}", script::table(table));
     let index = format!(
         "no index serves it: CREATE INDEX ON {} ({})",
@@ -146,9 +152,9 @@ fn sizes_sql(table: &TableName) -> String {
          sum(pg_catalog.pg_total_relation_size(c.oid))::int8 AS bytes, sum(s.n_dead_tup)::int8 AS dead, \
          EXTRACT(epoch FROM pg_catalog.now() - min(greatest(s.last_vacuum, s.last_autovacuum))) AS vacuum \
          FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_stat_all_tables s ON s.relid = c.oid \
-         WHERE c.relkind = 'r' AND c.oid IN (SELECT pg_catalog.to_regclass({name})::oid \
-          UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass({name})))",
-        name = quote_literal(&script::table(table))
+         WHERE c.relkind = 'r' AND c.oid IN (SELECT {oid} \
+          UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree({oid}))",
+        oid = unseen::oid_sql(table)
     )
 }
 
@@ -169,7 +175,15 @@ async fn oldest(session: &mut Session, sql: &str, missing: &str) -> Result<Oldes
     session.query(settings).await?;
     let found = oldest_by_index(session, sql, missing).await;
     session.query("ROLLBACK").await?;
-    found
+    // The text of the server's error may hold a value of a row.
+    Ok(match found {
+        Ok(found) => found,
+        Err(error) => unknown(&match error.sqlstate() {
+            Some("57014") => "reading it took longer than a second: VACUUM the table".to_owned(),
+            Some(code) => format!("the server refused the query: SQLSTATE {code}"),
+            None => return Err(error),
+        }),
+    })
 }
 
 async fn oldest_by_index(session: &mut Session, sql: &str, missing: &str) -> Result<Oldest, Error> {
@@ -191,13 +205,16 @@ async fn oldest_by_index(session: &mut Session, sql: &str, missing: &str) -> Res
     })
 }
 
-/// Returns true if a plan reads the first rows of indexes: no row is read to be passed over, and none is sorted.
+/// Returns true if a plan reads the first rows of indexes: no row is read to be passed over, and none is sorted. A second
+/// condition of an index may be one that each entry is compared with, up to the whole index.
 fn reads_an_index(plan: &Value) -> bool {
     let is_allowed = plan["Node Type"]
         .as_str()
         .is_some_and(|node| ALLOWED.contains(&node));
     let parts = plan["Plans"].as_array().map_or(&[][..], Vec::as_slice);
-    is_allowed && plan.get("Filter").is_none() && parts.iter().all(reads_an_index)
+    let condition = plan["Index Cond"].as_str().unwrap_or_default();
+    let is_of_age = !condition.contains(" AND ");
+    is_allowed && is_of_age && plan.get("Filter").is_none() && parts.iter().all(reads_an_index)
 }
 
 #[cfg(test)]
@@ -211,6 +228,8 @@ mod tests {
         let limit = |part: Value| json!({ "Node Type": "Limit", "Plans": [part] });
         let index =
             json!({ "Node Type": "Index Only Scan", "Index Cond": "(created_at > '-infinity')" });
+        let second = "((created_at > '-infinity') AND (sent_at IS NULL))";
+        let second = json!({ "Node Type": "Index Only Scan", "Index Cond": second });
         let filtered = json!({ "Node Type": "Index Scan", "Filter": "(sent_at IS NULL)" });
         let parts = json!({ "Node Type": "Merge Append", "Plans": [index.clone(), index.clone()] });
         let one_part = json!({ "Node Type": "Merge Append", "Plans": [index.clone(), { "Node Type": "Seq Scan" }] });
@@ -218,6 +237,7 @@ mod tests {
         for (expected, plan) in [
             (true, limit(index)),
             (true, limit(parts)),
+            (false, limit(second)),
             (false, limit(filtered)),
             (false, limit(one_part)),
             (false, limit(sorted)),

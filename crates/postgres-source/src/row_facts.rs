@@ -10,6 +10,7 @@ use walrelay_walsender::{Session, quote_ident, quote_literal};
 use crate::catalog::Selection;
 use crate::catalog::row::{is_true, parsed};
 use crate::error::PostgresError;
+use crate::sent_rows::hashed;
 use crate::snapshot::unsent_condition;
 use crate::{script, unmarked};
 
@@ -17,10 +18,15 @@ use crate::{script, unmarked};
 const MOST: usize = 10;
 
 /// A row of an outbox table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownRow {
+    /// The event's id, as the log and its record have it.
+    pub id: String,
     /// Its time by the age column, in milliseconds since 1970; `None` without such a column or value.
     pub at_ms: Option<i64>,
+    /// The bucket of the account of sent rows to which the row belongs; `None` without a time. It is not that of
+    /// `at_ms` where the column has no time zone and the session has one.
+    pub bucket: Option<i64>,
     /// It has the mark of `mark_sent`. `None`: rows are not marked.
     pub is_marked: Option<bool>,
     /// Its key is stored: its event was acknowledged, and the row is to be marked later.
@@ -82,11 +88,13 @@ pub async fn find_rows(
         "false".to_owned()
     };
     let at = columns.age.map_or_else(
-        || "NULL::int8".to_owned(),
+        || "NULL::int8 AS at_ms, NULL::int8 AS bucket".to_owned(),
         |age| {
+            let bucket = hashed::bucket(std::slice::from_ref(&age));
             let age = quote_ident(&age);
             format!(
-                "CASE WHEN pg_catalog.isfinite({age}) THEN (EXTRACT(epoch FROM {age}::timestamptz) * 1000)::int8 END"
+                "CASE WHEN pg_catalog.isfinite({age}) THEN (EXTRACT(epoch FROM {age}::timestamptz) * 1000)::int8 END AS at_ms, \
+                 CASE WHEN pg_catalog.isfinite({age}) THEN {bucket} END AS bucket"
             )
         },
     );
@@ -98,15 +106,17 @@ pub async fn find_rows(
         ))
         .await?;
     let sql = format!(
-        "SELECT {at} AS at_ms, {marked} AS marked, {to_be_marked} AS to_be_marked FROM {only}{} WHERE {} = {} LIMIT {MOST}",
+        "SELECT pg_catalog.format('%s', {id}) AS event, {at}, {marked} AS marked, {to_be_marked} AS to_be_marked FROM {only}{} WHERE {id} = {} LIMIT {MOST}",
         script::table(table),
-        quote_ident(column),
         quote_literal(value),
+        id = quote_ident(column),
     );
     let found = session.query(&sql).await;
     session.query("ROLLBACK").await?;
     let found = found?;
     let rows = found.iter().map(|row| KnownRow {
+        id: row.get("event").unwrap_or_default().to_owned(),
+        bucket: parsed(&row, "bucket"),
         at_ms: parsed(&row, "at_ms"),
         is_marked: row.get("marked").map(|_| is_true(&row, "marked")),
         is_to_be_marked: is_true(&row, "to_be_marked"),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
@@ -96,6 +97,8 @@ pub struct FormerRun {
     started_ms: u64,
     sink: OnceLock<Arc<SinkStats>>,
     found: OnceLock<RunNote>,
+    /// The note of the run before was looked for, with or without a result.
+    is_read: AtomicBool,
 }
 
 impl FormerRun {
@@ -119,6 +122,12 @@ impl FormerRun {
         self.found.get()
     }
 
+    /// Returns true if the note of the run before was looked for. A run that notes itself before would replace it, with
+    /// losses that are not accepted.
+    pub fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Acquire)
+    }
+
     /// Returns what this run notes of itself. `ended`: `None` while it lasts.
     pub fn own(&self, ended: Option<RunEnd>) -> RunNote {
         let sink = self.sink.get();
@@ -134,7 +143,8 @@ impl FormerRun {
 
     /// Takes the note that is found when the slot is opened, which stands at `confirmed`: the sink compares its
     /// streams, and shows losses that are not accepted.
-    pub(crate) fn found(&self, note: Option<RunNote>, confirmed: Lsn) {
+    pub fn found(&self, note: Option<RunNote>, confirmed: Lsn) {
+        self.is_read.store(true, Ordering::Release);
         let is_first = self.found.get().is_none();
         let Some(note) = note.filter(|note| note.started_ms != self.started_ms) else {
             if is_first && self.accepts_losses {

@@ -94,13 +94,13 @@ impl UnseenTable {
         dead_letters: &DeadLetters,
     ) -> Result<Self, UnseenError> {
         let columns = columns(session, table).await?;
-        let Some((is_partitioned, columns)) =
-            columns.filter(|(_, names)| names.iter().any(|name| name == id))
+        let Some(columns) = columns.filter(|columns| columns.names.iter().any(|name| name == id))
         else {
             return Err(UnseenError::Table(table.clone()));
         };
-        let has = |name: &str| columns.iter().any(|column| column == name);
-        let age = ages.iter().find(|name| has(name));
+        let is_partitioned = columns.is_partitioned;
+        let has = |name: &str| columns.names.iter().any(|column| column == name);
+        let age = ages.iter().find(|name| columns.times.contains(name));
         let age = age.ok_or_else(|| UnseenError::Age(table.clone()))?;
         let kind = TYPES.into_iter().find(|name| has(name));
         let published = published_tables(session, publication, Filters::Shown).await?;
@@ -256,21 +256,47 @@ fn published_condition(
     }
 }
 
-/// Queries whether a table is partitioned, and the names of its columns; `None` if it does not exist.
+/// The columns of a table, as far as this role may know them: the catalogs need no privilege.
+#[derive(Debug, Default)]
+pub(crate) struct Columns {
+    pub(crate) is_partitioned: bool,
+    /// This role may read the rows.
+    pub(crate) is_readable: bool,
+    pub(crate) names: Vec<String>,
+    /// Those that hold a time.
+    pub(crate) times: Vec<String>,
+}
+
+/// Writes a query of the table's OID. `to_regclass` would need USAGE on the schema.
+pub(crate) fn oid_sql(table: &TableName) -> String {
+    format!(
+        "(SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = {} AND c.relname = {})",
+        quote_literal(&table.schema),
+        quote_literal(&table.name)
+    )
+}
+
+/// Queries the columns of a table; `None` if it does not exist.
 pub(crate) async fn columns(
     session: &mut Session,
     table: &TableName,
-) -> Result<Option<(bool, Vec<String>)>, Error> {
+) -> Result<Option<Columns>, Error> {
     let sql = format!(
-        "SELECT c.relkind = 'p' AS partitioned, pg_catalog.json_agg(a.attname) AS columns \
+        "SELECT c.relkind = 'p' AS partitioned, pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE') \
+         AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AS readable, pg_catalog.json_agg(a.attname) AS columns, \
+         coalesce(pg_catalog.json_agg(a.attname) FILTER (WHERE coalesce(nullif(t.typbasetype, 0), t.oid) \
+         IN ('date'::regtype, 'timestamp'::regtype, 'timestamptz'::regtype)), '[]') AS times \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 \
-         AND NOT a.attisdropped WHERE c.oid = pg_catalog.to_regclass({}) GROUP BY 1",
-        quote_literal(&script::table(table))
+         AND NOT a.attisdropped JOIN pg_catalog.pg_type t ON t.oid = a.atttypid WHERE c.oid = {} GROUP BY 1, 2",
+        oid_sql(table)
     );
     let rows = session.query(&sql).await?;
-    Ok(rows.first().map(|row| {
-        let names = crate::catalog::row::json(&row, "columns").unwrap_or_default();
-        (is_true(&row, "partitioned"), names)
+    Ok(rows.first().map(|row| Columns {
+        is_partitioned: is_true(&row, "partitioned"),
+        is_readable: is_true(&row, "readable"),
+        names: crate::catalog::row::json(&row, "columns").unwrap_or_default(),
+        times: crate::catalog::row::json(&row, "times").unwrap_or_default(),
     }))
 }
 

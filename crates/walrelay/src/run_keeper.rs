@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tracing::debug;
+use walrelay_lsn::Lsn;
 use walrelay_observe::millis_now;
 use walrelay_postgres_source::last_error::SETTINGS;
 use walrelay_postgres_source::run_note::{self, FormerRun, RunEnd, RunNote};
@@ -51,10 +52,10 @@ impl RunKeeper {
         let mut noted = None;
         let mut pause = INTERVAL;
         loop {
-            let now = (self.former.own(None), self.walsender());
-            if noted.as_ref() != Some(&now) {
-                match timeout(LIMIT, self.note(&now.0, now.1)).await {
-                    Ok(Ok(())) => {
+            let before = (self.former.own(None), self.walsender());
+            if noted.as_ref() != Some(&before) {
+                match timeout(LIMIT, self.note()).await {
+                    Ok(Ok(now)) => {
                         noted = Some(now);
                         pause = INTERVAL;
                     }
@@ -71,15 +72,22 @@ impl RunKeeper {
         }
     }
 
-    async fn note(&self, note: &RunNote, walsender: i32) -> Result<(), Error> {
+    /// Notes what this run has by now, and returns it. Nothing is written before the note of the run before is read.
+    async fn note(&self) -> Result<(RunNote, i32), Error> {
         let mut session = Session::connect(&self.info, SessionKind::Sql, &SETTINGS).await?;
+        if !self.former.is_read() {
+            let state_file = self.state_file.as_deref();
+            let former = run_note::find(&mut session, &self.slot, state_file).await?;
+            self.former.found(former, Lsn::ZERO);
+        }
+        let (note, walsender) = (self.former.own(None), self.walsender());
         let written =
-            run_note::write(&mut session, &self.slot, self.create, note, walsender).await?;
+            run_note::write(&mut session, &self.slot, self.create, &note, walsender).await?;
         session.close().await;
         if !written {
-            self.note_in_file(note);
+            self.note_in_file(&note);
         }
-        Ok(())
+        Ok((note, walsender))
     }
 
     /// Notes it alongside the state file, if there is one.
@@ -97,6 +105,7 @@ impl RunKeeper {
         let at_ms = millis_now();
         let error = error.map(str::to_owned);
         let ended = RunEnd { at_ms, error };
-        (self.walsender() != 0).then(|| self.former.own(Some(ended)))
+        let may_note = self.walsender() != 0 && self.former.is_read();
+        may_note.then(|| self.former.own(Some(ended)))
     }
 }

@@ -13,7 +13,9 @@ use crate::client::message::put_request;
 /// The most streams that are asked for at once.
 const ASKED_AT_ONCE: usize = 16;
 /// The connections over which it is tried. JetStream may not answer while its streams take messages.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 2;
+/// The longest wait for the answers: nothing is published meanwhile, also to streams that answer.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// The comparison, which is made once by each sink.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ impl Comparison {
     pub(super) fn new(stats: &Arc<SinkStats>, limit: Duration) -> Self {
         Self {
             stats: Arc::clone(stats),
-            limit,
+            limit: limit.min(LONGEST),
             attempts: ATTEMPTS,
         }
     }

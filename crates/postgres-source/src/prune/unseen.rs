@@ -19,6 +19,9 @@ pub struct ExtraRows {
     pub from_ms: i64,
     /// The number of rows; negative if rows are missing.
     pub rows: i64,
+    /// Rows that became dead letters which the store does not have any more, or which the relay of another slot
+    /// has not settled. Then `rows` is 0.
+    pub dead_letters: i64,
     /// The row, if it is one.
     pub row: Option<UnseenRow>,
 }
@@ -50,14 +53,15 @@ impl Pruning {
         let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
         let compared = accounted.compare(session, ends, None, &dead_rows).await?;
         let differ = compared.iter().filter_map(|rows| match rows.verdict() {
-            Verdict::Stays(difference) if difference.rows_differ => Some(difference),
-            _ => None,
+            Verdict::Stays(difference) => Some(difference),
+            Verdict::Unsettled { reason, .. } => Some(reason),
+            Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } => None,
         });
         Ok(differ.collect())
     }
 
-    /// Returns true if the rows of the ten minutes of this time, in milliseconds since 1970, are exactly those that
-    /// were accounted as sent.
+    /// Returns true if the rows of this bucket, as [`KnownRow`](crate::KnownRow) names it, are exactly those that were
+    /// accounted as sent.
     ///
     /// # Errors
     /// Also if there is no account.
@@ -65,10 +69,9 @@ impl Pruning {
         &self,
         session: &mut Session,
         table: &TableName,
-        at_ms: i64,
+        bucket: i64,
     ) -> Result<bool, PruneError> {
         let accounted = self.accounted(session, table).await?;
-        let bucket = at_ms.div_euclid(BUCKET_SECONDS.saturating_mul(1000));
         let buckets = (bucket, bucket);
         let dead_rows = self.dead_letter_rows(session, &accounted, buckets).await?;
         let compared = accounted
@@ -92,11 +95,34 @@ impl Pruning {
     ) -> Result<Vec<ExtraRows>, PruneError> {
         let accounted = self.accounted(session, name).await?;
         let mut found = Vec::new();
+        let is_shared = accounted.is_shared();
         for one in buckets {
+            let from_ms = one
+                .bucket
+                .saturating_mul(BUCKET_SECONDS)
+                .saturating_mul(1000);
+            if !one.rows_differ {
+                found.push(ExtraRows {
+                    from_ms,
+                    rows: 0,
+                    dead_letters: one.lost_dead_letters.saturating_add(one.unsettled),
+                    row: None,
+                });
+                continue;
+            }
             let sum = accounted
                 .extra(session, one.bucket, &table.has_id(known))
                 .await?;
             if sum == RowSum::default() {
+                // The own account has these rows: that of another slot lacks some, unless they are behind the slot.
+                if is_shared && known.is_empty() {
+                    found.push(ExtraRows {
+                        from_ms,
+                        rows: one.present.saturating_sub(one.accounted),
+                        dead_letters: 0,
+                        row: None,
+                    });
+                }
                 continue;
             }
             let row = if sum.rows == 1 {
@@ -107,11 +133,9 @@ impl Pruning {
                 None
             };
             found.push(ExtraRows {
-                from_ms: one
-                    .bucket
-                    .saturating_mul(BUCKET_SECONDS)
-                    .saturating_mul(1000),
+                from_ms,
                 rows: sum.rows,
+                dead_letters: 0,
                 row,
             });
         }

@@ -85,6 +85,11 @@ pub(crate) struct DeadLetterRows {
 }
 
 impl AccountedTable {
+    /// Returns true if rows must be in the accounts of other slots, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.slots.len() > 1
+    }
+
     /// Reads what must be known for a comparison. `age`: the age column.
     pub(crate) async fn read(
         session: &mut Session,

@@ -26,7 +26,7 @@ use crate::commands::database::prune::{failed, pruning};
 use crate::commands::looking::endpoint::fetch_status;
 use crate::commands::{EnvVars, log_warnings, print_as};
 use crate::config::PipelineConfig;
-use report::{Basis, Behind, Bucket, Report, StuckRow};
+use report::{Basis, Behind, Bucket, Report, StuckRow, Why};
 
 /// Rows, and events behind the slot's position, that are looked at, at most.
 const MOST: usize = 10_000;
@@ -39,8 +39,10 @@ pub(crate) fn stuck(args: &StuckArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Fail
     print_as(args.output, &report, &report.json())?;
     Ok(if report.has_findings() {
         Exit::Findings
-    } else {
+    } else if report.is_known() {
         Exit::Ok
+    } else {
+        Exit::Temporary
     })
 }
 
@@ -57,6 +59,14 @@ enum Known {
 struct Found {
     rows: Vec<UnseenRow>,
     buckets: Vec<Difference>,
+}
+
+/// The rows of one table that both looks found.
+struct SeenTwice {
+    rows: Vec<UnseenRow>,
+    buckets: Vec<Bucket>,
+    /// The first look ended at this time, so later rows were seen once.
+    once_from: Option<i64>,
 }
 
 fn look(args: &StuckArgs, server: &Server) -> Result<Report, Failure> {
@@ -110,16 +120,25 @@ fn look(args: &StuckArgs, server: &Server) -> Result<Report, Failure> {
     };
     let second = second_look(args, server, column, (&known, &letters), &behind, &first);
     let second = block_on(Box::pin(second))??;
-    for (table, (rows, buckets)) in config.source.tables.iter().zip(second) {
-        report.buckets.extend(buckets);
-        report.rows.extend(rows.into_iter().map(|row| StuckRow {
-            table: table.to_string(),
-            why: behind.why(&row),
-            row,
-        }));
+    for (table, seen) in config.source.tables.iter().zip(second) {
+        report.is_cut |= seen.once_from.is_some();
+        report.buckets.extend(seen.buckets);
+        report
+            .rows
+            .extend(seen.rows.into_iter().map(|row| StuckRow {
+                table: table.to_string(),
+                why: match behind.why(&row) {
+                    // Its evidence may have come while the log was read.
+                    Why::NeverSeen if seen.once_from.is_some_and(|from| row.at_ms >= from) => {
+                        Why::Unknown
+                    }
+                    why => why,
+                },
+                row,
+            }));
     }
     report.rows.sort_by_key(|one| one.row.at_ms);
-    report.is_cut = report.rows.len() > args.limit.get();
+    report.is_cut |= report.rows.len() > args.limit.get();
     report.rows.truncate(args.limit.get());
     Ok(report)
 }
@@ -232,7 +251,7 @@ async fn second_look(
     (known, letters): (&Known, &DeadLetters),
     behind: &Behind,
     first: &[Found],
-) -> Result<Vec<(Vec<UnseenRow>, Vec<Bucket>)>, Failure> {
+) -> Result<Vec<SeenTwice>, Failure> {
     let config = &server.config;
     let mut session = connect(args, server).await?;
     let ids: Vec<String> = behind.positions.keys().cloned().collect();
@@ -241,6 +260,8 @@ async fn second_look(
         let table = table(&mut session, config, name, column, letters).await?;
         let unreadable = |error| unreadable(error, &[]);
         let (mut rows, mut buckets) = (Vec::new(), Vec::new());
+        let is_full = first.rows.len() >= MOST;
+        let once_from = first.rows.last().filter(|_| is_full).map(|last| last.at_ms);
         match known {
             Known::Marks(marks) => {
                 let found = table.unmarked(&mut session, marks, server.slot(), &span);
@@ -250,7 +271,7 @@ async fn second_look(
                         has_dead_letter: false,
                         ..row.clone()
                     };
-                    before.contains(&row)
+                    before.contains(&row) || once_from.is_some_and(|from| row.at_ms >= from)
                 };
                 rows.extend(found.await.map_err(unreadable)?.into_iter().filter(is_same));
             }
@@ -263,14 +284,21 @@ async fn second_look(
                             table: name.to_string(),
                             from_ms: extra.from_ms,
                             rows: extra.rows,
+                            dead_letters: extra.dead_letters,
                         }),
                     }
                 }
             }
-            Known::Nothing => {
-                let left_out = table.unpublished(&mut session, &span);
-                rows.extend(left_out.await.map_err(unreadable)?);
-            }
+            Known::Nothing => {}
+        }
+        // The other slots of `[prune]` may carry rows that the own one leaves out.
+        let is_shared = config
+            .prune
+            .as_ref()
+            .is_some_and(|prune| !prune.slots.is_empty());
+        if matches!(known, Known::Nothing) || matches!(known, Known::Account(_)) && !is_shared {
+            let left_out = table.unpublished(&mut session, &span);
+            rows.extend(left_out.await.map_err(unreadable)?);
         }
         if !matches!(known, Known::Marks(_)) {
             let waiting = table.with_ids(&mut session, &ids, &span);
@@ -280,7 +308,11 @@ async fn second_look(
         }
         rows.sort_unstable();
         rows.dedup();
-        all.push((rows, buckets));
+        all.push(SeenTwice {
+            rows,
+            buckets,
+            once_from,
+        });
     }
     session.close().await;
     Ok(all)

@@ -107,6 +107,8 @@ pub(super) struct Bucket {
     pub(super) table: String,
     pub(super) from_ms: i64,
     pub(super) rows: i64,
+    /// Rows that became dead letters which are lost, or which the relay of another slot has not settled.
+    pub(super) dead_letters: i64,
 }
 
 /// The report.
@@ -132,6 +134,11 @@ impl Report {
         !self.rows.is_empty() || !self.buckets.is_empty()
     }
 
+    /// Returns false if rows without evidence may be missing, because a place could not be read.
+    pub(super) fn is_known(&self) -> bool {
+        self.basis != Basis::Position || self.log_problem.is_none()
+    }
+
     fn age(&self, at_ms: i64) -> u64 {
         u64::try_from(self.now_ms.saturating_sub(at_ms) / 1000).unwrap_or(0)
     }
@@ -147,10 +154,14 @@ impl Report {
                 "why": one.why.name(),
             })
         });
-        let buckets = self
-            .buckets
-            .iter()
-            .map(|one| json!({ "table": one.table, "from_ms": one.from_ms, "rows": one.rows }));
+        let buckets = self.buckets.iter().map(|one| {
+            json!({
+                "table": one.table,
+                "from_ms": one.from_ms,
+                "rows": one.rows,
+                "dead_letters": one.dead_letters,
+            })
+        });
         json!({
             "evidence": self.basis.name(),
             "older_than_seconds": self.older_than.as_secs(),
@@ -183,8 +194,18 @@ impl fmt::Display for Report {
             table,
             from_ms,
             rows,
+            dead_letters,
         } in &self.buckets
         {
+            if *dead_letters > 0 {
+                writeln!(
+                    f,
+                    "{table} has {dead_letters} rows that became dead letters which are lost, or which the relay of another \
+                     slot has not settled, in the ten minutes from {} s ago",
+                    self.age(*from_ms)
+                )?;
+                continue;
+            }
             let (number, word) = (
                 rows.unsigned_abs(),
                 if *rows < 0 { "fewer" } else { "more" },
@@ -220,6 +241,10 @@ impl fmt::Display for Report {
                 f,
                 "no evidence that these rows, older than {seconds} s, were sent"
             ),
+            (false, Basis::Position) if !self.is_known() => writeln!(
+                f,
+                "not known: rows older than {seconds} s may be behind the slot. Run the command again"
+            ),
             (false, Basis::Position) => writeln!(
                 f,
                 "no row older than {seconds} s is behind the slot, a dead letter, or left out by the publication. Of other rows \
@@ -227,7 +252,7 @@ impl fmt::Display for Report {
             ),
             (false, Basis::Account) => writeln!(
                 f,
-                "each row older than {seconds} s counts as sent: acknowledged, or accepted by you (before_slot, walrelay prune \
+                "each row older than {seconds} s and of a past ten minutes counts as sent: acknowledged, or accepted by you (before_slot, walrelay prune \
                  --accept)"
             ),
             (false, Basis::Marks) => writeln!(
@@ -309,6 +334,7 @@ mod tests {
             table: "public.outbox".to_owned(),
             from_ms: 0,
             rows,
+            dead_letters: 0,
         };
         let found = report(Basis::Account, vec![stuck], vec![bucket(2), bucket(-1)]);
         let text = found.to_string();
@@ -329,6 +355,24 @@ mod tests {
         assert!(
             none.to_string()
                 .starts_with("there is evidence that each row")
+        );
+        let lost = Bucket {
+            dead_letters: 3,
+            ..bucket(0)
+        };
+        let text = report(Basis::Account, Vec::new(), vec![lost]).to_string();
+        assert!(
+            text.contains("has 3 rows that became dead letters which are lost"),
+            "{text}"
+        );
+        // Without the log nothing is claimed of rows that may be in it.
+        let mut unread = report(Basis::Position, Vec::new(), Vec::new());
+        unread.log_problem = Some("no free slot".to_owned());
+        assert!(
+            !unread.is_known()
+                && unread
+                    .to_string()
+                    .contains("not known: rows older than 300 s")
         );
         // Without evidence nothing is claimed.
         let none = report(Basis::Position, Vec::new(), Vec::new()).to_string();

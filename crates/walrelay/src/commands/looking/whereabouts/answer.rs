@@ -18,8 +18,12 @@ use crate::commands::terminal::units::bytes;
 const NAME_WIDTH: usize = 14;
 
 /// A row of the event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
+    /// The event's id, as log and records have it.
+    pub(super) id: String,
+    /// The ten minutes of the account to which it belongs.
+    pub(super) bucket: Option<i64>,
     pub(super) at_ms: Option<i64>,
     /// `None`: rows are not marked.
     pub(super) is_marked: Option<bool>,
@@ -156,8 +160,14 @@ impl Evidence {
         }
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Row> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
         self.tables.iter().flat_map(Table::rows)
+    }
+
+    /// Returns true if each table was read, and none has the event.
+    fn is_in_no_table(&self) -> bool {
+        let has_none = |table: &Table| matches!(&table.look, Ok(Some(rows)) if rows.is_empty());
+        !self.tables.is_empty() && self.tables.iter().all(has_none)
     }
 
     /// Returns a topic that has the event's record.
@@ -471,8 +481,10 @@ impl fmt::Display for Report {
             let why = if self.evidence.rows().next().is_some() {
                 "no evidence that the event was sent. The row may be of before the slot, or the publication has left it out; \
                  send it with walrelay resend"
-            } else {
+            } else if self.evidence.is_in_no_table() {
                 "no evidence of the event: the row was deleted, pruned or never committed"
+            } else {
+                "not known: no place that was looked at has the event, and its tables were not read"
             };
             writeln!(f, "{why}")?;
         }
@@ -594,6 +606,8 @@ mod tests {
     /// Returns evidence in which the row is there, and nothing else shows the event.
     fn evidence() -> Evidence {
         let row = Row {
+            id: "e".to_owned(),
+            bucket: None,
             at_ms: Some(1_767_323_046_000),
             is_marked: Some(false),
             is_to_be_marked: false,

@@ -57,16 +57,22 @@ fn look(args: &WhereArgs, server: &Server) -> Result<Report, Failure> {
         evidence.tables = block_on(Box::pin(tables(args, server, column)))?;
     }
     evidence.accounted = accounted(args, server, &evidence.tables);
+    // The table compares values of the id's type; log and records have its text.
+    let event = evidence
+        .rows()
+        .next()
+        .map_or(&args.event, |row| &row.id)
+        .clone();
     let routed = match column {
-        Some(column) if can_route(&evidence.tables) => routed(args, server, column),
+        Some(column) if can_route(&evidence.tables) => routed(&event, server, column),
         _ => Ok(Vec::new()),
     };
-    let sought = Sought::Event(args.event.clone().into_bytes());
+    let sought = Sought::Event(event.clone().into_bytes());
     let log = behind_slot::read(server, &sought, args.timeout);
     // The relay is asked after the log was read: it has then read at least as far.
     evidence.relay = match &server.process.http {
         Some(http) => fetch_status(http)
-            .map(|status| relay(&args.event, &status))
+            .map(|status| relay(&event, &status))
             .map_err(|error| error.to_string()),
         None => Err("the configuration has no [http] listen".to_owned()),
     };
@@ -76,7 +82,7 @@ fn look(args: &WhereArgs, server: &Server) -> Result<Report, Failure> {
         addresses.extend(store::topic_of(sighting));
     }
     let search = Search {
-        event: &args.event,
+        event: &event,
         topics: if args.topic.is_empty() {
             addresses
         } else {
@@ -117,8 +123,8 @@ fn accounted(args: &WhereArgs, server: &Server, tables: &[Table]) -> Option<Resu
         return None;
     }
     let mut names = config.source.tables.iter().zip(tables);
-    let (name, at_ms) =
-        names.find_map(|(name, table)| Some((name, table.rows().next()?.at_ms?)))?;
+    let (name, bucket) =
+        names.find_map(|(name, table)| Some((name, table.rows().next()?.bucket?)))?;
     let compare = || {
         let letters = dead_letters(config, || None)?;
         let pruning = pruning(config, server.info.clone(), Some(Duration::ZERO), letters)?;
@@ -128,7 +134,7 @@ fn accounted(args: &WhereArgs, server: &Server, tables: &[Table]) -> Option<Resu
             session
                 .query(&format!("SET statement_timeout = {limit}"))
                 .await?;
-            let accounted = pruning.is_accounted(&mut session, name, at_ms).await;
+            let accounted = pruning.is_accounted(&mut session, name, bucket).await;
             session.close().await;
             accounted.map_err(failed)
         }))?
@@ -190,6 +196,8 @@ async fn tables(args: &WhereArgs, server: &Server, column: &str) -> Vec<Table> {
 
 fn row(row: KnownRow) -> Row {
     Row {
+        id: row.id,
+        bucket: row.bucket,
         at_ms: row.at_ms,
         is_marked: row.is_marked,
         is_to_be_marked: row.is_to_be_marked,
@@ -203,14 +211,12 @@ fn can_route(tables: &[Table]) -> bool {
 }
 
 /// Routes the event's rows as the relay does now.
-fn routed(args: &WhereArgs, server: &Server, column: &str) -> Result<Vec<Sighting>, Failure> {
-    let condition = format!("{} = {}", quote_ident(column), quote_literal(&args.event));
+fn routed(event: &str, server: &Server, column: &str) -> Result<Vec<Sighting>, Failure> {
+    let condition = format!("{} = {}", quote_ident(column), quote_literal(event));
     let progress = Arc::new(SnapshotProgress::default());
     let mut source = selected_rows(server, condition, &progress);
     block_on(Box::pin(source.count()))??;
-    let sightings = Arc::new(Sightings::new(Sought::Event(
-        args.event.clone().into_bytes(),
-    )));
+    let sightings = Arc::new(Sightings::new(Sought::Event(event.to_owned().into_bytes())));
     route_selected(&server.config, source, &progress, &sightings)?;
     Ok(sightings.take())
 }
