@@ -4,7 +4,6 @@
 //! tells that they are late.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use super::report::SloReport;
 use super::sections::Slo;
@@ -16,17 +15,15 @@ const DAYS: u64 = 30;
 /// Counts the seconds of this run.
 #[derive(Debug)]
 pub(super) struct SloSeconds {
-    began: Instant,
     seconds: u64,
     missed: u64,
-    /// Missed seconds by the day since the beginning.
+    /// Missed seconds by the day, of counted seconds, since the beginning.
     by_day: BTreeMap<u64, u64>,
 }
 
 impl SloSeconds {
     pub(super) fn new() -> Self {
         Self {
-            began: Instant::now(),
             seconds: 0,
             missed: 0,
             by_day: BTreeMap::new(),
@@ -43,16 +40,18 @@ impl SloSeconds {
         self.seconds += 1;
         if lag > objective || p99_ms.is_some_and(|millis| millis / 1000.0 > objective) {
             self.missed += 1;
-            let day = self.began.elapsed().as_secs() / DAY;
-            *self.by_day.entry(day).or_default() += 1;
-            while let Some(first) = self
-                .by_day
-                .first_entry()
-                .filter(|it| it.key() + DAYS <= day)
-            {
-                first.remove();
-            }
+            *self.by_day.entry(self.day()).or_default() += 1;
         }
+        let day = self.day();
+        if let Some(oldest) = self.by_day.first_entry()
+            && oldest.key() + DAYS <= day
+        {
+            oldest.remove();
+        }
+    }
+
+    fn day(&self) -> u64 {
+        self.seconds / DAY
     }
 
     /// Returns the figures; `None` without an objective.
@@ -102,5 +101,28 @@ mod tests {
             (report.budget_left_percent - 99.923).abs() < 0.001,
             "{report:?}"
         );
+    }
+
+    #[test]
+    fn a_missed_second_is_forgotten_after_thirty_days() {
+        let slo = Slo {
+            commit_to_ack: Some(Duration::from_secs(2)),
+            target: 99.9,
+            lag: Duration::from_secs(30),
+        };
+        let mut seconds = SloSeconds::new();
+        seconds.end_second(&slo, 9.0, None);
+        let left = |seconds: &SloSeconds| {
+            seconds
+                .report(&slo)
+                .expect("an objective")
+                .budget_left_percent
+        };
+        for _ in 2..DAYS * DAY {
+            seconds.end_second(&slo, 0.0, None);
+        }
+        assert!(left(&seconds) < 100.0);
+        seconds.end_second(&slo, 0.0, None);
+        assert!((left(&seconds) - 100.0).abs() < f64::EPSILON);
     }
 }
