@@ -31,8 +31,9 @@ async def effect(connection: psycopg.AsyncConnection, event: consumer.Event) -> 
 async def serve(stop: asyncio.Event, on_progress) -> None:
     async with await aio_pika.connect(os.environ["RABBITMQ_URL"]) as rabbitmq:
         channel = await rabbitmq.channel()
-        await channel.set_qos(prefetch_count=10)
-        # The delivery limit ends an event that fails each time; bind a queue for dead letters to keep it.
+        # One at a time: a stop gives back what was fetched, and that counts as a delivery.
+        await channel.set_qos(prefetch_count=1)
+        # RabbitMQ 4 drops an event after 20 deliveries unless the queue has a dead-letter exchange: set one by a policy.
         arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
         queue = await channel.declare_queue(QUEUE, durable=True, arguments=arguments)
         async with await psycopg.AsyncConnection.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
