@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
-use walrelay_lsn::{Lsn, RelationId, Xid};
+use walrelay_lsn::Lsn;
 use walrelay_relay::{KeyedTable, TableName};
 use walrelay_sink::EventPosition;
 use walrelay_sink::dead_letters::Outcome;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use super::catalog::row::{is_true, json, parsed, text};
+use super::catalog::row::{is_true, parsed};
 use super::dead_letters::DeadLetters;
 use super::mark_error::MarkError;
 use super::noted;
 use super::sections::{ATTEMPTS, ERROR};
 use super::sent_keys::{MarkByKey, RowKey, array, in_progress};
 use super::state_version;
+use super::unmarked::{STORED_KEY, stored_key};
 
 const TABLE: &str = "walrelay_state.dead";
 /// Keys that one statement stores, at most.
@@ -84,10 +84,6 @@ struct StoredRow {
     table: KeyedTable,
     key: RowKey,
 }
-
-/// The schema and the name of a table.
-#[derive(Deserialize)]
-struct Names(String, String);
 
 /// The outcome of marking a row.
 enum Marked {
@@ -355,15 +351,13 @@ async fn exists(session: &mut Session) -> Result<bool, Error> {
 /// Queries the first keys of a slot behind `after`.
 async fn page(session: &mut Session, slot: &str, after: u64) -> Result<Vec<StoredRow>, Error> {
     let sql = format!(
-        "SELECT id, lsn, \"row\", marked, relation, pg_catalog.to_json(\"table\") AS \"table\", \
-         pg_catalog.to_json(key_columns) AS key_columns, pg_catalog.to_json(row_columns) AS row_columns, xid, \
-         pg_catalog.to_json(key) AS key, coalesce(marked_hash, hash) AS hash FROM {TABLE} \
+        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash FROM {TABLE} \
          WHERE slot = {} AND id > {after} ORDER BY id LIMIT {PAGE}",
         quote_literal(slot)
     );
     let rows = session.query_within(&sql, PAGE_BYTES).await?;
     let rows = rows.iter().filter_map(|row| {
-        let Names(schema, name) = json(&row, "table")?;
+        let (table, key) = stored_key(&row)?;
         let lsn: Lsn = parsed(&row, "lsn")?;
         Some(StoredRow {
             id: parsed(&row, "id")?,
@@ -372,17 +366,8 @@ async fn page(session: &mut Session, slot: &str, after: u64) -> Result<Vec<Store
                 row: parsed(&row, "row")?,
             },
             marked: is_true(&row, "marked"),
-            table: KeyedTable {
-                relation: RelationId::new(parsed(&row, "relation")?),
-                table: TableName::new(schema, name),
-                columns: json(&row, "key_columns")?,
-                row_columns: json(&row, "row_columns")?,
-            },
-            key: RowKey {
-                xid: Xid::new(parsed(&row, "xid")?),
-                hash: text(&row, "hash"),
-                values: json(&row, "key")?,
-            },
+            table,
+            key,
         })
     });
     Ok(rows.collect())

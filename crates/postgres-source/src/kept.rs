@@ -103,6 +103,20 @@ impl Kept {
         Ok(text.and_then(|row| serde_json::from_str(row.get(0)?).ok()))
     }
 
+    /// Returns the newer one of the text in the database and of that in the file.
+    pub(crate) async fn find<T: DeserializeOwned>(
+        &self,
+        session: &mut Session,
+        slot: &str,
+        state_file: Option<&Path>,
+        newest_ms: impl Fn(&T) -> u64,
+    ) -> Result<Option<T>, Error> {
+        let in_database = self.read(session, slot).await?;
+        let in_file = state_file.and_then(|state_file| self.read_file(state_file, slot));
+        let both = in_database.into_iter().chain(in_file);
+        Ok(both.max_by_key(newest_ms))
+    }
+
     /// Writes the text to the database, if the guard allows it. `create`: a missing table may be created.
     /// Returns false if this role may not write it.
     pub(crate) async fn write<T: Serialize>(

@@ -74,10 +74,8 @@ pub async fn find(
     slot: &str,
     state_file: Option<&Path>,
 ) -> Result<Option<LastError>, Error> {
-    let in_database: Option<LastError> = KEPT.read(session, slot).await?;
-    let in_file = state_file.and_then(|state_file| KEPT.read_file(state_file, slot));
-    let both = in_database.into_iter().chain(in_file);
-    Ok(both.max_by_key(|error| error.at_ms))
+    let at_ms = |error: &LastError| error.at_ms;
+    KEPT.find(session, slot, state_file, at_ms).await
 }
 
 /// Writes the error to the database, with the position of the slot. `create`: a missing table may be created.

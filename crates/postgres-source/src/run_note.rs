@@ -206,10 +206,8 @@ pub async fn find(
     slot: &str,
     state_file: Option<&Path>,
 ) -> Result<Option<RunNote>, Error> {
-    let in_database: Option<RunNote> = KEPT.read(session, slot).await?;
-    let in_file = state_file.and_then(|state_file| KEPT.read_file(state_file, slot));
-    let both = in_database.into_iter().chain(in_file);
-    Ok(both.max_by_key(RunNote::newest_ms))
+    KEPT.find(session, slot, state_file, RunNote::newest_ms)
+        .await
 }
 
 /// Writes the note of a run that lasts to the database, if its walsender reads the slot. `create`: a missing

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use walrelay_lsn::{RelationId, Xid};
 use walrelay_relay::{KeyedTable, TableName};
-use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, json, parsed, text};
 use super::noted;
@@ -49,9 +49,31 @@ pub(super) struct StoredKey {
     pub(super) key: RowKey,
 }
 
+/// The columns of a stored key but its hash, as [`stored_key`] reads them.
+pub(super) const STORED_KEY: &str = "relation, pg_catalog.to_json(\"table\") AS \"table\", \
+     pg_catalog.to_json(key_columns) AS key_columns, pg_catalog.to_json(row_columns) AS row_columns, xid, \
+     pg_catalog.to_json(key) AS key";
+
 /// The schema and the name of a table.
 #[derive(Deserialize)]
 struct Names(String, String);
+
+/// Reads a key with its table from a row of [`STORED_KEY`] and `hash`.
+pub(super) fn stored_key(row: &Row<'_>) -> Option<(KeyedTable, RowKey)> {
+    let Names(schema, name) = json(row, "table")?;
+    let table = KeyedTable {
+        relation: RelationId::new(parsed(row, "relation")?),
+        table: TableName::new(schema, name),
+        columns: json(row, "key_columns")?,
+        row_columns: json(row, "row_columns")?,
+    };
+    let key = RowKey {
+        xid: Xid::new(parsed(row, "xid")?),
+        hash: text(row, "hash"),
+        values: json(row, "key")?,
+    };
+    Some((table, key))
+}
 
 /// Stores keys of a slot's rows. Creates the table if it is missing and `create` is true.
 pub(super) async fn store(
@@ -141,27 +163,16 @@ pub(super) async fn page(
     limit: usize,
 ) -> Result<Vec<StoredKey>, Error> {
     let sql = format!(
-        "SELECT id, relation, pg_catalog.to_json(\"table\") AS \"table\", pg_catalog.to_json(key_columns) AS key_columns, \
-         pg_catalog.to_json(row_columns) AS row_columns, xid, pg_catalog.to_json(key) AS key, hash FROM {TABLE} \
-         WHERE slot = {} AND id > {after} ORDER BY id LIMIT {limit}",
+        "SELECT id, {STORED_KEY}, hash FROM {TABLE} WHERE slot = {} AND id > {after} ORDER BY id LIMIT {limit}",
         quote_literal(slot)
     );
     let rows = session.query_within(&sql, PAGE_BYTES).await?;
     let keys = rows.iter().filter_map(|row| {
-        let Names(schema, name) = json(&row, "table")?;
+        let (table, key) = stored_key(&row)?;
         Some(StoredKey {
             id: parsed(&row, "id")?,
-            table: KeyedTable {
-                relation: RelationId::new(parsed(&row, "relation")?),
-                table: TableName::new(schema, name),
-                columns: json(&row, "key_columns")?,
-                row_columns: json(&row, "row_columns")?,
-            },
-            key: RowKey {
-                xid: Xid::new(parsed(&row, "xid")?),
-                hash: text(&row, "hash"),
-                values: json(&row, "key")?,
-            },
+            table,
+            key,
         })
     });
     Ok(keys.collect())
