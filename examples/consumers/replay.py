@@ -9,11 +9,7 @@ Needs WALRELAY_EXAMPLE_POSTGRES, _KAFKA, _CRASH, and in WALRELAY_EXAMPLE_BINARY 
 
 import os
 import random
-import socket
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import psycopg
@@ -21,59 +17,31 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).with_name("python")))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.dont_write_bytecode = True
+import harness  # noqa: E402
 import newest  # noqa: E402
+from harness import POSTGRES, connect, crash_postgres  # noqa: E402
 
-POSTGRES = os.environ["WALRELAY_EXAMPLE_POSTGRES"]
+PATIENCE = harness.PATIENCE = 300
+
 KAFKA = {"bootstrap.servers": os.environ["WALRELAY_EXAMPLE_KAFKA"]}
 PARTITIONS, EVENTS = 3, 200
-# A loaded machine may take long; nothing waits for less.
-PATIENCE = 300
 
 command = sys.argv[1:]
 name = topic = f"replay_{random.getrandbits(32):08x}"
 # What the README of the examples names. A killed consumer's partitions are given to another after two seconds.
 VARIABLES = {"DATABASE_URL": POSTGRES, "KAFKA_BROKERS": KAFKA["bootstrap.servers"], "TOPIC": topic, "GROUP": topic,
              "ID_HEADER": "x-outbox-event-id", "SESSION_TIMEOUT_MS": "2000"}
-CONFIG = f"""
-[source]
-url = "{POSTGRES}"
-tables = ["public.{name}"]
-slot = "{name}"
-publication = "{name}"
-
-[router]
-preset = "outbox_events"
-position_header = "{newest.POSITION_HEADER}"
+CONFIG = f"""{harness.source(name)}position_header = "{newest.POSITION_HEADER}"
 
 [sink.kafka]
 "bootstrap.servers" = "{KAFKA['bootstrap.servers']}"
 """
 
 
-TABLE = f"""CREATE TABLE {name} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_id text NOT NULL,
-    event_type text NOT NULL, payload jsonb NOT NULL, occurred_at timestamptz NOT NULL DEFAULT now())"""
-
-
-def crash_postgres():
-    """Kills the server, and waits until it is back."""
-    host, port = os.environ["WALRELAY_EXAMPLE_CRASH"].rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=PATIENCE) as servers:
-        servers.sendall(b"postgres\n")
-        assert servers.makefile().readline() == "ready\n"
-
-
 def eventually(what, holds):
-    ends = time.monotonic() + PATIENCE
-    while True:
-        try:
-            if holds():
-                return
-        except KafkaException:
-            pass
-        if time.monotonic() > ends:
-            sys.exit(f"replay: not reached in {PATIENCE} s: {what}")
-        time.sleep(0.1)
+    harness.eventually(what, holds, passing=KafkaException)
 
 
 def offsets():
@@ -102,22 +70,8 @@ def newest_values(connection):
     return dict(connection.execute("SELECT key, value::int FROM newest").fetchall())
 
 
-def connect():
-    return psycopg.connect(POSTGRES, autocommit=True)
-
-
-def scenario(connection, folder, running):
-    config = Path(folder, "walrelay.toml")
-    config.write_text(CONFIG)
-
-    def walrelay(*arguments):
-        return [os.environ["WALRELAY_EXAMPLE_BINARY"], *arguments, "--config", str(config)]
-
-    def start(command):
-        with Path(folder, f"{len(running)}.log").open("wb") as log:
-            process = subprocess.Popen(command, env={**os.environ, **VARIABLES}, stdout=log, stderr=log)
-        running.append(process)
-        return process
+def scenario(connection, programs):
+    walrelay, start = programs.walrelay, programs.start
 
     def effects():
         query = "SELECT key, value::int FROM received WHERE consumer = %s AND topic = %s ORDER BY n"
@@ -127,12 +81,11 @@ def scenario(connection, folder, running):
             # The consumer creates it.
             return []
 
-    connection.execute(TABLE)
+    connection.execute(harness.table(name))
     admin = AdminClient(KAFKA)
     for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         created.result()
-    for step in walrelay("init"), walrelay("bookmark", "create", f"{name}_from"):
-        subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
+    programs.prepare(name)
     relay, first = start(walrelay("run")), start(command)
     expected = [(f"k{number % 7}", number) for number in range(EVENTS)]
     for key, number in expected:
@@ -157,8 +110,7 @@ def scenario(connection, folder, running):
 
     eventually("all effects", lambda: done(EVENTS))
     before = offsets()[0]
-    subprocess.run(walrelay("replay", "--from", f"{name}_from", "--yes"), check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+    programs.replay(name)
     eventually("all that was sent again is processed", lambda: done(before + EVENTS))
     by_key = sorted(effects(), key=lambda effect: effect[0])
     assert by_key == sorted(expected, key=lambda effect: effect[0]), f"not each event once, in order: {by_key}"
@@ -183,25 +135,4 @@ def scenario(connection, folder, running):
     print(f"replay: {offsets()[0]} records of {EVENTS} events, each with one effect")
 
 
-with tempfile.TemporaryDirectory() as folder:
-    running = []
-    try:
-        scenario(connect(), folder, running)
-    except BaseException:
-        for log in sorted(Path(folder).glob("*.log")):
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
-        raise
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-        # The server has few slots, and others use it. A killed walsender may still be at its end.
-        connection = connect()
-
-        def is_dropped():
-            connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                               " WHERE slot_name LIKE %s AND NOT active", [f"{name}%"])
-            return not connection.execute("SELECT FROM pg_replication_slots WHERE slot_name LIKE %s",
-                                          [f"{name}%"]).fetchall()
-
-        eventually("the slots are dropped", is_dropped)
+harness.run(scenario, name, CONFIG, VARIABLES)

@@ -10,20 +10,18 @@ import base64
 import hashlib
 import hmac
 import http.client
-import os
 import random
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-import psycopg
 
-POSTGRES = os.environ["WALRELAY_EXAMPLE_POSTGRES"]
-# A loaded machine may take long; nothing waits for less.
-PATIENCE = 120
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.dont_write_bytecode = True
+import harness  # noqa: E402
+from harness import PATIENCE, POSTGRES, eventually  # noqa: E402
+
 EVENTS = 60
 command = sys.argv[1:]
 name = f"hooks_{random.getrandbits(32):08x}"
@@ -38,16 +36,7 @@ def free_port():
 
 PORT = free_port()
 VARIABLES = {"DATABASE_URL": POSTGRES, "WEBHOOK_SECRETS": NEW, "PORT": str(PORT), "GROUP": name}
-CONFIG = f"""
-[source]
-url = "{POSTGRES}"
-tables = ["public.{name}"]
-slot = "{name}"
-publication = "{name}"
-
-[router]
-preset = "outbox_events"
-
+CONFIG = f"""{harness.source(name)}
 [sink]
 kind = "http"
 
@@ -56,16 +45,6 @@ url = "http://127.0.0.1:{PORT}/events/{{topic}}"
 secrets = "{OLD} {NEW}"
 key_header = "x-event-key"
 """
-TABLE = f"""CREATE TABLE {name} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_id text NOT NULL,
-    event_type text NOT NULL, payload jsonb NOT NULL, occurred_at timestamptz NOT NULL DEFAULT now())"""
-
-
-def eventually(what, holds):
-    ends = time.monotonic() + PATIENCE
-    while not holds():
-        if time.monotonic() > ends:
-            sys.exit(f"webhooks: not reached in {PATIENCE} s: {what}")
-        time.sleep(0.05)
 
 
 def signature(secret, id, sent, body):
@@ -111,26 +90,15 @@ def forgeries():
     yield "no time", {**headers(), "webhook-timestamp": "now"}
 
 
-def scenario(connection, folder, running):
-    config = Path(folder, "walrelay.toml")
-    config.write_text(CONFIG)
-
-    def walrelay(*arguments):
-        return [os.environ["WALRELAY_EXAMPLE_BINARY"], *arguments, "--config", str(config)]
-
-    def start(command):
-        with Path(folder, f"{len(running)}.log").open("wb") as log:
-            process = subprocess.Popen(command, env={**os.environ, **VARIABLES}, stdout=log, stderr=log)
-        running.append(process)
-        return process
+def scenario(connection, programs):
+    walrelay, start = programs.walrelay, programs.start
 
     def effects():
         query = "SELECT key, value::int FROM received WHERE consumer = %s AND topic = %s ORDER BY n"
         return connection.execute(query, [name, name]).fetchall()
 
-    connection.execute(TABLE)
-    for step in walrelay("init"), walrelay("bookmark", "create", f"{name}_from"):
-        subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
+    connection.execute(harness.table(name))
+    programs.prepare(name)
     relay, receiver = start(walrelay("run")), start(command)
     eventually("the receiver listens", is_listening)
     expected = [(f"k{number % 7}", number) for number in range(EVENTS)]
@@ -145,8 +113,7 @@ def scenario(connection, folder, running):
             start(walrelay("run"))
             receiver = start(command)
     eventually("all effects", lambda: len(effects()) >= EVENTS)
-    subprocess.run(walrelay("replay", "--from", f"{name}_from", "--yes"), check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+    programs.replay(name)
     for what, headers in forgeries():
         assert post(headers) == 401, f"{what} is accepted"
     good = {"webhook-id": f"{name}-good", "webhook-timestamp": str(int(time.time()))}
@@ -163,24 +130,4 @@ def scenario(connection, folder, running):
     print(f"webhooks: {EVENTS} events, each with one effect; {len(list(forgeries()))} forgeries refused")
 
 
-with psycopg.connect(POSTGRES, autocommit=True) as connection, tempfile.TemporaryDirectory() as folder:
-    running = []
-    try:
-        scenario(connection, folder, running)
-    except BaseException:
-        for log in sorted(Path(folder).glob("*.log")):
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
-        raise
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-        # The server has few slots, and others use it. A killed walsender may still be at its end.
-        def is_dropped():
-            connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                               " WHERE slot_name LIKE %s AND NOT active", [f"{name}%"])
-            return not connection.execute("SELECT FROM pg_replication_slots WHERE slot_name LIKE %s",
-                                          [f"{name}%"]).fetchall()
-
-        eventually("the slots are dropped", is_dropped)
+harness.run(scenario, name, CONFIG, VARIABLES)

@@ -11,11 +11,7 @@ import asyncio
 import json
 import os
 import random
-import socket
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import aio_pika
@@ -24,9 +20,11 @@ import psycopg
 import redis
 from nats.js.api import StreamConfig
 
-POSTGRES = os.environ["WALRELAY_EXAMPLE_POSTGRES"]
-# A loaded machine may take long; nothing waits for less.
-PATIENCE = 120
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.dont_write_bytecode = True
+import harness  # noqa: E402
+from harness import PATIENCE, POSTGRES, connect, crash_postgres, eventually  # noqa: E402
+
 EVENTS = 120
 sink, command = sys.argv[1], sys.argv[2:]
 port = os.environ[f"WALRELAY_EXAMPLE_{sink.upper()}"]
@@ -46,23 +44,12 @@ exchange = ""
 routing_key = "{name}"
 """,
 }
-CONFIG = f"""
-[source]
-url = "{POSTGRES}"
-tables = ["public.{name}"]
-slot = "{name}"
-publication = "{name}"
-
-[router]
-preset = "outbox_events"
-
+CONFIG = f"""{harness.source(name)}
 [sink]
 kind = "{sink}"
 
 {SINKS[sink]}
 """
-TABLE = f"""CREATE TABLE {name} (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_id text NOT NULL,
-    event_type text NOT NULL, payload jsonb NOT NULL, occurred_at timestamptz NOT NULL DEFAULT now())"""
 
 
 async def create_stream():
@@ -90,38 +77,8 @@ async def length(remove=False):
         await client.close()
 
 
-def crash_postgres():
-    """Kills the server, and waits until it is back."""
-    host, crash = os.environ["WALRELAY_EXAMPLE_CRASH"].rsplit(":", 1)
-    with socket.create_connection((host, int(crash)), timeout=PATIENCE) as servers:
-        servers.sendall(b"postgres\n")
-        assert servers.makefile().readline() == "ready\n"
-
-
-def eventually(what, holds):
-    ends = time.monotonic() + PATIENCE
-    while not holds():
-        if time.monotonic() > ends:
-            sys.exit(f"streams: not reached in {PATIENCE} s: {what}")
-        time.sleep(0.05)
-
-
-def connect():
-    return psycopg.connect(POSTGRES, autocommit=True)
-
-
-def scenario(connection, folder, running):
-    config = Path(folder, "walrelay.toml")
-    config.write_text(CONFIG)
-
-    def walrelay(*arguments):
-        return [os.environ["WALRELAY_EXAMPLE_BINARY"], *arguments, "--config", str(config)]
-
-    def start(command):
-        with Path(folder, f"{len(running)}.log").open("wb") as log:
-            process = subprocess.Popen(command, env={**os.environ, **VARIABLES}, stdout=log, stderr=log)
-        running.append(process)
-        return process
+def scenario(connection, programs):
+    walrelay, start = programs.walrelay, programs.start
 
     def rows(table, columns):
         try:
@@ -138,9 +95,8 @@ def scenario(connection, folder, running):
                            [key, f"{name}.placed", json.dumps(payload)])
 
     asyncio.run(create_stream())
-    connection.execute(TABLE)
-    for step in walrelay("init"), walrelay("bookmark", "create", f"{name}_from"):
-        subprocess.run(step, check=True, stdout=subprocess.DEVNULL)
+    connection.execute(harness.table(name))
+    programs.prepare(name)
     relay, first = start(walrelay("run")), start(command)
     expected = [(f"k{number % 7}", number) for number in range(EVENTS)]
     for key, number in expected:
@@ -159,8 +115,7 @@ def scenario(connection, folder, running):
             connection = connect()
     event("poison", "no number")
     eventually("all effects", lambda: len(effects()) >= EVENTS)
-    subprocess.run(walrelay("replay", "--from", f"{name}_from", "--yes"), check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+    programs.replay(name)
     event("last", EVENTS)
     expected.append(("last", EVENTS))
     eventually("the effect after the replay", lambda: ("last", EVENTS) in effects())
@@ -185,25 +140,4 @@ def scenario(connection, folder, running):
     assert len(effects()) == len(expected), "an effect after a gap"
 
 
-with tempfile.TemporaryDirectory() as folder:
-    running = []
-    try:
-        scenario(connect(), folder, running)
-    except BaseException:
-        for log in sorted(Path(folder).glob("*.log")):
-            print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
-        raise
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-        # The server has few slots, and others use it. A killed walsender may still be at its end.
-        connection = connect()
-
-        def is_dropped():
-            connection.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                               " WHERE slot_name LIKE %s AND NOT active", [f"{name}%"])
-            return not connection.execute("SELECT FROM pg_replication_slots WHERE slot_name LIKE %s",
-                                          [f"{name}%"]).fetchall()
-
-        eventually("the slots are dropped", is_dropped)
+harness.run(scenario, name, CONFIG, VARIABLES)
