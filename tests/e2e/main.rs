@@ -102,6 +102,7 @@ mod logins;
 mod losses;
 mod marks;
 mod modes;
+mod moves;
 mod nats;
 mod noted;
 mod old_rows;

@@ -23,6 +23,7 @@
 //!   `row_facts`: what the tables show of an event. `unseen`: rows without
 //!   evidence that they were sent.
 //!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
+//! - [`moves`]: a move to another server: the fence at the outbox, and the record of it.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.
 //! - `outbox_stats`: sizes and ages of the outbox tables, for metrics.
@@ -45,6 +46,7 @@ mod kept;
 pub mod last_error;
 mod mark;
 mod mark_error;
+pub mod moves;
 pub mod noted;
 mod outbox_stats;
 mod outbox_table;

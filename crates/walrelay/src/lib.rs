@@ -61,6 +61,10 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Prune(args) => commands::prune(&args, &env),
         Command::Resend(args) => commands::resend(&args, &env),
         Command::Cutover(command) => commands::cutover(&command, &env),
+        Command::Move(command) => match commands::move_outbox(&command, &env) {
+            Ok(exit) => return exit,
+            Err(failures) => Err(failures),
+        },
         Command::Route(args) => commands::route(&args, &env),
         Command::Tail(args) => commands::tail(&args, &env),
         Command::VerifyTopic(args) => match commands::verify_topic(&args, &env) {

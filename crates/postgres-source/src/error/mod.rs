@@ -12,6 +12,7 @@ use walrelay_walsender::ErrorClass;
 pub use setup::{GO_ON, Gap, PUBLISH, SetupError};
 
 use super::catalog::SlotReader;
+use super::moves::MoveState;
 use super::state_file::StateFileError;
 
 /// A line that is no row of COPY's text format, or belongs to no requested table.
@@ -78,6 +79,18 @@ pub enum PostgresError {
         doing: &'static str,
         /// The time that was waited.
         after: Duration,
+    },
+    /// The database is one of the two of a move, and this server was not switched to.
+    #[error(
+        "the outbox of slot {slot} is being moved ({}), and this server was not switched to: what its log holds may \
+         have been sent from the old server",
+        state.name()
+    )]
+    AwaitsSwitch {
+        /// Name of the slot.
+        slot: String,
+        /// The recorded state.
+        state: MoveState,
     },
     /// The records go to another cluster than those before the noted position.
     #[error(
@@ -223,6 +236,7 @@ impl SourceError for PostgresError {
             }
             Self::SlotBusy { .. }
             | Self::SetupBusy(_)
+            | Self::AwaitsSwitch { .. }
             | Self::SnapshotRead
             | Self::SnapshotLost
             | Self::SnapshotOutdated(_)

@@ -258,6 +258,7 @@ impl CopySource {
         let tables = describe(&mut control, &self.original.tables).await?;
         self.control = Some(control);
         Ok(Opened {
+            former: None,
             stream: wrap(Stream::from_slot(stream, &copy, None, Arc::default())),
             system_id: system.system_id,
             timeline: system.timeline,

@@ -62,6 +62,7 @@ impl InitialSnapshot {
         // The lease begins now, and opening may have waited for a lock on the tables.
         bounded("reading the slot", self.lock.prove()).await?;
         Ok(Opened {
+            former: None,
             stream: Stream::Rows(Box::new(stream.under(self.lock.watch()))),
             system_id: self.system.system_id.clone(),
             timeline: self.system.timeline,

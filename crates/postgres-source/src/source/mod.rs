@@ -100,6 +100,8 @@ pub struct PostgresSource {
     relayed: Arc<AtomicU64>,
     /// The last attempt failed because another process read the slot.
     found_busy: bool,
+    /// The last attempt failed because this server was not switched to.
+    awaits_switch: bool,
     readers: Readers,
     /// What the publication carries was changed, which is accepted.
     accepted_publication: bool,
@@ -145,6 +147,7 @@ impl PostgresSource {
             server_start: None,
             relayed: Arc::default(),
             found_busy: false,
+            awaits_switch: false,
             accepted_publication: false,
             last_look: None,
             walsender: Arc::default(),

@@ -26,6 +26,7 @@ use crate::catalog::{
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::last_error;
+use crate::moves::{MoveRecord, find_move};
 use crate::noted::{self, Access, Noted, Standing};
 use crate::run_note;
 use crate::sent_rows::account::{self, OpenedAccount};
@@ -52,6 +53,8 @@ pub(super) struct Connected {
     moment: Moment,
     /// True if there is no slot, and a snapshot is to be read first.
     snapshot: bool,
+    /// The server that the outbox was moved from.
+    former: Option<String>,
 }
 
 impl PostgresSource {
@@ -80,6 +83,26 @@ impl PostgresSource {
         let mut replication =
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
+        let moved = self.find_move(&mut control).await?;
+        if let Some(record) = moved
+            .as_ref()
+            .filter(|record| record.awaits_switch(&system.system_id))
+        {
+            let error = PostgresError::AwaitsSwitch {
+                slot: self.wanted.slot.clone(),
+                state: record.state,
+            };
+            // The first time the relay shows the reason. Then its events must not wait for the next attempt.
+            if !std::mem::replace(&mut self.awaits_switch, true) {
+                return Err(error);
+            }
+            while self.find_move(&mut control).await? == moved {
+                sleep(BUSY_INTERVAL).await;
+            }
+            return Box::pin(self.connect(resume)).await;
+        }
+        self.awaits_switch = false;
+        let former = moved.and_then(|record| record.former_of(&system.system_id));
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
@@ -134,7 +157,13 @@ impl PostgresSource {
             ancestors,
             moment,
             snapshot,
+            former,
         })
+    }
+
+    async fn find_move(&self, control: &mut Session) -> Result<Option<MoveRecord>, PostgresError> {
+        let found = find_move(control, &self.wanted.slot);
+        bounded("reading the record of a move", found).await
     }
 
     /// Connects a control session that a thread of its own drives: it will hold the lock of a snapshot.
@@ -305,6 +334,19 @@ impl PostgresSource {
                             to = %kept.confirmed,
                             "the promoted server has not got all that was relayed of the old one: \
                              events of this range may be of transactions that it does not have"
+                        );
+                    }
+                    here
+                }
+                // If this process has streamed before, the pipeline logs it.
+                Ok(Continuity::Moved) => {
+                    is_proved = true;
+                    if !self.started {
+                        info!(
+                            former = kept.system_id,
+                            now = opened.system_id,
+                            "the outbox was moved to this server: its database shows that every event of the former \
+                             one was delivered under a fence"
                         );
                     }
                     here
@@ -553,6 +595,7 @@ impl PostgresSource {
             server_timeout: Some(self.wal_sender_timeout),
             tables,
             predecessor: self.readers.predecessor(),
+            former: connected.former,
         };
         // The setup, or another relay, may have noted a position since.
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);

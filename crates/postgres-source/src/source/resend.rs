@@ -49,6 +49,7 @@ impl Source for ResendSource {
         let opened = anchor.open_rows().await;
         let (stream, tables) = opened.inspect_err(|_| self.anchor = None)?;
         Ok(Opened {
+            former: None,
             stream: stream.without_successor(),
             // No WAL is read or confirmed.
             system_id: String::new(),

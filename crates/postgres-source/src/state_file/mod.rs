@@ -94,6 +94,7 @@ impl Position {
         confirmed: Lsn,
     ) -> Result<(), LogError> {
         let opened = Opened {
+            former: None,
             stream: (),
             system_id: identity.system_id.clone(),
             timeline: identity.timeline,

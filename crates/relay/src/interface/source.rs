@@ -131,6 +131,9 @@ pub struct Opened<S> {
     pub tables: Vec<TableFacts>,
     /// The relay that read the slot since this process lost it, or before this process started.
     pub predecessor: Option<Predecessor>,
+    /// The `system_identifier` of the server that the outbox was moved from: the database shows that every event of
+    /// it was delivered before this slot was created.
+    pub former: Option<String>,
 }
 
 /// The place of a table of the WAL in the catalogs of today, by its OID. The WAL has the names of

@@ -19,6 +19,9 @@ pub enum Continuity {
         /// The other relay.
         by: Predecessor,
     },
+    /// The outbox was moved to another server, and every event of the former one was delivered before this slot
+    /// was created. Positions of the two servers cannot be compared, so everything must be read again from the slot.
+    Moved,
     /// The server was promoted, and the slot is not beyond what was relayed of the WAL that both
     /// timelines have in common: nothing is missing. Positions beyond the common part belong to
     /// other transactions now, so everything must be read again from the slot.
@@ -133,6 +136,9 @@ impl Resume {
             Some(Continuity::HandedOver { from, to, by })
         };
         if opened.system_id != self.system_id {
+            if opened.former.as_ref() == Some(&self.system_id) {
+                return Ok(Continuity::Moved);
+            }
             return Err(LogError::OtherServer {
                 before: self.system_id.clone(),
                 now: opened.system_id.clone(),
@@ -208,6 +214,7 @@ mod tests {
             server_timeout: None,
             tables: Vec::new(),
             predecessor: None,
+            former: None,
         }
     }
 

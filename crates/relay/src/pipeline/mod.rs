@@ -471,6 +471,14 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 );
                 Ok(())
             }
+            Continuity::Moved => {
+                info!(
+                    former = resume.system_id,
+                    now = opened.system_id,
+                    "the outbox was moved to this server after every event of the former one was delivered"
+                );
+                Err(self.start_over(opened))
+            }
             Continuity::Promoted { parted } => {
                 if parted < resume.seen.lsn() {
                     warn!(
@@ -480,21 +488,24 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                          events of this range may be of transactions that it does not have"
                     );
                 }
-                let error = PipelineError::OtherTimeline {
-                    before: resume.timeline,
-                    now: opened.timeline,
-                };
-                // Start over from the slot's position: beyond it, positions of two timelines cannot
-                // be compared.
-                self.resume = Some(Resume {
-                    system_id: opened.system_id.clone(),
-                    timeline: opened.timeline,
-                    server_start: Some(opened.server_start.clone()),
-                    confirmed: opened.confirmed,
-                    seen: opened.confirmed,
-                });
-                Err(error)
+                Err(self.start_over(opened))
             }
+        }
+    }
+
+    /// Starts over from the slot's position: beyond it, positions of two timelines or servers cannot be compared.
+    fn start_over(&mut self, opened: &Opened<S::Stream>) -> PipelineError<S::Error, F::Error> {
+        let before = self.resume.as_ref().map_or(0, |resume| resume.timeline);
+        self.resume = Some(Resume {
+            system_id: opened.system_id.clone(),
+            timeline: opened.timeline,
+            server_start: Some(opened.server_start.clone()),
+            confirmed: opened.confirmed,
+            seen: opened.confirmed,
+        });
+        PipelineError::OtherTimeline {
+            before,
+            now: opened.timeline,
         }
     }
 

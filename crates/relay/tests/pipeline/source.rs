@@ -179,6 +179,7 @@ impl Source for OneTransaction {
             stream.push(&table.insert(&[Some("r2"), Some("order"), Some("k"), Some("{}")]));
         }
         Ok(Opened {
+            former: None,
             stream,
             system_id: "7".to_owned(),
             timeline: if promoted { 2 } else { 1 },

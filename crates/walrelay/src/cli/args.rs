@@ -18,6 +18,7 @@ use super::dlq::DlqCommand;
 use super::exit::{self, Exit};
 use super::import_debezium::ImportArgs;
 use super::init::InitArgs;
+use super::moves::MoveCommand;
 use super::new::NewArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
@@ -259,6 +260,16 @@ A row is a JSON object of columns and values:
   walrelay cutover rollback --stop-relay 'systemctl stop walrelay'")]
     #[command(subcommand)]
     Cutover(Box<CutoverCommand>),
+
+    /// Move the outbox to another server, or through an upgrade of Postgres, without a loss and in order.
+    #[command(after_help = "Examples:
+  walrelay move plan
+  walrelay move drain --yes
+  walrelay move switch -c new.toml --yes
+  walrelay move verify -c new.toml
+  walrelay move abort")]
+    #[command(subcommand)]
+    Move(Box<MoveCommand>),
 
     /// Look at dead letters, send them again, or close them.
     ///

@@ -39,6 +39,7 @@ mod exit;
 mod failure;
 mod import_debezium;
 mod init;
+mod moves;
 mod new;
 mod replay;
 mod resend;
@@ -71,6 +72,10 @@ pub(crate) use failure::paint;
 pub use failure::{Failure, log, report};
 pub use import_debezium::ImportArgs;
 pub use init::InitArgs;
+pub use moves::{
+    AbortMoveArgs, AdminArgs, DrainMoveArgs, MoveCommand, PlanMoveArgs, PrepareMoveArgs,
+    SwitchMoveArgs, VerifyMoveArgs,
+};
 pub use new::NewArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;

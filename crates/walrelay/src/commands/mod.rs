@@ -9,6 +9,7 @@ mod database;
 mod dead_letters;
 mod looking;
 mod measuring;
+mod moves;
 mod moving_in;
 mod relaying;
 mod terminal;
@@ -21,6 +22,7 @@ pub(crate) use looking::{
     verify_topic::verify_topic, whereabouts::whereabouts,
 };
 pub(crate) use measuring::{bench::bench, demo::demo};
+pub(crate) use moves::move_outbox;
 pub(crate) use moving_in::{
     cutover::cutover, import_debezium::import_debezium, new::new, schema::schema,
 };

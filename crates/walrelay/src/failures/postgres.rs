@@ -72,6 +72,12 @@ fn words(error: &PostgresError) -> Words {
             Exit::Unavailable,
             "stop the other relay, or give this one a slot of its own",
         ),
+        PostgresError::AwaitsSwitch { .. } => of(
+            "move-pending",
+            Exit::Temporary,
+            "run walrelay move switch with this configuration: the relay then starts by itself. walrelay move plan \
+             shows the next step",
+        ),
         PostgresError::TwoServers(_) => of(
             "postgres-unreachable",
             Exit::Unavailable,

@@ -62,6 +62,26 @@ pub(crate) fn with_passfile(mut info: ConnInfo, env: EnvVars<'_>) -> ConnInfo {
     info
 }
 
+/// Reads the URL of `--admin-url`, which must name the database of the relay's own connection.
+pub(crate) fn admin_info(
+    url: &str,
+    relay: &ConnInfo,
+    env: EnvVars<'_>,
+) -> Result<ConnInfo, Failure> {
+    let unusable = |what: String| Failure::new("source-url", Exit::Usage, what);
+    let admin = url.parse::<ConnInfo>();
+    let admin = admin
+        .map_err(|error| unusable("--admin-url cannot be used".to_owned()).caused_by(error))?;
+    if admin.dbname != relay.dbname {
+        let what = format!(
+            "--admin-url names database {}, [source] url names {}",
+            admin.dbname, relay.dbname
+        );
+        return Err(unusable(what).remedy("name the same database in both"));
+    }
+    Ok(with_passfile(admin, env))
+}
+
 pub(crate) fn route(router: &config::RouterConfig) -> Route {
     match router {
         config::RouterConfig::Debezium(debezium) => Route::from(debezium_options(debezium)),

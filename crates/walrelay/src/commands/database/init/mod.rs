@@ -11,12 +11,12 @@ use walrelay_postgres_source::{
     dead_rows, inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record,
     unmark, unmarked,
 };
-use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
+use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::consumer;
 use super::preset_table::{marks, preset_table};
-use crate::cli::{Exit, Failure, InitArgs};
-use crate::commands::assembly::{block_on, conn_info, wanted, with_passfile};
+use crate::cli::InitArgs;
+use crate::commands::assembly::{admin_info, block_on, conn_info, wanted};
 use crate::commands::{CommandResult, EnvVars, load, print_as};
 use crate::config::{PipelineConfig, RouterConfig};
 use crate::failures;
@@ -46,25 +46,9 @@ pub(crate) fn init(args: &InitArgs, env: EnvVars<'_>) -> CommandResult {
     let mut info = conn_info(&config.source, env)?;
     let mut role = args.role.clone();
     if let Some(url) = &args.admin_url {
-        let unusable = |what: String| Failure {
-            exit: Exit::Usage,
-            what,
-            ..Failure::new("source-url", Exit::Usage, "")
-        };
-        let admin = url.expose_secret().parse::<ConnInfo>();
-        let admin = admin
-            .map_err(|error| unusable("--admin-url cannot be used".to_owned()).caused_by(error))?;
-        if admin.dbname != info.dbname {
-            let what = format!(
-                "--admin-url names database {}, [source] url names {}",
-                admin.dbname, info.dbname
-            );
-            return Err(vec![
-                unusable(what).remedy("name the same database in both"),
-            ]);
-        }
+        let admin = admin_info(url.expose_secret(), &info, env)?;
         role.get_or_insert(info.user);
-        info = with_passfile(admin, env);
+        info = admin;
     }
     if args.dry_run {
         // Without `--role`, the relay connects as the user of its URL.

@@ -1,0 +1,389 @@
+//! A move of the outbox to another server, as the databases of both servers record it: a fence at the outbox
+//! tables, and a row of `walrelay_state.move`.
+//!
+//! The fence is a trigger which refuses each insert. Creating it waits for all transactions that have inserted
+//! into the table, so once it exists, every event is committed before the end of the WAL, the barrier. When the
+//! slot has confirmed the barrier under the fence, the destination has acknowledged every event of the server.
+//! Fence and record are part of the database: `pg_upgrade`, a physical copy and a dump that is made later carry
+//! them, so the copy itself shows that nothing was written in between
+//! (docs/adr/0070-a-move-is-fenced-in-the-database.md).
+
+use std::time::Duration;
+
+use serde::Serialize;
+use walrelay_lsn::Lsn;
+use walrelay_relay::TableName;
+use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+
+use super::catalog::row::{is_true, parsed, text};
+use super::confirmed::insert_position;
+use super::sent_rows::account::relations;
+use super::{noted, script, state_version};
+
+/// The name of the trigger at each outbox table.
+const TRIGGER: &str = "walrelay_move";
+const FUNCTION: &str = "walrelay_state.refuse_while_moving";
+const TABLE: &str = "walrelay_state.move";
+
+/// The state of a move on one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MoveState {
+    /// The new server, which gets the rows by replication: its outbox is fenced until the switch.
+    Prepared,
+    /// The old server: its outbox is fenced, and its slot may not have confirmed everything.
+    Fenced,
+    /// The slot has confirmed the barrier under the fence.
+    Drained,
+    /// This server has the outbox now, and its fence is lifted.
+    Switched,
+}
+
+impl MoveState {
+    /// Returns the word that the table holds.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prepared => "prepared",
+            Self::Fenced => "fenced",
+            Self::Drained => "drained",
+            Self::Switched => "switched",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Prepared, Self::Fenced, Self::Drained, Self::Switched];
+        all.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// The server on which a state was reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MoveServer {
+    /// Its `system_identifier`.
+    pub system: String,
+    /// Its timeline.
+    pub timeline: u32,
+}
+
+/// The record of a slot's move.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MoveRecord {
+    /// The state.
+    pub state: MoveState,
+    /// The server that wrote the record. A copy of the database has the record of the server it was copied from.
+    pub server: MoveServer,
+    /// Drained: every event was committed before it. Switched: the barrier of the former server.
+    pub barrier: Option<Lsn>,
+    /// Switched: the `system_identifier` of the former server.
+    pub former: Option<String>,
+}
+
+impl MoveRecord {
+    /// Checks whether a relay of the server with this `system_identifier` must wait for the switch: what is in the
+    /// log there may have been sent from the former server.
+    pub fn awaits_switch(&self, system: &str) -> bool {
+        match self.state {
+            MoveState::Prepared => true,
+            // The database is a copy.
+            MoveState::Fenced | MoveState::Drained => self.server.system != system,
+            MoveState::Switched => false,
+        }
+    }
+
+    /// Returns the `system_identifier` of the former server if the outbox was moved from it to this one: every event
+    /// of it was delivered before.
+    pub fn former_of(&self, system: &str) -> Option<String> {
+        let is_here = self.state == MoveState::Switched && self.server.system == system;
+        self.former.clone().filter(|_| is_here)
+    }
+}
+
+/// Returns SQL that creates schema, table and function. Every role may read the record: a relay of any role must
+/// know of it.
+fn create_sql() -> String {
+    let schema = state_version::create_sql();
+    format!(
+        "{schema}\n\
+         GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
+         CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot      name PRIMARY KEY, -- the relay's slot\n    \
+         state     text NOT NULL,    -- prepared, fenced, drained or switched\n    \
+         system    text NOT NULL,    -- the system identifier of the server that wrote this\n    \
+         timeline  bigint NOT NULL,\n    \
+         barrier   pg_lsn,           -- every event of the former server was committed before it\n    \
+         former    text,             -- the system identifier of the former server\n    \
+         relations jsonb NOT NULL DEFAULT '{{}}', -- the names of the outbox tables and partitions, by their OIDs\n    \
+         at        timestamptz NOT NULL DEFAULT now()\n);\n\
+         GRANT SELECT ON {TABLE} TO PUBLIC;\n\
+         CREATE OR REPLACE FUNCTION {FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $fence$\n\
+         BEGIN\n    \
+         RAISE EXCEPTION 'the outbox %.% is being moved to another server', TG_TABLE_SCHEMA, TG_TABLE_NAME\n        \
+         USING ERRCODE = 'object_not_in_prerequisite_state',\n        \
+         HINT = 'Try again later. \"walrelay move abort\" lifts the fence.';\n\
+         END $fence$;"
+    )
+}
+
+/// Returns the SQL of a fence, for `--dry-run`.
+pub fn fence_sql(tables: &[TableName], state: MoveState) -> Vec<String> {
+    let trigger = quote_ident(TRIGGER);
+    let fences = tables.iter().flat_map(|table| {
+        let table = script::table(table);
+        let create = format!(
+            "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {FUNCTION}()"
+        );
+        // Rows that a subscription applies are no events of this server.
+        let always = (state != MoveState::Prepared).then(|| format!("ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}"));
+        [Some(create), always].into_iter().flatten()
+    });
+    fences.collect()
+}
+
+/// Fences the outbox tables, and records that. Returns a position behind every event that was committed before.
+///
+/// `state`: [`MoveState::Fenced`] refuses also rows that a subscription applies, [`MoveState::Prepared`] does not.
+///
+/// # Errors
+/// `55P03` if a transaction that has inserted into a table does not end within this time.
+pub async fn raise_fence(
+    session: &mut Session,
+    slot: &str,
+    tables: &[TableName],
+    server: &MoveServer,
+    state: MoveState,
+    lock_timeout: Duration,
+) -> Result<Lsn, Error> {
+    let mut statements = vec![
+        "BEGIN".to_owned(),
+        // The fence must outlive a crash of the server.
+        "SET LOCAL synchronous_commit = local".to_owned(),
+        format!(
+            "SET LOCAL lock_timeout = {}",
+            lock_timeout.as_millis().max(1)
+        ),
+        noted::LOCK.to_owned(),
+        create_sql(),
+    ];
+    statements.extend(fence_sql(tables, state));
+    let of_each = tables.iter().map(relations).collect::<Vec<_>>();
+    let names = format!(
+        "SELECT coalesce(jsonb_object_agg(c.oid::text, jsonb_build_array(n.nspname, c.relname)), '{{}}') \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({})",
+        of_each.join(" UNION ")
+    );
+    statements.push(format!(
+        "INSERT INTO {TABLE} AS known (slot, state, system, timeline, relations) VALUES ({}, '{}', {}, {}, ({names})) \
+         ON CONFLICT (slot) DO UPDATE SET state = excluded.state, system = excluded.system, \
+         timeline = excluded.timeline, barrier = NULL, former = NULL, relations = excluded.relations, at = now()",
+        quote_literal(slot),
+        state.name(),
+        quote_literal(&server.system),
+        server.timeline,
+    ));
+    statements.push("COMMIT".to_owned());
+    if let Err(error) = session.query_all(&statements).await {
+        let _ = session.query("ROLLBACK").await;
+        return Err(error);
+    }
+    insert_position(session).await
+}
+
+/// Returns the tables, and partitions, that have no fence which refuses the inserts of this session.
+pub async fn unfenced(
+    session: &mut Session,
+    tables: &[TableName],
+) -> Result<Vec<TableName>, Error> {
+    let of_each: Vec<String> = tables.iter().map(relations).collect();
+    let sql = format!(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({}) AND NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' \
+         AND t.tgenabled IN ('O', 'A') AND t.tgfoid = pg_catalog.to_regproc('{FUNCTION}')) ORDER BY 1, 2",
+        of_each.join(" UNION ")
+    );
+    let rows = session.query(&sql).await?;
+    let names = rows
+        .iter()
+        .map(|row| TableName::new(text(&row, "nspname"), text(&row, "relname")));
+    Ok(names.collect())
+}
+
+/// Reads the record of a slot's move; `None` if there is none.
+pub async fn find_move(session: &mut Session, slot: &str) -> Result<Option<MoveRecord>, Error> {
+    let exists = format!(
+        "SELECT coalesce(pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
+         AND pg_catalog.has_table_privilege(c.oid, 'SELECT'), false) AS may FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = 'move' AND c.relkind = 'r'"
+    );
+    let rows = session.query(&exists).await?;
+    if !rows.first().is_some_and(|row| is_true(&row, "may")) {
+        return Ok(None);
+    }
+    let sql = format!(
+        "SELECT state, system, timeline, barrier, former FROM {TABLE} WHERE slot = {}",
+        quote_literal(slot)
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| {
+        Some(MoveRecord {
+            state: MoveState::from_name(row.get("state")?)?,
+            server: MoveServer {
+                system: text(&row, "system"),
+                timeline: parsed(&row, "timeline")?,
+            },
+            barrier: parsed(&row, "barrier"),
+            former: row.get("former").map(str::to_owned),
+        })
+    }))
+}
+
+/// Records that the slot has confirmed the barrier under the fence.
+pub async fn record_drained(session: &mut Session, slot: &str, barrier: Lsn) -> Result<(), Error> {
+    let sql = format!(
+        "UPDATE {TABLE} SET state = 'drained', barrier = '{barrier}', at = now() WHERE slot = {}",
+        quote_literal(slot)
+    );
+    session.query(&sql).await?;
+    Ok(())
+}
+
+/// Returns SQL that lifts the fence.
+pub fn lift_sql(tables: &[TableName]) -> Vec<String> {
+    let trigger = quote_ident(TRIGGER);
+    let lift = |table| {
+        format!(
+            "DROP TRIGGER IF EXISTS {trigger} ON {}",
+            script::table(table)
+        )
+    };
+    tables.iter().map(lift).collect()
+}
+
+/// Lifts the fence without a move, and forgets the record.
+pub async fn abort_move(
+    session: &mut Session,
+    slot: &str,
+    tables: &[TableName],
+) -> Result<(), Error> {
+    let mut statements = vec!["BEGIN".to_owned()];
+    statements.extend(lift_sql(tables));
+    statements.push(format!(
+        "DELETE FROM {TABLE} WHERE slot = {}",
+        quote_literal(slot)
+    ));
+    statements.push("COMMIT".to_owned());
+    let done = session.query_all(&statements).await;
+    if done.is_err() {
+        let _ = session.query("ROLLBACK").await;
+    }
+    done.map(|_| ())
+}
+
+/// Ends a move on the new server, whose slot is at `position`, in one transaction: the note of the position, the
+/// account of sent rows, the record, and last the fence, which is lifted.
+///
+/// `drained`: the record of the former server.
+pub async fn finish_move(
+    session: &mut Session,
+    slot: &str,
+    tables: &[TableName],
+    server: &MoveServer,
+    drained: &MoveRecord,
+    position: Lsn,
+) -> Result<(), Error> {
+    noted::forget(session, slot).await?;
+    noted::made(session, slot).await?;
+    noted::set_system(session, slot, &server.system).await?;
+    let mut statements = vec![
+        "BEGIN".to_owned(),
+        "SET LOCAL synchronous_commit = local".to_owned(),
+    ];
+    statements.extend(continue_account(session, slot, server, position).await?);
+    statements.extend(lift_sql(tables));
+    let barrier = drained
+        .barrier
+        .map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'"));
+    statements.push(format!(
+        "INSERT INTO {TABLE} (slot, state, system, timeline, barrier, former) VALUES ({}, 'switched', {system}, \
+         {timeline}, {barrier}, {former}) ON CONFLICT (slot) DO UPDATE SET state = excluded.state, \
+         system = excluded.system, timeline = excluded.timeline, barrier = excluded.barrier, \
+         former = excluded.former, at = now()",
+        quote_literal(slot),
+        system = quote_literal(&server.system),
+        timeline = server.timeline,
+        former = quote_literal(&drained.server.system),
+    ));
+    statements.push("COMMIT".to_owned());
+    let done = session.query_all(&statements).await;
+    if done.is_err() {
+        let _ = session.query("ROLLBACK").await;
+    }
+    done.map(|_| ())
+}
+
+/// Returns SQL by which the account of sent rows, if the database has one, goes on on this server: under the fence
+/// nothing was inserted since it was written. Tables have other OIDs after a restored dump.
+async fn continue_account(
+    session: &mut Session,
+    slot: &str,
+    server: &MoveServer,
+    position: Lsn,
+) -> Result<Vec<String>, Error> {
+    let exists = "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass('walrelay_state.accounts')";
+    if session.query(exists).await?.is_empty() {
+        return Ok(Vec::new());
+    }
+    let slot = quote_literal(slot);
+    let relation = "pg_catalog.to_regclass(pg_catalog.format('%I.%I', name.value ->> 0, name.value ->> 1))::oid";
+    let others = "account.relation = name.key::oid";
+    let from = format!(
+        "{TABLE} AS moved, pg_catalog.jsonb_each(moved.relations) AS name WHERE moved.slot = {slot}"
+    );
+    Ok(vec![
+        // The statement sees the rows that it deletes as deleted, so OIDs may be swapped.
+        format!(
+            "WITH former AS (DELETE FROM walrelay_state.account AS account USING {from} AND account.slot = {slot} \
+             AND {others} AND {relation} IS NOT NULL RETURNING account.*, {relation} AS now) \
+             INSERT INTO walrelay_state.account SELECT slot, now, columns, bucket, rows, high, low, diverted, \
+             diverted_high, diverted_low, diverted_to FROM former"
+        ),
+        format!(
+            "UPDATE walrelay_state.accounts SET system = {}, through = '{position}', opening = DEFAULT \
+             WHERE slot = {slot}",
+            quote_literal(&server.system)
+        ),
+    ])
+}
+
+/// A subscription that fills an outbox table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// Its name.
+    pub name: String,
+    /// The slot on the publisher. Its confirmed position is what was applied.
+    pub slot: String,
+    /// The initial copy of the outbox tables has ended.
+    pub is_copied: bool,
+}
+
+/// Returns the subscriptions of this database that fill these tables.
+pub async fn subscriptions(
+    session: &mut Session,
+    tables: &[TableName],
+) -> Result<Vec<Subscription>, Error> {
+    let of_each: Vec<String> = tables.iter().map(relations).collect();
+    // Columns but the connection string are public (pg_subscription).
+    let sql = format!(
+        "SELECT s.subname AS name, coalesce(s.subslotname, '') AS slot, bool_and(r.srsubstate = 'r') AS is_copied \
+         FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid \
+         WHERE r.srrelid IN ({}) GROUP BY s.subname, s.subslotname ORDER BY 1",
+        of_each.join(" UNION ")
+    );
+    let rows = session.query(&sql).await?;
+    let found = rows.iter().map(|row| Subscription {
+        name: text(&row, "name"),
+        slot: text(&row, "slot"),
+        is_copied: is_true(&row, "is_copied"),
+    });
+    Ok(found.collect())
+}

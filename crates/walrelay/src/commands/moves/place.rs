@@ -1,0 +1,265 @@
+//! One of the two servers of a move.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use secrecy::ExposeSecret as _;
+use walrelay_postgres_source::moves::{MoveRecord, MoveServer, MoveState, find_move, unfenced};
+use walrelay_postgres_source::{PostgresError, SlotRow};
+use walrelay_relay::TableName;
+use walrelay_walsender::{ConnInfo, Error, Session};
+
+use crate::cli::{AdminArgs, ConfigArgs, Exit, Failure};
+use crate::commands::EnvVars;
+use crate::commands::assembly::server::Server;
+use crate::commands::assembly::{admin_info, sql_session};
+use crate::failures;
+
+/// A server, and the connection of a role that owns its outbox.
+pub(super) struct Place {
+    pub(super) server: Server,
+    admin: ConnInfo,
+}
+
+/// What a server shows of a move.
+pub(super) struct Sight {
+    /// The server itself.
+    pub(super) here: MoveServer,
+    pub(super) record: Option<MoveRecord>,
+    /// Outbox tables and partitions without a fence.
+    pub(super) unfenced: Vec<TableName>,
+    pub(super) slot: Option<SlotRow>,
+    has_publication: bool,
+    in_recovery: bool,
+}
+
+impl Place {
+    pub(super) fn load(
+        config: &ConfigArgs,
+        admin: Option<&AdminArgs>,
+        env: EnvVars<'_>,
+    ) -> Result<Self, Vec<Failure>> {
+        let server = Server::load(config, env)?;
+        if server.config.source.tables.is_empty() {
+            let what = "only an outbox of tables can be moved: [source] names none";
+            let failure = Failure::new("move-tables", Exit::Config, what);
+            return Err(vec![failure.remedy(
+                "stop your services, run walrelay run --until caught-up, and run walrelay init on the new server",
+            )]);
+        }
+        let url = admin.and_then(|admin| admin.admin_url.as_ref());
+        let admin = match url {
+            Some(url) => admin_info(url.expose_secret(), &server.info, env)?,
+            None => server.info.clone(),
+        };
+        Ok(Self { server, admin })
+    }
+
+    /// Loads the configuration of the other server.
+    pub(super) fn load_file(path: &Path, env: EnvVars<'_>) -> Result<Self, Vec<Failure>> {
+        let config = ConfigArgs {
+            config: path.to_owned(),
+            set: Vec::new(),
+        };
+        Self::load(&config, None, env)
+    }
+
+    /// Connects as the owner of the outbox.
+    pub(super) async fn connect(&self) -> Result<Session, Failure> {
+        sql_session(&self.admin).await
+    }
+
+    pub(super) fn tables(&self) -> &[TableName] {
+        &self.server.config.source.tables
+    }
+
+    /// Looks at the server, and changes nothing.
+    pub(super) async fn look(&self, session: &mut Session) -> Result<Sight, Failure> {
+        let system = self.server.identify().await?;
+        let source = &self.server.config.source;
+        let publication = format!(
+            "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, EXISTS (SELECT FROM pg_catalog.pg_publication \
+             WHERE pubname = {}) AS publication",
+            walrelay_walsender::quote_literal(&source.publication)
+        );
+        let rows = session.query(&publication).await?;
+        let is = |name| rows.first().is_some_and(|row| row.get(name) == Some("t"));
+        let (in_recovery, has_publication) = (is("in_recovery"), is("publication"));
+        Ok(Sight {
+            here: MoveServer {
+                system: system.system_id,
+                timeline: system.timeline,
+            },
+            record: find_move(session, &source.slot).await?,
+            unfenced: unfenced(session, &source.tables).await.map_err(failure)?,
+            slot: self.server.find_slot(session).await?,
+            has_publication,
+            in_recovery,
+        })
+    }
+}
+
+impl Sight {
+    /// Returns the record of the former server, if this database is a copy of its.
+    pub(super) fn copied(&self) -> Option<&MoveRecord> {
+        self.record
+            .as_ref()
+            .filter(|record| record.server != self.here)
+    }
+
+    /// Returns the state that this server itself has recorded.
+    pub(super) fn state(&self) -> Option<MoveState> {
+        let own = self.record.as_ref();
+        own.filter(|record| record.server == self.here)
+            .map(|record| record.state)
+    }
+
+    /// Fails if the outbox of this server is not fenced whole.
+    pub(super) fn check_fence(&self, remedy: &str) -> Result<(), Failure> {
+        if self.unfenced.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = self.unfenced.iter().map(ToString::to_string).collect();
+        let what = format!(
+            "{} can be written: nothing shows that every event of it is delivered",
+            names.join(", ")
+        );
+        Err(Failure::new("move-unfenced", Exit::Config, what).remedy(remedy))
+    }
+
+    /// Fails if the server cannot be switched to: a standby, or one without a publication.
+    pub(super) fn check_new(&self, place: &Place) -> Result<(), Failure> {
+        if self.in_recovery {
+            let what = "this server is a standby";
+            return Err(Failure::new("move-standby", Exit::Config, what)
+                .remedy("promote it first: the fence keeps its outbox closed meanwhile"));
+        }
+        if !self.has_publication {
+            let name = &place.server.config.source.publication;
+            let what = format!("publication {name} is missing on this server");
+            return Err(Failure::new("move-publication", Exit::Config, what)
+                .remedy("run walrelay init with this configuration"));
+        }
+        if let Some(pid) = self.slot.as_ref().and_then(|slot| slot.active_pid) {
+            let what = format!(
+                "slot {} of this server is being read by server process {pid}",
+                place.server.slot()
+            );
+            return Err(Failure::new("move-busy", Exit::Temporary, what)
+                .remedy("stop the relay of this server, and start it after the switch"));
+        }
+        Ok(())
+    }
+
+    /// Fails if the server cannot be drained: a standby, or one without a slot that is intact.
+    pub(super) fn check_old(&self, place: &Place) -> Result<(), Failure> {
+        let slot = place.server.slot();
+        if self.in_recovery {
+            let what = "this server is a standby: its outbox cannot be fenced";
+            return Err(Failure::new("move-standby", Exit::Config, what)
+                .remedy("drain the primary; the relay may read the standby's slot"));
+        }
+        if self.slot.as_ref().is_none_or(SlotRow::is_lost) {
+            let what = format!(
+                "slot {slot} is missing or lost: nothing shows which events were delivered"
+            );
+            return Err(Failure::new("move-slot", Exit::Config, what)
+                .remedy("see to the relay first: walrelay check"));
+        }
+        if let Some(copied) = self.copied().filter(|copied| {
+            copied.server.system != self.here.system && copied.state != MoveState::Switched
+        }) {
+            let what = format!(
+                "this server is a copy of one whose outbox is {}",
+                copied.state.name()
+            );
+            return Err(Failure::new("move-state", Exit::Usage, what)
+                .remedy("run walrelay move switch here, or walrelay move abort"));
+        }
+        Ok(())
+    }
+
+    /// Returns what is in the way of the next step on this server.
+    pub(super) fn obstacles(&self, place: &Place) -> Vec<Failure> {
+        let is_new = self.state() == Some(MoveState::Prepared)
+            || self
+                .copied()
+                .is_some_and(|copied| copied.state == MoveState::Drained);
+        let checked = if is_new {
+            self.check_new(place)
+        } else {
+            self.check_old(place)
+        };
+        checked.err().into_iter().collect()
+    }
+
+    /// Describes the state for people.
+    pub(super) fn text(&self, place: &Place) -> String {
+        let tables: Vec<String> = place.tables().iter().map(ToString::to_string).collect();
+        let mut text = format!("Outbox         {}\n", tables.join(", "));
+        let _ = writeln!(
+            text,
+            "Inserts        {}",
+            if self.unfenced.is_empty() {
+                "refused by the fence of a move"
+            } else {
+                "accepted"
+            }
+        );
+        let slot = match &self.slot {
+            Some(slot) => match slot.confirmed {
+                Some(confirmed) => format!("{}, confirmed to {confirmed}", slot.name),
+                None => slot.name.clone(),
+            },
+            None => format!("{}, which does not exist", place.server.slot()),
+        };
+        let _ = writeln!(text, "Slot           {slot}");
+        let state = match (&self.record, self.state(), self.copied()) {
+            (_, Some(state), _) => format!("{} ({})", state.name(), next_step(state, true)),
+            (_, None, Some(record)) => format!(
+                "this database is a copy of server {}, which is {} ({})",
+                record.server.system,
+                record.state.name(),
+                next_step(record.state, false)
+            ),
+            _ => format!("none is recorded ({STEPS})"),
+        };
+        let _ = writeln!(text, "Move           {state}");
+        let obstacles = self.obstacles(place);
+        for failure in &obstacles {
+            let _ = writeln!(text, "In the way     {} [{}]", failure.what, failure.id);
+        }
+        if obstacles.is_empty() {
+            text.push_str("Nothing is in the way of the next step.\n");
+        }
+        text
+    }
+}
+
+const STEPS: &str = "drain the old server, then switch the new one";
+
+/// Returns the step that follows on this server, or on a copy of it.
+fn next_step(state: MoveState, own: bool) -> &'static str {
+    match (state, own) {
+        (MoveState::Prepared, _) => "drain the old server, then switch this one with --from",
+        (MoveState::Fenced, true) => "run walrelay move drain again, or abort",
+        (MoveState::Fenced, false) => {
+            "it was copied before the drain ended: run walrelay move abort"
+        }
+        (MoveState::Drained, true) => {
+            "copy it or let the new server catch up, and switch the new one"
+        }
+        (MoveState::Drained, false) => "run walrelay move switch",
+        (MoveState::Switched, _) => "complete: look with walrelay move verify",
+    }
+}
+
+/// Makes the failure of a statement that changes a fence.
+pub(super) fn failure(error: Error) -> Failure {
+    let is_denied = error.sqlstate() == Some("42501");
+    let failure = failures::postgres(PostgresError::from(error));
+    if is_denied {
+        return failure.remedy("name a role that owns the outbox tables with --admin-url");
+    }
+    failure
+}

@@ -1,0 +1,244 @@
+//! `walrelay move switch`: the new server's slot, and the end of its fence.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::time::sleep;
+use walrelay_lsn::Lsn;
+use walrelay_postgres_source::moves::{MoveRecord, MoveState, finish_move, subscriptions};
+use walrelay_postgres_source::{advance_slot, script, slots};
+use walrelay_walsender::Session;
+
+use super::not_agreed;
+use super::place::{Place, Sight, failure};
+use crate::cli::{Exit, Failure, SwitchMoveArgs};
+use crate::commands::assembly::block_on;
+use crate::commands::terminal::confirm::ask_to_continue;
+use crate::commands::{print_as, print_notice};
+
+/// The time that a subscription may take to apply what was committed before the barrier.
+const PATIENCE: Duration = Duration::from_secs(60);
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Runs `walrelay move switch`.
+pub(super) fn switch(
+    args: &SwitchMoveArgs,
+    place: &Place,
+    former: Option<&Place>,
+) -> Result<(), Failure> {
+    let (look, drained) = block_on(Box::pin(proof(place, former)))??;
+    if look.state() == Some(MoveState::Switched) {
+        let text = "this server was switched to already.\n";
+        return print_as(args.output, &text, &json!({ "slot": place.server.slot() }));
+    }
+    let steps = format!(
+        "server {} was drained to {}: every event of it is delivered. Slot {} of this server is {}, and its outbox \
+         accepts inserts from then on",
+        drained.server.system,
+        drained.barrier.unwrap_or(Lsn::ZERO),
+        place.server.slot(),
+        if look.slot.is_some() {
+            "advanced to the end of the log"
+        } else {
+            "created"
+        }
+    );
+    if args.ask.change.dry_run {
+        let object = json!({ "slot": place.server.slot(), "barrier": drained.barrier });
+        return print_as(args.output, &format!("{steps}.\n"), &object);
+    }
+    print_notice(&steps);
+    if !args.ask.yes {
+        ask_to_continue(not_agreed())?;
+    }
+    let position = block_on(Box::pin(async {
+        let mut session = place.connect().await?;
+        let mut relay = place.server.connect().await?;
+        let position = place_slot(&mut relay, place, &look).await?;
+        relay.close().await;
+        let slot = place.server.slot();
+        let finished = finish_move(
+            &mut session,
+            slot,
+            place.tables(),
+            &look.here,
+            &drained,
+            position,
+        );
+        finished.await.map_err(failure)?;
+        session.close().await;
+        Ok::<_, Failure>(position)
+    }))??;
+    let text = format!(
+        "slot {} is at {position}, and services can write events here.\nStart walrelay run with this configuration \
+         now, and stop the relay of the old server.\n",
+        place.server.slot()
+    );
+    let object =
+        json!({ "slot": place.server.slot(), "position": position, "barrier": drained.barrier });
+    print_as(args.output, &text, &object)
+}
+
+/// Returns the record of the former server, if everything shows that its events are delivered, and that this server
+/// has no event yet.
+async fn proof(place: &Place, former: Option<&Place>) -> Result<(Sight, MoveRecord), Failure> {
+    let mut session = place.connect().await?;
+    let look = place.look(&mut session).await?;
+    if look.state() == Some(MoveState::Switched)
+        && let Some(record) = look.record.clone()
+    {
+        session.close().await;
+        return Ok((look, record));
+    }
+    look.check_new(place)?;
+    let drained = match former {
+        Some(former) => {
+            look.check_fence(
+                "run walrelay move prepare on this server before your services reach it. If they have written here \
+                 already, the relay must send that: run walrelay init and run instead",
+            )?;
+            let drained = of_former(former, &look).await?;
+            wait_for_subscriptions(&mut session, place, former, &drained).await?;
+            drained
+        }
+        None => {
+            let drained = of_copy(&look)?;
+            look.check_fence(
+                "this copy has lost its fence, so events may have been written here that no slot has: find them with \
+                 walrelay stuck",
+            )?;
+            drained
+        }
+    };
+    session.close().await;
+    Ok((look, drained))
+}
+
+/// Returns the record that this database was copied with.
+fn of_copy(look: &Sight) -> Result<MoveRecord, Failure> {
+    if let Some(record) = look.copied()
+        && record.state == MoveState::Drained
+    {
+        return Ok(record.clone());
+    }
+    let failure = |what: &str, remedy: &str| {
+        Err(Failure::new("move-not-drained", Exit::Config, what).remedy(remedy))
+    };
+    match (&look.record, look.state()) {
+        (_, Some(MoveState::Drained | MoveState::Fenced)) => failure(
+            "this is the server that was drained, not a copy of it",
+            "run it on the new server; walrelay move abort lifts the fence here",
+        ),
+        (_, Some(MoveState::Prepared)) => failure(
+            "this server was prepared for rows by replication: the record of the old server is there",
+            "name the configuration of the old server: --from old.toml",
+        ),
+        (Some(record), _) if record.state == MoveState::Fenced => failure(
+            "this copy was made before the drain of the old server had ended",
+            "run walrelay move drain on the old server, and copy it after that",
+        ),
+        _ => failure(
+            "nothing in this database shows that the old server was drained",
+            "run walrelay move drain on the old server, and copy it after that; or name its configuration: --from",
+        ),
+    }
+}
+
+/// Reads the record of the former server itself.
+async fn of_former(former: &Place, look: &Sight) -> Result<MoveRecord, Failure> {
+    let mut session = former.connect().await?;
+    let there = former.look(&mut session).await?;
+    session.close().await;
+    if there.here == look.here {
+        let what = "--from names the server that is to be switched to";
+        return Err(Failure::new("move-same-server", Exit::Usage, what)
+            .remedy("name the configuration of the old server"));
+    }
+    let again = "run walrelay move drain on the old server";
+    there.check_fence(again)?;
+    match there.record {
+        Some(record) if record.state == MoveState::Drained && record.server == there.here => {
+            Ok(record)
+        }
+        _ => {
+            let what = "the old server is not drained";
+            Err(Failure::new("move-not-drained", Exit::Config, what).remedy(again))
+        }
+    }
+}
+
+/// Waits until the subscriptions that fill the outbox have applied everything from before the barrier: a row that
+/// arrives after the slot was created would be sent a second time.
+async fn wait_for_subscriptions(
+    session: &mut Session,
+    place: &Place,
+    former: &Place,
+    drained: &MoveRecord,
+) -> Result<(), Failure> {
+    let found = subscriptions(session, place.tables())
+        .await
+        .map_err(failure)?;
+    if found.is_empty() {
+        print_notice(
+            "no subscription fills the outbox of this server: rows from before the drain are not in its tables",
+        );
+        return Ok(());
+    }
+    let barrier = drained.barrier.unwrap_or(Lsn::MAX);
+    let mut publisher = former.server.connect().await?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let all = slots(&mut publisher).await?;
+        let behind = found.iter().find(|subscription| {
+            let slot = all.iter().find(|slot| slot.name == subscription.slot);
+            let applied = slot.and_then(|slot| slot.confirmed);
+            !subscription.is_copied || applied.is_none_or(|applied| applied < barrier)
+        });
+        let Some(behind) = behind else {
+            publisher.close().await;
+            return Ok(());
+        };
+        let is_known = all.iter().any(|slot| slot.name == behind.slot);
+        if !is_known || Instant::now() > until {
+            let why = if !is_known {
+                "reads another server than the old one"
+            } else if behind.is_copied {
+                "has not applied everything from before the drain"
+            } else {
+                "has not copied the outbox yet"
+            };
+            let what = format!(
+                "subscription {} {why}: this server misses rows",
+                behind.name
+            );
+            return Err(Failure::new("move-behind", Exit::Temporary, what)
+                .remedy("see to the subscription (pg_stat_subscription), and begin again"));
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Creates the slot, or advances the one that is there to the end of the log: under the fence there is no event
+/// before it that was not sent. Returns its position.
+async fn place_slot(session: &mut Session, place: &Place, look: &Sight) -> Result<Lsn, Failure> {
+    let name = place.server.slot();
+    if look.slot.is_some() {
+        let end = place.server.identify().await?.flushed;
+        session.query(&advance_slot(name, end)).await?;
+    } else {
+        print_notice(&format!(
+            "creating slot {name}: Postgres waits for all open transactions first"
+        ));
+        let failover = place.server.config.source.failover;
+        session.query(&script::create_slot(name, failover)).await?;
+    }
+    let slot = place.server.find_slot(session).await?;
+    slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
+        Failure::new(
+            "move-slot",
+            Exit::Temporary,
+            format!("slot {name} has no position"),
+        )
+        .remedy("run walrelay move switch again")
+    })
+}

@@ -1,0 +1,127 @@
+//! `walrelay move verify`: whether the switch is complete, and the old server was written to after its drain.
+
+use serde_json::json;
+use walrelay_postgres_source::moves::MoveState;
+use walrelay_postgres_source::waiting;
+
+use super::place::Place;
+use crate::cli::{Exit, Failure, VerifyMoveArgs};
+use crate::commands::assembly::{block_on, wanted};
+use crate::commands::print_as;
+
+/// One fact, and whether it is as it must be.
+struct Finding {
+    is_right: bool,
+    what: String,
+}
+
+fn finding(is_right: bool, right: &str, wrong: &str) -> Finding {
+    let what = if is_right { right } else { wrong };
+    Finding {
+        is_right,
+        what: what.to_owned(),
+    }
+}
+
+/// Runs `walrelay move verify`.
+pub(super) fn verify(
+    args: &VerifyMoveArgs,
+    place: &Place,
+    former: Option<&Place>,
+) -> Result<Exit, Failure> {
+    let findings = block_on(Box::pin(async {
+        let mut findings = of_new(place).await?;
+        if let Some(former) = former {
+            findings.extend(of_old(former).await?);
+        }
+        Ok::<_, Failure>(findings)
+    }))??;
+    let is_right = findings.iter().all(|finding| finding.is_right);
+    let lines = findings.iter().map(|Finding { is_right, what }| {
+        format!("{}  {what}\n", if *is_right { "ok   " } else { "WRONG" })
+    });
+    let end = if is_right {
+        "Compare rows and records of both sides: walrelay verify-topic with each configuration.\n"
+    } else {
+        ""
+    };
+    let text: String = lines.chain([end.to_owned()]).collect();
+    let findings: Vec<_> = findings
+        .iter()
+        .map(|finding| json!({ "ok": finding.is_right, "what": finding.what }))
+        .collect();
+    print_as(
+        args.output,
+        &text,
+        &json!({ "ok": is_right, "findings": findings }),
+    )?;
+    Ok(if is_right { Exit::Ok } else { Exit::Findings })
+}
+
+async fn of_new(place: &Place) -> Result<Vec<Finding>, Failure> {
+    let mut session = place.connect().await?;
+    let look = place.look(&mut session).await?;
+    session.close().await;
+    let slot = look.slot.as_ref();
+    let is_read = slot.is_some_and(|slot| slot.active_pid.is_some());
+    Ok(vec![
+        finding(
+            look.state() == Some(MoveState::Switched),
+            "this server was switched to",
+            "this server was not switched to: run walrelay move switch",
+        ),
+        finding(
+            look.check_fence("").is_err(),
+            "its outbox accepts inserts",
+            "its outbox is fenced",
+        ),
+        finding(
+            slot.is_some_and(|slot| !slot.is_lost()),
+            "its slot exists",
+            "its slot is missing or lost",
+        ),
+        finding(
+            is_read,
+            "a relay reads its slot",
+            "no relay reads its slot: start walrelay run",
+        ),
+    ])
+}
+
+async fn of_old(former: &Place) -> Result<Vec<Finding>, Failure> {
+    let mut session = former.connect().await?;
+    let look = former.look(&mut session).await?;
+    session.close().await;
+    let drained = look
+        .record
+        .as_ref()
+        .is_some_and(|record| record.state == MoveState::Drained && record.server == look.here);
+    let mut findings = vec![
+        finding(
+            drained,
+            "the old server is drained",
+            "the old server is not drained",
+        ),
+        finding(
+            look.unfenced.is_empty(),
+            "the old server's outbox refuses inserts",
+            "the old server's outbox accepts inserts: an event that is written there is sent out of order or lost",
+        ),
+    ];
+    if let Some(confirmed) = look.slot.as_ref().and_then(|slot| slot.confirmed) {
+        let server = &former.server;
+        let read = waiting(&server.info, &wanted(&server.config), confirmed).await?;
+        findings.push(finding(
+            read.relations.is_empty(),
+            "no event waits in the old server's slot",
+            "events wait in the old server's slot, which were written after the drain: let its relay send them",
+        ));
+    } else {
+        findings.push(finding(
+            false,
+            "",
+            "the old server's slot is missing: whether it was written to after the drain is not known",
+        ));
+    }
+    Ok(findings)
+}

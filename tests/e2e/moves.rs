@@ -1,0 +1,350 @@
+//! `walrelay move`: an outbox goes to another server under writers that go on, and nothing is lost, repeated or
+//! out of order.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::Duration;
+
+use serde_json::Value;
+use walrelay_testkit::{Db, Delivered, eventually, rng};
+use walrelay_throwaway::ChildGuard;
+
+use crate::rig::{PATIENCE, Rig, assert_has, command_with, done, edit, output_with, refused, said};
+
+/// Services, each of which writes the events of one key.
+const WRITERS: u32 = 4;
+/// SQLSTATE `object_not_in_prerequisite_state`, with which the fence refuses.
+const FENCED: &str = "55000";
+
+/// Writers that insert into the server that accepts it, as services do whose connections are switched.
+struct Writers {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<u32>>,
+}
+
+impl Writers {
+    fn start(urls: &[String]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = (0..WRITERS).map(|key| {
+            let (stop, urls) = (Arc::clone(&stop), urls.to_vec());
+            thread::spawn(move || write(key, &urls, &stop))
+        });
+        Self {
+            threads: threads.collect(),
+            stop,
+        }
+    }
+
+    /// Returns the number of events of each key.
+    fn end(self) -> Vec<u32> {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.threads.into_iter().map(JoinHandle::join);
+        ended.map(|written| written.expect("it ends")).collect()
+    }
+}
+
+/// Writes numbered events of a key until it is stopped, each again until a server has committed it.
+fn write(key: u32, urls: &[String], stop: &AtomicBool) -> u32 {
+    let servers: Vec<Db> = urls.iter().map(|url| Db::connect(url)).collect();
+    let mut server = 0;
+    for number in 0.. {
+        let sql = format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             VALUES (gen_random_uuid(), 'order', 'key-{key}', 'T', '{{\"number\": {number}}}')"
+        );
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return number;
+            }
+            let Err(error) = servers.get(server).expect("there are two").try_batch(&sql) else {
+                break;
+            };
+            let code = error.code().map(|code| code.code().to_owned());
+            assert_eq!(code.as_deref(), Some(FENCED), "{error}");
+            server = (server + 1) % servers.len();
+            sleep(Duration::from_millis(20));
+        }
+        sleep(Duration::from_millis(2));
+    }
+    unreachable!("the numbers do not end")
+}
+
+/// Asserts that the topics have each event, in the order of its key. Returns the number of repeats.
+#[track_caller]
+fn judge(rig: &Rig, written: &[u32]) -> usize {
+    let all: u32 = written.iter().sum();
+    let records = rig.records(usize::try_from(all).expect("few"));
+    let mut seen: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for record in &records {
+        let numbers = seen.entry(record.key_text().to_owned()).or_default();
+        numbers.push(number(record));
+    }
+    let mut repeats = 0;
+    for (key, count) in written.iter().enumerate() {
+        let numbers = seen.remove(&format!("key-{key}")).unwrap_or_default();
+        let mut next = 0;
+        for number in numbers {
+            assert!(number <= next, "key {key}: {number} came before {next}");
+            if number == next {
+                next += 1;
+            } else {
+                repeats += 1;
+            }
+        }
+        assert_eq!(next, u64::from(*count), "events of key {key} are missing");
+    }
+    assert!(seen.is_empty(), "records of other keys: {seen:?}");
+    repeats
+}
+
+fn number(record: &Delivered) -> u64 {
+    let payload = record.payload.as_deref().expect("there is a payload");
+    let payload: Value = serde_json::from_slice(payload).expect("JSON");
+    payload["number"].as_u64().expect("a number")
+}
+
+fn step(config: &Path, line: &str) -> Output {
+    output_with(&format!("move {line}"), config, &[])
+}
+
+/// Runs a step that is killed at random moments, and then to its end.
+#[track_caller]
+fn killed(rng: &mut fastrand::Rng, config: &Path, line: &str) {
+    for _ in 0..3 {
+        let mut command = command_with(&format!("move {line}"), config, &[]);
+        let mut child = ChildGuard::spawn(&mut command).expect("it starts");
+        sleep(Duration::from_millis(rng.u64(0..150)));
+        child.kill().expect("it is killed");
+    }
+    done(&step(config, line));
+}
+
+fn wait_rows(db: &Db, rows: i64) {
+    let before: i64 = db.value("SELECT count(*) FROM outbox");
+    eventually(PATIENCE, || {
+        db.value::<i64>("SELECT count(*) FROM outbox") >= before + rows
+    });
+}
+
+/// Two servers whose relays write to the same topics; the second gets the rows of the first by a subscription.
+fn replicated(old: u32, new: u32) -> (Rig, Rig, PathBuf, PathBuf) {
+    let old = Rig::with_outbox(old);
+    let mut new = Rig::with_outbox(new);
+    new.prefix.clone_from(&old.prefix);
+    let (from, to) = (old.config(), new.config());
+    done(&output_with("init", &from, &[]));
+    old.db().batch("CREATE PUBLICATION green FOR TABLE outbox");
+    done(&output_with("init", &to, &[]));
+    (old, new, from, to)
+}
+
+fn subscribe(old: &Rig, new: &Rig) {
+    new.db().batch(&format!(
+        "CREATE SUBSCRIPTION green CONNECTION '{}' PUBLICATION green",
+        old.postgres.url_tcp()
+    ));
+}
+
+fn blue_green(old: u32, new: u32, test: &str) {
+    let mut rng = rng(test);
+    let (old, new, from, to) = replicated(old, new);
+    let relay = old.streaming(&from);
+    let writers = Writers::start(&[old.postgres.url(), new.postgres.url()]);
+    // Before the writers could reach the new server, in life. Here they go there once the old one refuses.
+    killed(&mut rng, &to, "prepare");
+    subscribe(&old, &new);
+    let second = new.start(&to);
+    second.says("was not switched to");
+    wait_rows(&old.db(), 200);
+    killed(&mut rng, &from, "drain --yes");
+    let switch = format!("switch --yes --from {}", from.display());
+    killed(&mut rng, &to, &switch);
+    second.streaming();
+    wait_rows(&new.db(), 200);
+    let verify = format!("verify --from {}", from.display());
+    let verified = done(&step(&to, &verify));
+    assert_has(&verified, &["no event waits in the old server's slot"]);
+    let written = writers.end();
+    new.caught_up();
+    relay.ends_well();
+    second.ends_well();
+    assert_eq!(judge(&old, &written), 0, "repeats");
+}
+
+#[test]
+fn rows_that_a_subscription_copies_are_sent_once_and_in_order() {
+    blue_green(
+        15,
+        18,
+        "moves::rows_that_a_subscription_copies_are_sent_once_and_in_order",
+    );
+}
+
+/// A copy of the old server's database, such as `pg_upgrade` and a restored dump make it: its record, its fence and
+/// its rows, on a server with another system identifier and other OIDs.
+fn copy(old: &Rig, new: &Rig) {
+    let record = "SELECT state || ',' || system || ',' || timeline || ',' || barrier || ',' || relations::text \
+                  FROM walrelay_state.move";
+    let record = old.db().text(record).expect("there is a record");
+    let mut parts = record.splitn(5, ',');
+    let mut part = || parts.next().expect("five parts").to_owned();
+    let (state, system, timeline, barrier, relations) = (part(), part(), part(), part(), part());
+    let rows = old
+        .db()
+        .column::<String>("SELECT row_to_json(outbox)::text FROM outbox", &[]);
+    let db = new.db();
+    // Passes the fence of this server, as what applies a subscription does.
+    db.batch("SET session_replication_role = replica");
+    for row in rows {
+        db.query(
+            "INSERT INTO outbox SELECT * FROM json_populate_record(NULL::outbox, $1::text::json)",
+            &[&row],
+        );
+    }
+    db.batch(&format!(
+        "UPDATE walrelay_state.move SET state = '{state}', system = '{system}', timeline = {timeline}, \
+         barrier = '{barrier}', relations = '{relations}'; ALTER TABLE outbox ENABLE ALWAYS TRIGGER walrelay_move"
+    ));
+}
+
+/// The same relay with its state file goes on after the switch, and so does one that streamed before.
+#[test]
+fn a_copy_that_was_made_after_the_drain_goes_on_without_a_flag() {
+    let mut rng = rng("moves::a_copy_that_was_made_after_the_drain_goes_on_without_a_flag");
+    let old = Rig::with_outbox(17);
+    let mut new = Rig::with_outbox(15);
+    new.prefix.clone_from(&old.prefix);
+    let from = old.config();
+    let file = format!("state_file = \"{}\"\n", old.path("position").display());
+    edit(&from, "[source]\n", &format!("[source]\n{file}"));
+    let to = new.config();
+    edit(&to, "[source]\n", &format!("[source]\n{file}"));
+    done(&output_with("init", &from, &[]));
+    done(&output_with("init", &to, &[]));
+    let relay = old.streaming(&from);
+    let writers = Writers::start(&[old.postgres.url(), new.postgres.url()]);
+    // A copy has its fence from its first moment on.
+    done(&step(&to, "prepare"));
+    wait_rows(&old.db(), 100);
+    killed(&mut rng, &from, "drain --yes --patience 1m");
+    relay.ends_well();
+    copy(&old, &new);
+    let second = new.start(&to);
+    second.says("was not switched to");
+    killed(&mut rng, &to, "switch --yes");
+    second.streaming();
+    second.says("the outbox was moved to this server");
+    wait_rows(&new.db(), 100);
+    done(&step(&to, "verify"));
+    let written = writers.end();
+    new.caught_up();
+    second.ends_well();
+    assert_eq!(judge(&old, &written), 0, "repeats");
+}
+
+#[test]
+fn a_drain_that_does_not_end_lifts_its_fence() {
+    let rig = Rig::with_outbox(16);
+    let config = rig.config();
+    done(&output_with("init", &config, &[]));
+    // No relay reads the slot.
+    let output = step(&config, "drain --yes --patience 1s");
+    refused(&output, 75, &["[move-not-drained]", "the fence is lifted"]);
+    crate::rig::insert(&rig.db(), 1);
+    // A transaction that has written does not end.
+    let writer = rig.db();
+    writer.batch("BEGIN");
+    crate::rig::insert(&writer, 2);
+    let output = step(&config, "drain --yes --patience 1s");
+    refused(&output, 75, &["[move-locked]"]);
+    writer.batch("COMMIT");
+    crate::rig::insert(&rig.db(), 3);
+    let output = step(&config, "switch --yes");
+    refused(&output, 78, &["[move-not-drained]"]);
+    assert_eq!(rig.db().value::<i64>("SELECT count(*) FROM outbox"), 3);
+}
+
+#[test]
+fn a_move_is_given_up_in_each_state() {
+    let (old, new, from, to) = replicated(18, 16);
+    let relay = old.streaming(&from);
+    let writes = |db: &Db| {
+        let insert = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+                      VALUES (gen_random_uuid(), 'order', 'key-0', 'T', '{\"number\": 0}')";
+        match db.try_batch(insert) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.code().map(|code| code.code()), Some(FENCED));
+                false
+            }
+        }
+    };
+    assert!(writes(&old.db()), "no move");
+    done(&step(&to, "prepare"));
+    assert!(!writes(&new.db()), "prepared");
+    done(&step(&to, "abort --yes"));
+    assert!(writes(&new.db()), "given up");
+    done(&step(&from, "drain --yes"));
+    assert!(!writes(&old.db()), "drained");
+    let switch = format!("switch --yes --from {}", from.display());
+    refused(&step(&to, &switch), 78, &["[move-unfenced]"]);
+    done(&step(&from, "abort --yes"));
+    assert!(writes(&old.db()), "given up");
+    done(&step(&to, "prepare"));
+    refused(&step(&to, &switch), 78, &["[move-unfenced]"]);
+    relay.ends_well();
+}
+
+/// A superuser writes past the fence, and a subscription lags: each is named.
+#[test]
+fn a_second_writer_and_missing_rows_are_named() {
+    let (old, new, from, to) = replicated(16, 17);
+    let relay = old.streaming(&from);
+    done(&step(&to, "prepare"));
+    subscribe(&old, &new);
+    crate::rig::insert(&old.db(), 0);
+    eventually(PATIENCE, || {
+        new.db().value::<i64>("SELECT count(*) FROM outbox") == 1
+    });
+    new.db().batch("ALTER SUBSCRIPTION green DISABLE");
+    crate::rig::insert(&old.db(), 1);
+    done(&step(&from, "drain --yes"));
+    relay.ends_well();
+    let switch = format!("switch --yes --from {}", from.display());
+    let mut waiting = command_with(&format!("move {switch}"), &to, &[]);
+    let mut waiting = ChildGuard::spawn(&mut waiting).expect("it starts");
+    // It waits for the subscription, and ends once that has the row.
+    sleep(Duration::from_millis(500));
+    assert!(waiting.try_wait().expect("it is looked at").is_none());
+    new.db().batch("ALTER SUBSCRIPTION green ENABLE");
+    eventually(PATIENCE, || {
+        waiting.try_wait().expect("looked at").is_some()
+    });
+    let status = waiting.try_wait().expect("it is looked at");
+    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    assert_eq!(new.db().value::<i64>("SELECT count(*) FROM outbox"), 2);
+    let second = new.streaming(&to);
+    let verify = format!("verify --from {}", from.display());
+    done(&step(&to, &verify));
+    let db = old.db();
+    db.batch("ALTER TABLE outbox DISABLE TRIGGER USER");
+    crate::rig::insert(&db, 2);
+    let output = step(&to, &verify);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let text = said(&output);
+    assert_has(
+        &text,
+        &[
+            "WRONG  the old server's outbox accepts inserts",
+            "WRONG  events wait in the old server's slot",
+        ],
+    );
+    let output = step(&to, &format!("{verify} --output json"));
+    let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(object["ok"], false);
+    second.ends_well();
+}
