@@ -286,10 +286,14 @@ fn a_move_is_given_up_in_each_state() {
     assert!(writes(&old.db()), "no move");
     done(&step(&to, "prepare"));
     assert!(!writes(&new.db()), "prepared");
+    let checked = said(&output_with("check", &to, &[]));
+    assert_has(&checked, &["[move-pending]"]);
     done(&step(&to, "abort --yes"));
     assert!(writes(&new.db()), "given up");
     done(&step(&from, "drain --yes"));
     assert!(!writes(&old.db()), "drained");
+    let checked = said(&output_with("check", &from, &[]));
+    assert_has(&checked, &["inserts into it fail here"]);
     let switch = format!("switch --yes --from {}", from.display());
     refused(&step(&to, &switch), 78, &["[move-unfenced]"]);
     done(&step(&from, "abort --yes"));
@@ -347,4 +351,46 @@ fn a_second_writer_and_missing_rows_are_named() {
     let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(object["ok"], false);
     second.ends_well();
+}
+
+/// The commands of the page, step by step: with two configurations, and with one for a server that is promoted.
+#[test]
+fn the_commands_of_the_page_move_an_outbox() {
+    let document = "docs/how-to/move.md";
+    let (old, new, from, to) = replicated(17, 18);
+    let folder = old.folder();
+    std::fs::copy(&from, folder.join("old.toml")).expect("copied");
+    std::fs::copy(&to, folder.join("new.toml")).expect("copied");
+    let run = |name: &str| {
+        let mut command = shell(&block(document, name));
+        done(&command.current_dir(folder).output().expect("a shell"))
+    };
+    let relay = old.streaming(&from);
+    run("move-prepare");
+    subscribe(&old, &new);
+    let second = new.start(&to);
+    second.says("was not switched to");
+    crate::rig::insert(&old.db(), 0);
+    run("move-replicated");
+    second.streaming();
+    crate::rig::insert(&new.db(), 1);
+    new.caught_up();
+    run("move-verify");
+    relay.ends_well();
+    second.ends_well();
+    let sent: Vec<u64> = old.records(2).iter().map(number).collect();
+    assert_eq!(sent, [0, 1]);
+    // The server was switched to, so it is the one that is drained next. Here nothing is copied after that.
+    let third = new.streaming(&to);
+    let mut command = shell(&block(document, "move-drain"));
+    command.env("WALRELAY_CONFIG", &to);
+    done(&command.output().expect("a shell"));
+    third.ends_well();
+    let mut command = shell(&block(document, "move-switch"));
+    command.env("WALRELAY_CONFIG", &to);
+    refused(
+        &command.output().expect("a shell"),
+        78,
+        &["[move-not-drained]", "not a copy of it"],
+    );
 }

@@ -260,6 +260,7 @@ fn every_block_is_run_or_said_not_to_be() {
         "docs/how-to/scaling.md",
         "docs/how-to/snapshots.md",
         "docs/how-to/verify.md",
+        "docs/how-to/move.md",
         "docs/how-to/where.md",
         "docs/operate/alerts.md",
         "docs/operate/check.md",

@@ -83,7 +83,8 @@ impl Position {
         }
     }
 
-    /// Checks that the slot at this position continues the file, as a start of the relay does.
+    /// Checks that the slot at this position continues the file, as a start of the relay does. `former`: the server
+    /// that the outbox was moved from.
     ///
     /// # Errors
     /// If events may be missing, or the file is of another server.
@@ -92,9 +93,10 @@ impl Position {
         identity: &SystemIdentity,
         ancestors: &[Ancestor],
         confirmed: Lsn,
+        former: Option<String>,
     ) -> Result<(), LogError> {
         let opened = Opened {
-            former: None,
+            former,
             stream: (),
             system_id: identity.system_id.clone(),
             timeline: identity.timeline,

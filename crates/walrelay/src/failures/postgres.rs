@@ -403,8 +403,9 @@ fn log_words(error: &LogError) -> Words {
         LogError::OtherServer { .. } => (
             "other-server",
             format!(
-                "the address now leads to another cluster. If that is not meant, correct it. If this is the same \
-                 database after pg_upgrade, follow docs/operate/troubleshooting.md, \"An upgrade of Postgres\": from 17 on nothing \
+                "the address now leads to another cluster. If that is not meant, correct it. If its outbox was drained \
+                 (walrelay move plan), run walrelay move switch. If this is the same database after pg_upgrade, follow \
+                 docs/operate/troubleshooting.md, \"An upgrade of Postgres\": from 17 on nothing \
                  is missing, and nothing is to be inserted again. Otherwise {GO_ON} with the slot of the new one, \
                  and {PUBLISH}"
             ),

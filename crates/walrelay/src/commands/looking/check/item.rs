@@ -109,6 +109,7 @@ items! {
     RowFilter = Postgres, "publication-rows";
     Slot = Postgres, "slot";
     SlotPosition = Postgres, "slot-position";
+    Move = Postgres, "move";
     Account = Postgres, "account";
     Waiting = Postgres, "waiting-rows";
     Snapshot = Postgres, "snapshot";

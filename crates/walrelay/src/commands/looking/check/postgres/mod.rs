@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::last_error::{self, LastError};
+use walrelay_postgres_source::moves::{MoveRecord, find_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{
     Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
@@ -76,6 +77,8 @@ struct DatabaseState<'a> {
     last_error: Option<LastError>,
     /// What the last run has noted of itself.
     run: Option<RunNote>,
+    /// The record of a move of the outbox, and whether the relay waits for its end.
+    moved: Option<(MoveRecord, bool)>,
     /// The publication carries what its relay has noted, as far as `run` compares it.
     carried: Result<(), SetupError>,
 }
@@ -133,6 +136,7 @@ async fn connect_and_check(
         Ok((identity, ancestors)) => (identity.system_id.as_str(), ancestors.as_slice()),
         Err(_) => ("", [].as_slice()),
     };
+    let moved = find_move(&mut session, &wanted.slot).await?;
     let position = facts.slot.as_ref().and_then(|slot| slot.confirmed);
     // The relay of a slot that is read has compared them, and both go on meanwhile.
     let unread = facts
@@ -143,7 +147,8 @@ async fn connect_and_check(
         (Some(known), Some(position), Ok((identity, ancestors)))
             if unread && config.sink.confirms() =>
         {
-            known.continued_by_slot(identity, ancestors, position)
+            let former = moved.as_ref().and_then(|record| record.former_of(system));
+            known.continued_by_slot(identity, ancestors, position, former)
         }
         _ => Ok(()),
     };
@@ -172,6 +177,10 @@ async fn connect_and_check(
         continued,
         noted: is_noted.then_some((standing, noted.access)),
         carried,
+        moved: moved.map(|record| {
+            let awaits = record.awaits_switch(system);
+            (record, awaits)
+        }),
         last_error,
         run,
         facts,
@@ -225,6 +234,7 @@ async fn connect_and_check(
     checks.extend(publication);
     checks.push((Item::Slot, slot::slot(&db)));
     checks.extend(with_item(Item::SlotPosition, slot::position(&db)));
+    checks.extend(with_item(Item::Move, slot::moved(&db)));
     checks.extend(with_item(Item::Account, account));
     checks.extend(with_item(Item::LastRun, slot::last_run(&db)));
     checks.extend(with_item(Item::Losses, slot::losses(&db)));

@@ -1,9 +1,10 @@
 //! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
+use walrelay_postgres_source::moves::MoveState;
 use walrelay_postgres_source::noted::{Access, Standing};
 use walrelay_postgres_source::{
-    Plan, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey, bookmark_slot,
-    expected_rows, script, slot_fits, unread,
+    Plan, PostgresError, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey,
+    bookmark_slot, expected_rows, script, slot_fits, unread,
 };
 use walrelay_sink::{ACCEPT_LOSS, Loss, check::shortened};
 use walrelay_walsender::{Session, quote_ident, quote_literal};
@@ -82,6 +83,23 @@ pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
             "the positions of {name} are noted: a start stops if something else moved the slot"
         ))
     })
+}
+
+/// Checks that no move of the outbox is unfinished: inserts fail meanwhile.
+pub(super) fn moved(db: &DatabaseState<'_>) -> Option<Check> {
+    let (record, awaits) = db.moved.as_ref()?;
+    let state = record.state.name();
+    match record.state {
+        MoveState::Switched => None,
+        state if *awaits => Some(failed(PostgresError::AwaitsSwitch {
+            slot: db.wanted.slot.clone(),
+            state,
+        })),
+        _ => Some(Check::warn(
+            format!("the outbox is being moved ({state}): inserts into it fail here"),
+            "go on with walrelay move, or lift the fence: walrelay move abort",
+        )),
+    }
 }
 
 /// Checks the error with which the last run ended, if there was one.
