@@ -29,7 +29,7 @@ pub struct Promise {
 pub const PROMISES: &[Promise] = &[
     Promise {
         name: "acknowledged_means_durable",
-        rule: "what is acknowledged is on the server after it was killed; nothing is while it answers nothing",
+        rule: "an acknowledged record is on the server after a kill; none is acknowledged while the server answers nothing",
         run: promises::acknowledged_means_durable,
     },
     Promise {
@@ -39,47 +39,47 @@ pub const PROMISES: &[Promise] = &[
     },
     Promise {
         name: "one_report_per_record",
-        rule: "each accepted record is reported once, also when the sink is dropped",
+        rule: "each accepted record is reported once, even if the sink is dropped",
         run: promises::one_report_per_record,
     },
     Promise {
         name: "back_pressure",
-        rule: "a sink whose server answers nothing is full within its bounds, does not block, and calls for more",
+        rule: "a sink whose server answers nothing is full within its bounds, does not block, and asks for more later",
         run: promises::back_pressure,
     },
     Promise {
         name: "poison_is_no_outage",
-        rule: "a refused record is reported as poison and never as delivered; an outage shows, and is no poison",
+        rule: "a refused record is reported as poison and never as delivered; an outage is shown, and is not poison",
         run: promises::poison_is_no_outage,
     },
     Promise {
         name: "a_refusal_concerns_its_record_only",
-        rule: "a record that is refused in its place makes no other one be sent again; its dead letter comes once",
+        rule: "a record that is refused in its place repeats no other one; its dead letter comes once",
         run: promises::a_refusal_concerns_its_record_only,
     },
     Promise {
         name: "refused_records_wait_apart",
-        rule: "while records of many keys wait to be sent again, the sink names one of them, and those of another topic are delivered, each once, where one may pass another",
+        rule: "while records of many keys wait to be sent again, the sink names one of them, and delivers those of another topic, each once, if one may overtake another",
         run: patience::refused_records_wait_apart,
     },
     Promise {
         name: "ten_refusals_take_one_retry_for",
-        rule: "ten refused records of a key take one `retry_for`, make ten dead letters, and repeat no other, where one may pass another",
+        rule: "ten refused records of a key wait one `retry_for`, make ten dead letters, and repeat no other, if one may overtake another",
         run: patience::ten_refusals_take_one_retry_for,
     },
     Promise {
         name: "repeats_have_the_same_id",
-        rule: "what was not answered is sent again under the same id, with the same bytes",
+        rule: "a record without an answer is sent again under the same id, with the same bytes",
         run: promises::repeats_have_the_same_id,
     },
     Promise {
         name: "stops_in_time",
-        rule: "closing delivers what the server takes, and returns after its grace where it takes nothing",
+        rule: "closing delivers the records that the server accepts, and returns after its grace if it accepts none",
         run: promises::stops_in_time,
     },
     Promise {
         name: "nothing_in_logs",
-        rule: "no key, value or header is in a log line, an error or an obstacle",
+        rule: "no log line, error or obstacle contains a key, value or header",
         run: promises::nothing_in_logs,
     },
 ];
