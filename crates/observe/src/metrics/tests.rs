@@ -204,10 +204,10 @@ fn several_pipelines_have_a_label_and_one_has_none() {
 #[test]
 fn the_reference_names_every_metric() {
     let mut page = String::from(
-        "# Metrics\n\nWhich metrics does `/metrics` of the [HTTP endpoint](../operate/monitoring.md#http-endpoint) report? If a \
-         value is not known, its\nline is missing, for example `walrelay_slot_wal_limit_bytes` while \
-         `max_slot_wal_keep_size` is not set. You need not\nwrite alerts: [rules for Prometheus and a \
-         dashboard](../operate/alerts.md#alerts) exist.\n\n\
+        "# Metrics\n\nWhich metrics does `/metrics` of the [HTTP endpoint](../operate/monitoring.md#http-endpoint) report? \
+         A metric without a\nknown value has no line, for example `walrelay_slot_wal_limit_bytes` while \
+         `max_slot_wal_keep_size` is not set. You need\nnot write alerts: use the [rules for Prometheus and the \
+         dashboard](../operate/alerts.md#alerts).\n\n\
          `UPDATE_DOCS=1 cargo test -p walrelay-observe reference` generates this page.\n\n\
          <!-- metrics -->\n| metric | type | meaning |\n|---|---|---|\n",
     );
