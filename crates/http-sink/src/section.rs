@@ -32,7 +32,7 @@ pub struct HttpSection at "sink.http" {
     "max_in_flight" max_in_flight: u32 = integer::<u32>(1..=1_000).or("32");
     /// How long an answer may take, 100ms to 10m.
     "timeout" timeout: Duration = duration(Duration::from_millis(100)..=10 * MINUTE).or("30s");
-    /// How long a `Retry-After` is honoured at most.
+    /// The longest `Retry-After` that the relay honours.
     "retry_after_max" retry_after_max: Duration = duration(SECOND..).or("5m");
     /// How long a destination of a `url` with `{topic}` or columns may be unavailable before its events are poison `rejected`, which must not be `halt`. Unset: they wait for it.
     "unavailable_for" unavailable_for: Option<Duration> = duration(SECOND..).optional();

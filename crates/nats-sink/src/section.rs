@@ -22,9 +22,9 @@ pub struct NatsSection at "sink.nats" {
     "username" username: Option<String> = text(name).optional();
     /// The user's password.
     "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
-    /// A token in place of user and password.
+    /// A token, instead of user and password.
     "token" token: Option<SecretString> = secret(|_| Ok(())).optional();
-    /// A file of credentials (JWT and NKEY seed), or with the seed of an NKEY alone.
+    /// A file of credentials (JWT and NKEY seed), or with only the seed of an NKEY.
     "credentials_file" credentials_file: Option<PathBuf> = path().optional();
     /// Whether the connection is encrypted, and the server's certificate verified.
     "tls" tls: bool = boolean().or("false");
@@ -36,7 +36,7 @@ pub struct NatsSection at "sink.nats" {
     "key_file" key_file: Option<PathBuf> = path().optional();
     /// The stream's `max_msg_size` and the server's `max_payload`, or less: events with more bytes of headers and payload are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(64 << 20)).or("1MiB");
-    /// The stream that nobody but this relay writes to. Each event carries the number and the id of the message it must follow, so the stream stores nothing late of a relay that another one has displaced.
+    /// The stream that only this relay writes to. Each event carries the number and the id of the message it must follow, so the stream stores nothing late from a displaced relay.
     "exclusive_stream" exclusive_stream: Option<String> = text(stream).optional();
     /// How long an acknowledgement may take before the event is sent again, and a sign of the server before the connection is replaced, 1s to 10m.
     "ack_timeout" ack_timeout: Duration = duration(SECOND..=MINUTE * 10).or("10s");

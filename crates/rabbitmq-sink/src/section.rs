@@ -48,7 +48,7 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
     /// The number of channels, 1 to 64. Each is a process of the server: several use more of its processors. Events of a key stay in order.
     "channels" channels: u16 = integer::<u16>(1..=64).or("1");
-    /// Whether a queue of an exchange may be a stream. It matters with RabbitMQ before 4.0: a confirm counts when all earlier messages of its exchange have one, so a queue that does not confirm holds back others. `false`: a confirm counts at once.
+    /// Whether a queue of an exchange may be a stream. With RabbitMQ before 4.0 a confirm then counts when all earlier messages of its exchange have one, so a queue that does not confirm holds back others. `false`: a confirm counts at once.
     "streams" streams: bool = boolean().or("true");
     /// How long the server may confirm nothing before the connection is replaced, 1s to 10m.
     "confirm_timeout" confirm_timeout: Duration = duration(SECOND..=MINUTE * 10).or("30s");
@@ -56,7 +56,7 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
     "connect_timeout" connect_timeout: Duration = duration(SECOND..=MINUTE).or("10s");
     /// The interval of heartbeats, 1s to 10m; the server may ask for a shorter one.
     "heartbeat" heartbeat: Duration = duration(SECOND..=MINUTE * 10).or("20s");
-    /// URL of the server's management interface, `https://host:15671`, where `check` looks at bindings and queues by the same user.
+    /// URL of the server's management interface, `https://host:15671`, where `check` reads bindings and queues as the same user.
     "management_url" management_url: Option<String> = text(one_url).optional();
     /// Whether the relay declares `exchange`, which must be constant, and `queue`, if they do not exist, and binds them.
     "declare" declare: bool = boolean().or("false");

@@ -25,7 +25,7 @@ section! {
 /// `[sink.redis]`.
 #[derive(Debug, Clone)]
 pub struct RedisSection at "sink.redis" {
-    /// Hosts, each with a port if it is not 6379; they or `sentinels` are required with `kind = "redis"`. The first that answers and takes writes is used.
+    /// Hosts, each with a port if it is not 6379; they or `sentinels` are required with `kind = "redis"`. The first that answers and accepts writes is used.
     "hosts" hosts: Vec<String> = strings().or_empty();
     /// Instead of `hosts`: the sentinels, each with a port if it is not 26379, which are asked for the address of `master` before each connection.
     "sentinels" sentinels: Vec<String> = strings().or_empty();
@@ -55,7 +55,7 @@ pub struct RedisSection at "sink.redis" {
     "wait_replicas" wait_replicas: u32 = integer::<u32>(0..=100).or("0");
     /// Whether an event counts as delivered only when it is on the server's disk, and on that of `wait_replicas` (`WAITAOF`: Redis 7.2, `appendonly yes`).
     "wait_fsync" wait_fsync: bool = boolean().or("false");
-    /// How long the server waits for them before it says how many there are, 10ms to 1m. Then it is asked again.
+    /// How long the server waits for them before it reports their number, 10ms to 1m. Then it is asked again.
     "wait_timeout" wait_timeout: Duration = duration(SECOND / 100..=MINUTE).or("1s");
     /// The server's `proto-max-bulk-len`, or less: events with more bytes of key, value, headers, id and the stream's name are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");

@@ -52,7 +52,7 @@ pub struct TokenKeys at "sink.oauthbearer" {
     "token_command" command: Vec<String> = strings().or_empty();
     /// How long the program may take, 100ms to 1m.
     "token_timeout" timeout: Duration = duration(Duration::from_millis(100)..=MINUTE).or("10s");
-    /// How long a token is valid, at least 1s, where it is not a JWT with the claim `exp`.
+    /// How long a token is valid, at least 1s, if it is not a JWT with the claim `exp`.
     "token_lifetime" lifetime: Option<Duration> = duration(SECOND..).optional();
 }
 }

@@ -29,9 +29,9 @@ section! {
 pub struct TopicsSection at "sink.topics" {
     /// Whether the relay creates topics; otherwise the broker may.
     "create" create: bool = boolean().or("false");
-    /// The partitions of a topic that is created. Unset: the broker's default.
+    /// The partitions of a created topic. Unset: the broker's default.
     "partitions" partitions: Option<i32> = integer::<i32>(1..=100_000).optional();
-    /// The replicas of a topic that is created. Unset: the broker's default.
+    /// The replicas of a created topic. Unset: the broker's default.
     "replication_factor" replication_factor: Option<i16> = integer::<i16>(1..=1_000).optional();
 }
 }

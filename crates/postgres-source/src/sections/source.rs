@@ -43,7 +43,7 @@ section! {
 /// `[source]`.
 #[derive(Debug, Clone)]
 pub struct SourceSection at "source" {
-    /// [Where Postgres is](#the-url). This or `url_file`.
+    /// [The address of Postgres](#the-url). Set this or `url_file`.
     "url" url: SecretString = secret(postgres_url).required("\"postgres://relay:${PGPASSWORD}@localhost:5432/app\"");
     /// A file of the password, for a URL without one.
     "password_file" password: Option<SecretString> = secret_file().optional();
@@ -51,36 +51,36 @@ pub struct SourceSection at "source" {
     "slot" slot: String = text(slot_name).or("walrelay");
     /// The publication that selects the outbox tables.
     "publication" publication: String = text(table_name::owned_identifier).or("walrelay");
-    /// The outbox tables; without a schema, `public` is meant. Optional with `[source.messages]`.
+    /// The outbox tables; a name without a schema is in `public`. Optional with `[source.messages]`.
     "tables" tables: Vec<TableName> = list(push_table, TABLES_HELP).or_empty()
         .required_if("[\"public.outbox\"]", |reader| !reader.has(MESSAGES));
-    /// Tables of the publication that are no outboxes: [their rows are passed over](../operate/troubleshooting.md#rows-of-a-table-that-is-no-outbox). `schema.*` names all of a schema.
+    /// Tables of the publication that are not outboxes: [their rows are passed over](../operate/troubleshooting.md#rows-of-a-table-that-is-no-outbox). `schema.*` names all of a schema.
     "pass_over" pass_over: Vec<TableName> = list(push_passed_over, None).or_empty();
-    /// Former names of outbox tables that are not there any more, while [the log still has their rows](../operate/troubleshooting.md#an-outbox-was-renamed-detached-or-dropped).
+    /// Former names of outbox tables that no longer exist, while [the log still has their rows](../operate/troubleshooting.md#an-outbox-was-renamed-detached-or-dropped).
     "former_tables" former_tables: Vec<TableName> = list(push_table, None).or_empty();
     /// Whether slot and publication are created when both are missing.
     "create" create: bool = boolean().or("true");
-    /// Whether the slot is a failover slot, and is made one at the start; Postgres 17 and newer.
+    /// Whether the slot is a failover slot, and becomes one at the start; Postgres 17 and newer.
     "failover" failover: bool = boolean().or("false");
     /// Which rows from before the slot are relayed: none, all, or those that no relay has sent. Creates the slot whatever `create` says.
     "snapshot" snapshot: SnapshotMode = choice(SNAPSHOTS).or("never");
     /// A condition in SQL on those rows. Unset, with `unsent`: `dispatched_at IS NULL`, or `sent_at IS NULL`.
     "snapshot_where" snapshot_where: Option<String> = text(condition).optional();
-    /// The columns to order those rows by. Unset: [by number or time](../how-to/snapshots.md#in-which-order).
+    /// The columns by which those rows are ordered. Unset: [by number or time](../how-to/snapshots.md#in-which-order).
     "snapshot_order" snapshot_order: Vec<String> = list(push_column, None).or_empty();
-    /// Whether a table without such columns is read all the same: the events of a key then arrive in any order.
+    /// Whether to read a table without such columns anyway: the events of a key then arrive in any order.
     "snapshot_unordered" snapshot_unordered: bool = boolean().or("false");
     /// Assignments in SQL, such as `dispatched_at = now()`, with which the running relay marks confirmed rows. Needs `snapshot = "unsent"`.
     "mark_sent" mark_sent: Option<String> = text(condition).optional();
     /// Assignments in SQL with which the running relay marks the row of a [dead letter](../operate/dead-letters.md#dead-letters); `{attempts}` and `{error}` are values. Needs `mark_sent`.
     "mark_dead" mark_dead: Option<String> = text(dead_assignments).optional();
-    /// A file of the position: a start notices a slot that was moved or made anew.
+    /// A file of the position: a start notices a slot that was moved or recreated.
     "state_file" state_file: Option<PathBuf> = path().optional();
     /// Warn when Postgres keeps more WAL for the slot; `0B`: never.
     "retained_wal_warning" retained_wal_warning: u64 = size(0..=(1 << 60)).or("10GiB");
     /// The longest time between two reports of progress to Postgres, 10ms to 1s.
     "status_interval" status_interval: Duration = duration(Duration::from_millis(10)..=SECOND).or("1s");
-    /// Reconnect after so long a silence, at least 1s. Unset: `wal_sender_timeout`.
+    /// Reconnect after a silence of this length, at least 1s. Unset: `wal_sender_timeout`.
     "receive_timeout" receive_timeout: Option<Duration> = duration(SECOND..).optional();
     /// How long a relay whose machine has vanished keeps the slot, at least 1s.
     "wal_sender_timeout" wal_sender_timeout: Duration = duration(SECOND..=LONGEST_TIMEOUT).or("5s");

@@ -30,7 +30,7 @@ pub(super) struct Keys at "router.cloudevents" {
     "time" time: Option<Template> = attribute();
     /// `subject`; NULL is left out.
     "subject" subject: Option<Template> = attribute();
-    /// `datacontenttype`: what the route's value is.
+    /// `datacontenttype`: the media type of the route's value.
     "datacontenttype" content_type: String = text(media_type).or("application/json");
 }
 }

@@ -70,7 +70,7 @@ const HSTORE: &[(&str, HstoreHandling)] =
 
 section! {
 pub(super) struct Keys at "router.debezium" {
-    /// The column of the event's id, sent as header `id`. A list: its name of now and [those of then](#renamed-columns); so for the next columns.
+    /// The column of the event's id, sent as header `id`. A list: its present name and [its former ones](#renamed-columns), as for the next columns.
     "table.field.event.id" event_id: Vec<String> = names(column).or("id");
     /// The column of the record's key.
     "table.field.event.key" event_key: Vec<String> = names(column).or("aggregateid");
@@ -84,7 +84,7 @@ pub(super) struct Keys at "router.debezium" {
     "route.topic.replacement" replacement: String = string().or("outbox.event.${routedByValue}");
     /// Debezium's name of the server, in schemas of envelopes and context headers.
     "topic.prefix" topic_prefix: Option<String> = text(|text| not_empty(text, "it must not be empty")).optional();
-    /// What an UPDATE of an outbox row, which is never sent, does: a warning, an error in the log, or a stop.
+    /// The effect of an UPDATE of an outbox row: a warning, an error in the log, or a stop. It is never sent.
     "table.op.invalid.behavior" on_update: OnUpdate = loose_choice(ON_UPDATE).or("warn");
     /// The column of the record's timestamp, a timestamp or date. Unset, or for NULL: the time of production.
     "table.field.event.timestamp" event_timestamp: Option<Vec<String>> = names(column).optional();
@@ -92,7 +92,7 @@ pub(super) struct Keys at "router.debezium" {
     "table.field.event.schema.version" schema_version: Option<Vec<String>> = names(column).optional();
     /// More columns: `column:placement[:alias]` between commas; a placement is `header`, `envelope` or `partition`.
     "table.fields.additional.placement" additional: Option<Vec<Additional>> = text(|text| Additional::parse(text).map_err(why)).optional();
-    /// If the table lacks an additional column: the table is refused, or the column passed over.
+    /// If the table lacks an additional column: the table is rejected, or the column left out.
     "table.field.additional.missing" ignore_missing: bool = loose_choice(IGNORE_MISSING).or("error");
     /// Debezium's former name of that: `true` for `error`, `false` for `ignore`.
     "table.fields.additional.error.on.missing" error_on_missing: Option<bool> = loose_boolean().optional();
@@ -136,15 +136,15 @@ pub(super) struct HandlingKeys;
 
 section! {
 impl Handling by HandlingKeys at "" {
-    /// What dates and times become, as in Debezium's connector.
+    /// The form of dates and times, as in Debezium's connector.
     "time.precision.mode" time: TimePrecision = loose_choice(TIME).or("adaptive");
-    /// What numeric and money become.
+    /// The form of numeric and money.
     "decimal.handling.mode" decimal: DecimalHandling = loose_choice(DECIMAL).or("precise");
-    /// What bytea becomes.
+    /// The form of bytea.
     "binary.handling.mode" binary: BinaryHandling = loose_choice(BINARY).or("bytes");
-    /// What intervals become: microseconds, or ISO 8601.
+    /// The form of intervals: microseconds, or ISO 8601.
     "interval.handling.mode" interval: IntervalHandling = loose_choice(INTERVAL).or("numeric");
-    /// What hstores become.
+    /// The form of hstores.
     "hstore.handling.mode" hstore: HstoreHandling = loose_choice(HSTORE).or("json");
     /// Digits of a money value after the point, 0 to 6.
     "money.fraction.digits" money_fraction_digits: u8 = integer::<u8>(0..=6).or("2");
@@ -230,7 +230,7 @@ pub(super) struct DataConverter at "" {
 
 section! {
 pub(super) struct Delegate at "" {
-    /// The converter of `binarydata` for what is not bytes. Unset: such an event cannot be delivered.
+    /// The converter of `binarydata` for values that are not bytes. Unset: such an event cannot be delivered.
     "" class: Option<Class> = choice(DELEGATES).optional();
     "" json: JsonOptions = nested::<JsonOptionsKeys>();
 }
@@ -249,9 +249,9 @@ pub(super) struct JsonOptionsKeys;
 
 section! {
 impl JsonOptions by JsonOptionsKeys at "" {
-    /// JSON: whether each has its schema with it.
+    /// JSON: whether each value contains its schema.
     "schemas.enable" schemas: bool = loose_boolean().or("true");
-    /// JSON: what decimals become.
+    /// JSON: the form of decimals.
     "decimal.format" decimal_numbers: bool = choice(DECIMAL_NUMBERS).or("BASE64");
     /// JSON: whether null is the default of a field that has one.
     "replace.null.with.default" replace_null_with_default: bool = loose_boolean().or("true");

@@ -29,9 +29,9 @@ const SUBJECTS: &[(&str, SubjectNames)] = &[
 
 section! {
 pub(super) struct Keys at "router.registry" {
-    /// The registry's URL, as in `http://registry:8081`; several, with commas between them, are asked in turn.
+    /// The registry's URL, such as `http://registry:8081`. Several, separated by commas, are asked in turn.
     "url" urls: Vec<String> = text(urls).required("\"http://localhost:8081\"");
-    /// What values are: Avro, or JSON of JSON Schema.
+    /// The form of values: Avro, or JSON of JSON Schema.
     "format" format: ValueFormat = choice(FORMATS).required("\"avro\"");
     /// The name of a value's subject: `<topic>-value`, `<record>` or `<topic>-<record>`.
     "subject" subjects: SubjectNames = choice(SUBJECTS).or("topic");

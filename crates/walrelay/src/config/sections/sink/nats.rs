@@ -16,7 +16,7 @@ section! {
 struct SubjectKeys at "sink.nats" {
     /// The subject, in which the value of each column is one token. Unset: the topic of the route.
     "subject" subject: Option<Template> = template(TemplateTarget::Address).optional();
-    /// What becomes of a value that is no token (empty, or with `.`, `*`, `>`, blanks or control characters). `poison`: the event is unroutable. `replace`: `_` takes the place of each such character, and two keys may meet in one subject.
+    /// The treatment of a value that is not a token (empty, or with `.`, `*`, `>`, blanks or control characters). `poison`: the event is unroutable. `replace`: `_` replaces each such character, so two keys may share a subject.
     "invalid_tokens" invalid_tokens: Tokens = choice(TOKENS).or("poison");
 }
 }

@@ -14,7 +14,7 @@ section! {
 struct AddressKeys at "sink.rabbitmq" {
     /// The exchange; `""` is the default exchange. Unset: the topic of the route.
     "exchange" exchange: Option<Template> = template(TemplateTarget::Address).optional();
-    /// The routing key. Unset: the empty one, for exchanges that do not look at it.
+    /// The routing key. Unset: the empty one, for exchanges that ignore it.
     "routing_key" routing_key: Option<Template> = template(TemplateTarget::Address).optional();
 }
 }
