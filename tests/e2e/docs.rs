@@ -80,7 +80,7 @@ fn operations(name: &str) -> String {
 }
 
 /// A shell for a block of a document, in which `walrelay` is the binary under test.
-fn shell(script: &str) -> Command {
+pub(crate) fn shell(script: &str) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_walrelay"));
     let folder = binary.parent().expect("a folder").display();
     let searched = std::env::var("PATH").unwrap_or_default();

@@ -13,6 +13,7 @@ use serde_json::Value;
 use walrelay_testkit::{Db, Delivered, eventually, rng};
 use walrelay_throwaway::ChildGuard;
 
+use crate::docs::{block, shell};
 use crate::rig::{PATIENCE, Rig, assert_has, command_with, done, edit, output_with, refused, said};
 
 /// Services, each of which writes the events of one key.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cli::{Exit, Failure};
 use crate::commands::test_config;
 use crate::config::Config;
 
