@@ -21,8 +21,8 @@ pub(super) struct Place {
     admin: ConnInfo,
 }
 
-/// What a server shows of a move.
-pub(super) struct Sight {
+/// The state of a server: its record of the move, its outbox and its slot.
+pub(super) struct PlaceState {
     /// The server itself.
     pub(super) here: MoveServer,
     pub(super) record: Option<MoveRecord>,
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// Looks at the server, and changes nothing.
-    pub(super) async fn look(&self, session: &mut Session) -> Result<Sight, Failure> {
+    pub(super) async fn look(&self, session: &mut Session) -> Result<PlaceState, Failure> {
         let system = self.server.identify().await?;
         let source = &self.server.config.source;
         let publication = format!(
@@ -85,7 +85,7 @@ impl Place {
         let rows = session.query(&publication).await?;
         let is = |name| rows.first().is_some_and(|row| row.get(name) == Some("t"));
         let (in_recovery, has_publication) = (is("in_recovery"), is("publication"));
-        Ok(Sight {
+        Ok(PlaceState {
             here: MoveServer {
                 system: system.system_id,
                 timeline: system.timeline,
@@ -99,7 +99,7 @@ impl Place {
     }
 }
 
-impl Sight {
+impl PlaceState {
     /// Returns the record of the former server, if this database is a copy of its.
     pub(super) fn copied(&self) -> Option<&MoveRecord> {
         self.record

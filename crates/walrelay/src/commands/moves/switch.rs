@@ -10,7 +10,7 @@ use walrelay_postgres_source::{advance_slot, script, slots};
 use walrelay_walsender::Session;
 
 use super::not_agreed;
-use super::place::{Place, Sight, failure};
+use super::place::{Place, PlaceState, failure};
 use crate::cli::{Exit, Failure, SwitchMoveArgs};
 use crate::commands::assembly::block_on;
 use crate::commands::terminal::confirm::ask_to_continue;
@@ -81,7 +81,7 @@ pub(super) fn switch(
 
 /// Returns the record of the former server, if everything shows that its events are delivered, and that this server
 /// has no event yet.
-async fn proof(place: &Place, former: Option<&Place>) -> Result<(Sight, MoveRecord), Failure> {
+async fn proof(place: &Place, former: Option<&Place>) -> Result<(PlaceState, MoveRecord), Failure> {
     let mut session = place.connect().await?;
     let look = place.look(&mut session).await?;
     if look.state() == Some(MoveState::Switched)
@@ -97,12 +97,12 @@ async fn proof(place: &Place, former: Option<&Place>) -> Result<(Sight, MoveReco
                 "run walrelay move prepare on this server before your services reach it. If they have written here \
                  already, the relay must send that: run walrelay init and run instead",
             )?;
-            let drained = of_former(former, &look).await?;
+            let drained = former_record(former, &look).await?;
             wait_for_subscriptions(&mut session, place, former, &drained).await?;
             drained
         }
         None => {
-            let drained = of_copy(&look)?;
+            let drained = copied_record(&look)?;
             look.check_fence(
                 "this copy has lost its fence, so events may have been written here that no slot has: find them with \
                  walrelay stuck",
@@ -115,7 +115,7 @@ async fn proof(place: &Place, former: Option<&Place>) -> Result<(Sight, MoveReco
 }
 
 /// Returns the record that this database was copied with.
-fn of_copy(look: &Sight) -> Result<MoveRecord, Failure> {
+fn copied_record(look: &PlaceState) -> Result<MoveRecord, Failure> {
     if let Some(record) = look.copied()
         && record.state == MoveState::Drained
     {
@@ -145,7 +145,7 @@ fn of_copy(look: &Sight) -> Result<MoveRecord, Failure> {
 }
 
 /// Reads the record of the former server itself.
-async fn of_former(former: &Place, look: &Sight) -> Result<MoveRecord, Failure> {
+async fn former_record(former: &Place, look: &PlaceState) -> Result<MoveRecord, Failure> {
     let mut session = former.connect().await?;
     let there = former.look(&mut session).await?;
     session.close().await;
@@ -220,7 +220,11 @@ async fn wait_for_subscriptions(
 
 /// Creates the slot, or advances the one that is there to the end of the log: under the fence there is no event
 /// before it that was not sent. Returns its position.
-async fn place_slot(session: &mut Session, place: &Place, look: &Sight) -> Result<Lsn, Failure> {
+async fn place_slot(
+    session: &mut Session,
+    place: &Place,
+    look: &PlaceState,
+) -> Result<Lsn, Failure> {
     let name = place.server.slot();
     if look.slot.is_some() {
         let end = place.server.identify().await?.flushed;

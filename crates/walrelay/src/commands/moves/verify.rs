@@ -30,9 +30,9 @@ pub(super) fn verify(
     former: Option<&Place>,
 ) -> Result<Exit, Failure> {
     let findings = block_on(Box::pin(async {
-        let mut findings = of_new(place).await?;
+        let mut findings = new_findings(place).await?;
         if let Some(former) = former {
-            findings.extend(of_old(former).await?);
+            findings.extend(old_findings(former).await?);
         }
         Ok::<_, Failure>(findings)
     }))??;
@@ -58,7 +58,7 @@ pub(super) fn verify(
     Ok(if is_right { Exit::Ok } else { Exit::Findings })
 }
 
-async fn of_new(place: &Place) -> Result<Vec<Finding>, Failure> {
+async fn new_findings(place: &Place) -> Result<Vec<Finding>, Failure> {
     let mut session = place.connect().await?;
     let look = place.look(&mut session).await?;
     session.close().await;
@@ -88,7 +88,7 @@ async fn of_new(place: &Place) -> Result<Vec<Finding>, Failure> {
     ])
 }
 
-async fn of_old(former: &Place) -> Result<Vec<Finding>, Failure> {
+async fn old_findings(former: &Place) -> Result<Vec<Finding>, Failure> {
     let mut session = former.connect().await?;
     let look = former.look(&mut session).await?;
     session.close().await;
