@@ -138,7 +138,12 @@ fn replicated(old: u32, new: u32) -> (Rig, Rig, PathBuf, PathBuf) {
     new.prefix.clone_from(&old.prefix);
     let (from, to) = (old.config(), new.config());
     done(&output_with("init", &from, &[]));
-    old.db().batch("CREATE PUBLICATION green FOR TABLE outbox");
+    // With what this relay records, as a blue/green deployment replicates it.
+    let tables = "outbox, walrelay_state.move";
+    done(&step(&from, "prepare"));
+    done(&step(&from, "abort --yes"));
+    old.db()
+        .batch(&format!("CREATE PUBLICATION green FOR TABLE {tables}"));
     done(&output_with("init", &to, &[]));
     (old, new, from, to)
 }

@@ -65,12 +65,12 @@ pub struct MoveServer {
     pub timeline: u32,
 }
 
-/// The record of a slot's move.
+/// What one server has recorded of a slot's move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveRecord {
     /// The state.
     pub state: MoveState,
-    /// The server that wrote the record. A copy of the database has the record of the server it was copied from.
+    /// The server that wrote the record.
     pub server: MoveServer,
     /// Drained: every event was committed before it. Switched: the barrier of the former server.
     pub barrier: Option<Lsn>,
@@ -78,23 +78,52 @@ pub struct MoveRecord {
     pub former: Option<String>,
 }
 
-impl MoveRecord {
-    /// Checks whether a relay of the server with this `system_identifier` must wait for the switch: what is in the
-    /// log there may have been sent from the former server.
-    pub fn awaits_switch(&self, system: &str) -> bool {
-        match self.state {
-            MoveState::Prepared => true,
-            // The database is a copy.
-            MoveState::Fenced | MoveState::Drained => self.server.system != system,
-            MoveState::Switched => false,
+/// The records of a slot's move in one database. A copy of the other server's database has those of both.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MoveRecords(Vec<MoveRecord>);
+
+impl MoveRecords {
+    /// Returns the record of the server with this `system_identifier`.
+    pub fn of(&self, system: &str) -> Option<&MoveRecord> {
+        self.0.iter().find(|record| record.server.system == system)
+    }
+
+    /// Returns the record of this server itself. That of the server which it was copied from, or promoted from, is
+    /// another one.
+    pub fn own(&self, here: &MoveServer) -> Option<&MoveRecord> {
+        self.of(&here.system)
+            .filter(|record| record.server == *here)
+    }
+
+    /// Returns the last record of another server whose outbox was fenced: this database is a copy of its, or of one
+    /// that has its rows.
+    pub fn copied(&self, here: &MoveServer) -> Option<&MoveRecord> {
+        let fenced = |record: &&MoveRecord| {
+            record.server != *here && matches!(record.state, MoveState::Fenced | MoveState::Drained)
+        };
+        self.0.iter().find(fenced)
+    }
+
+    /// Returns the state for which a relay of the server with this `system_identifier` must wait for the switch: what
+    /// is in the log there may have been sent from the former server.
+    pub fn awaited(&self, system: &str) -> Option<MoveState> {
+        match self.of(system) {
+            Some(own) => Some(own.state).filter(|state| *state == MoveState::Prepared),
+            None => {
+                let unfinished = |record: &&MoveRecord| {
+                    matches!(record.state, MoveState::Fenced | MoveState::Drained)
+                };
+                self.0.iter().find(unfinished).map(|record| record.state)
+            }
         }
     }
 
     /// Returns the `system_identifier` of the former server if the outbox was moved from it to this one: every event
     /// of it was delivered before.
     pub fn former_of(&self, system: &str) -> Option<String> {
-        let is_here = self.state == MoveState::Switched && self.server.system == system;
-        self.former.clone().filter(|_| is_here)
+        let own = self.of(system);
+        let switched = own.filter(|record| record.state == MoveState::Switched);
+        switched.and_then(|record| record.former.clone())
     }
 }
 
@@ -105,14 +134,15 @@ fn create_sql() -> String {
     format!(
         "{schema}\n\
          GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
-         CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot      name PRIMARY KEY, -- the relay's slot\n    \
+         CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot      name NOT NULL,    -- the relay's slot\n    \
          state     text NOT NULL,    -- prepared, fenced, drained or switched\n    \
          system    text NOT NULL,    -- the system identifier of the server that wrote this\n    \
          timeline  bigint NOT NULL,\n    \
          barrier   pg_lsn,           -- every event of the former server was committed before it\n    \
          former    text,             -- the system identifier of the former server\n    \
          relations jsonb NOT NULL DEFAULT '{{}}', -- the names of the outbox tables and partitions, by their OIDs\n    \
-         at        timestamptz NOT NULL DEFAULT now()\n);\n\
+         at        timestamptz NOT NULL DEFAULT now(),\n    \
+         PRIMARY KEY (slot, system) -- a copy, or a subscription, has the rows of both servers\n);\n\
          GRANT SELECT ON {TABLE} TO PUBLIC;\n\
          CREATE OR REPLACE FUNCTION {FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $fence$\n\
          BEGIN\n    \
@@ -172,7 +202,7 @@ pub async fn raise_fence(
     );
     statements.push(format!(
         "INSERT INTO {TABLE} AS known (slot, state, system, timeline, relations) VALUES ({}, '{}', {}, {}, ({names})) \
-         ON CONFLICT (slot) DO UPDATE SET state = excluded.state, system = excluded.system, \
+         ON CONFLICT (slot, system) DO UPDATE SET state = excluded.state, \
          timeline = excluded.timeline, barrier = NULL, former = NULL, relations = excluded.relations, at = now()",
         quote_literal(slot),
         state.name(),
@@ -207,8 +237,8 @@ pub async fn unfenced(
     Ok(names.collect())
 }
 
-/// Reads the record of a slot's move; `None` if there is none.
-pub async fn find_move(session: &mut Session, slot: &str) -> Result<Option<MoveRecord>, Error> {
+/// Reads the records of a slot's move, newest first. None if this role may not read them.
+pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords, Error> {
     let exists = format!(
         "SELECT coalesce(pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
          AND pg_catalog.has_table_privilege(c.oid, 'SELECT'), false) AS may FROM pg_catalog.pg_class c \
@@ -217,14 +247,14 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<Option<MoveR
     );
     let rows = session.query(&exists).await?;
     if !rows.first().is_some_and(|row| is_true(&row, "may")) {
-        return Ok(None);
+        return Ok(MoveRecords::default());
     }
     let sql = format!(
-        "SELECT state, system, timeline, barrier, former FROM {TABLE} WHERE slot = {}",
+        "SELECT state, system, timeline, barrier, former FROM {TABLE} WHERE slot = {} ORDER BY at DESC",
         quote_literal(slot)
     );
     let rows = session.query(&sql).await?;
-    Ok(rows.first().and_then(|row| {
+    let records = rows.iter().filter_map(|row| {
         Some(MoveRecord {
             state: MoveState::from_name(row.get("state")?)?,
             server: MoveServer {
@@ -234,14 +264,21 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<Option<MoveR
             barrier: parsed(&row, "barrier"),
             former: row.get("former").map(str::to_owned),
         })
-    }))
+    });
+    Ok(MoveRecords(records.collect()))
 }
 
-/// Records that the slot has confirmed the barrier under the fence.
-pub async fn record_drained(session: &mut Session, slot: &str, barrier: Lsn) -> Result<(), Error> {
+/// Records that the slot of this server has confirmed the barrier under the fence.
+pub async fn record_drained(
+    session: &mut Session,
+    slot: &str,
+    server: &MoveServer,
+    barrier: Lsn,
+) -> Result<(), Error> {
     let sql = format!(
-        "UPDATE {TABLE} SET state = 'drained', barrier = '{barrier}', at = now() WHERE slot = {}",
-        quote_literal(slot)
+        "UPDATE {TABLE} SET state = 'drained', barrier = '{barrier}', at = now() WHERE slot = {} AND system = {}",
+        quote_literal(slot),
+        quote_literal(&server.system),
     );
     session.query(&sql).await?;
     Ok(())
@@ -259,7 +296,7 @@ pub fn lift_sql(tables: &[TableName]) -> Vec<String> {
     tables.iter().map(lift).collect()
 }
 
-/// Lifts the fence without a move, and forgets the record.
+/// Lifts the fence without a move, and forgets the records: also that of the server which this one is a copy of.
 pub async fn abort_move(
     session: &mut Session,
     slot: &str,
@@ -298,16 +335,16 @@ pub async fn finish_move(
         "BEGIN".to_owned(),
         "SET LOCAL synchronous_commit = local".to_owned(),
     ];
-    statements.extend(continue_account(session, slot, server, position).await?);
+    statements
+        .extend(continue_account(session, slot, server, &drained.server.system, position).await?);
     statements.extend(lift_sql(tables));
     let barrier = drained
         .barrier
         .map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'"));
     statements.push(format!(
         "INSERT INTO {TABLE} (slot, state, system, timeline, barrier, former) VALUES ({}, 'switched', {system}, \
-         {timeline}, {barrier}, {former}) ON CONFLICT (slot) DO UPDATE SET state = excluded.state, \
-         system = excluded.system, timeline = excluded.timeline, barrier = excluded.barrier, \
-         former = excluded.former, at = now()",
+         {timeline}, {barrier}, {former}) ON CONFLICT (slot, system) DO UPDATE SET state = excluded.state, \
+         timeline = excluded.timeline, barrier = excluded.barrier, former = excluded.former, at = now()",
         quote_literal(slot),
         system = quote_literal(&server.system),
         timeline = server.timeline,
@@ -327,6 +364,7 @@ async fn continue_account(
     session: &mut Session,
     slot: &str,
     server: &MoveServer,
+    former: &str,
     position: Lsn,
 ) -> Result<Vec<String>, Error> {
     let exists = "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass('walrelay_state.accounts')";
@@ -337,7 +375,9 @@ async fn continue_account(
     let relation = "pg_catalog.to_regclass(pg_catalog.format('%I.%I', name.value ->> 0, name.value ->> 1))::oid";
     let others = "account.relation = name.key::oid";
     let from = format!(
-        "{TABLE} AS moved, pg_catalog.jsonb_each(moved.relations) AS name WHERE moved.slot = {slot}"
+        "{TABLE} AS moved, pg_catalog.jsonb_each(moved.relations) AS name WHERE moved.slot = {slot} \
+         AND moved.system = {}",
+        quote_literal(former)
     );
     Ok(vec![
         // The statement sees the rows that it deletes as deleted, so OIDs may be swapped.

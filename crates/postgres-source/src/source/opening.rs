@@ -26,7 +26,7 @@ use crate::catalog::{
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::last_error;
-use crate::moves::{MoveRecord, find_move};
+use crate::moves::{MoveRecords, find_move};
 use crate::noted::{self, Access, Noted, Standing};
 use crate::run_note;
 use crate::sent_rows::account::{self, OpenedAccount};
@@ -84,13 +84,10 @@ impl PostgresSource {
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
         let moved = self.find_move(&mut control).await?;
-        if let Some(record) = moved
-            .as_ref()
-            .filter(|record| record.awaits_switch(&system.system_id))
-        {
+        if let Some(state) = moved.awaited(&system.system_id) {
             let error = PostgresError::AwaitsSwitch {
                 slot: self.wanted.slot.clone(),
-                state: record.state,
+                state,
             };
             // The first time the relay shows the reason. Then its events must not wait for the next attempt.
             if !std::mem::replace(&mut self.awaits_switch, true) {
@@ -102,7 +99,7 @@ impl PostgresSource {
             return Box::pin(self.connect(resume)).await;
         }
         self.awaits_switch = false;
-        let former = moved.and_then(|record| record.former_of(&system.system_id));
+        let former = moved.former_of(&system.system_id);
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
@@ -161,7 +158,7 @@ impl PostgresSource {
         })
     }
 
-    async fn find_move(&self, control: &mut Session) -> Result<Option<MoveRecord>, PostgresError> {
+    async fn find_move(&self, control: &mut Session) -> Result<MoveRecords, PostgresError> {
         let found = find_move(control, &self.wanted.slot);
         bounded("reading the record of a move", found).await
     }

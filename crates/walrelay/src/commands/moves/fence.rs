@@ -38,7 +38,7 @@ pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failu
     block_on(Box::pin(async {
         let mut session = place.connect().await?;
         let look = place.look(&mut session).await?;
-        if let Some(copied) = look.copied() {
+        if let Some(copied) = look.copied().filter(|_| look.unfenced.is_empty()) {
             let what = format!(
                 "this server is a copy of server {}, and has its fence",
                 copied.server.system
@@ -153,7 +153,7 @@ async fn fence_and_wait(
     // A superuser, or a DDL, may have lifted the fence meanwhile.
     let look = place.look(session).await?;
     look.check_fence("run walrelay move drain again")?;
-    record_drained(session, place.server.slot(), barrier)
+    record_drained(session, place.server.slot(), here, barrier)
         .await
         .map_err(failure)?;
     Ok(barrier)

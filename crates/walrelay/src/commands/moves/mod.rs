@@ -67,7 +67,8 @@ fn plan(args: &PlanMoveArgs, place: &Place) -> Result<(), Failure> {
     }))??;
     let object = json!({
         "slot": place.server.slot(),
-        "record": look.record,
+        "record": look.own(),
+        "copied": look.copied(),
         "system": look.here.system,
         "unfenced": look.unfenced.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "confirmed": look.slot.as_ref().and_then(|slot| slot.confirmed),
@@ -92,7 +93,7 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
         session.close().await;
         Ok::<_, Failure>(look)
     }))??;
-    let Some(record) = &look.record else {
+    let Some(record) = look.own().or(look.copied()) else {
         return print_line("no move is recorded here, and the outbox is not fenced by one");
     };
     if record.state == MoveState::Switched {

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use secrecy::ExposeSecret as _;
-use walrelay_postgres_source::moves::{MoveRecord, MoveServer, MoveState, find_move, unfenced};
+use walrelay_postgres_source::moves::{
+    MoveRecord, MoveRecords, MoveServer, MoveState, find_move, unfenced,
+};
 use walrelay_postgres_source::{PostgresError, SlotRow};
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session};
@@ -25,7 +27,7 @@ pub(super) struct Place {
 pub(super) struct PlaceState {
     /// The server itself.
     pub(super) here: MoveServer,
-    pub(super) record: Option<MoveRecord>,
+    pub(super) records: MoveRecords,
     /// Outbox tables and partitions without a fence.
     pub(super) unfenced: Vec<TableName>,
     pub(super) slot: Option<SlotRow>,
@@ -90,7 +92,7 @@ impl Place {
                 system: system.system_id,
                 timeline: system.timeline,
             },
-            record: find_move(session, &source.slot).await?,
+            records: find_move(session, &source.slot).await?,
             unfenced: unfenced(session, &source.tables).await.map_err(failure)?,
             slot: self.server.find_slot(session).await?,
             has_publication,
@@ -102,16 +104,19 @@ impl Place {
 impl PlaceState {
     /// Returns the record of the former server, if this database is a copy of its.
     pub(super) fn copied(&self) -> Option<&MoveRecord> {
-        self.record
-            .as_ref()
-            .filter(|record| record.server != self.here)
+        let copied = self.records.copied(&self.here);
+        // A server with a record of its own may have got the other one by a subscription.
+        copied.filter(|_| self.own().is_none())
+    }
+
+    /// Returns the record of this server itself.
+    pub(super) fn own(&self) -> Option<&MoveRecord> {
+        self.records.own(&self.here)
     }
 
     /// Returns the state that this server itself has recorded.
     pub(super) fn state(&self) -> Option<MoveState> {
-        let own = self.record.as_ref();
-        own.filter(|record| record.server == self.here)
-            .map(|record| record.state)
+        self.own().map(|own| own.state)
     }
 
     /// Fails if the outbox of this server is not fenced whole.
@@ -166,9 +171,10 @@ impl PlaceState {
             return Err(Failure::new("move-slot", Exit::Config, what)
                 .remedy("see to the relay first: walrelay check"));
         }
-        if let Some(copied) = self.copied().filter(|copied| {
-            copied.server.system != self.here.system && copied.state != MoveState::Switched
-        }) {
+        if let Some(copied) = self
+            .copied()
+            .filter(|copied| copied.server.system != self.here.system)
+        {
             let what = format!(
                 "this server is a copy of one whose outbox is {}",
                 copied.state.name()
@@ -214,15 +220,15 @@ impl PlaceState {
             None => format!("{}, which does not exist", place.server.slot()),
         };
         let _ = writeln!(text, "Slot           {slot}");
-        let state = match (&self.record, self.state(), self.copied()) {
-            (_, Some(state), _) => format!("{} ({})", state.name(), next_step(state, true)),
-            (_, None, Some(record)) => format!(
+        let state = match (self.state(), self.copied()) {
+            (Some(state), _) => format!("{} ({})", state.name(), next_step(state, true)),
+            (None, Some(record)) => format!(
                 "this database is a copy of server {}, which is {} ({})",
                 record.server.system,
                 record.state.name(),
                 next_step(record.state, false)
             ),
-            _ => format!("none is recorded ({STEPS})"),
+            (None, None) => format!("none is recorded ({STEPS})"),
         };
         let _ = writeln!(text, "Move           {state}");
         let obstacles = self.obstacles(place);

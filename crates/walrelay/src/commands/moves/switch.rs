@@ -85,7 +85,7 @@ async fn proof(place: &Place, former: Option<&Place>) -> Result<(PlaceState, Mov
     let mut session = place.connect().await?;
     let look = place.look(&mut session).await?;
     if look.state() == Some(MoveState::Switched)
-        && let Some(record) = look.record.clone()
+        && let Some(record) = look.own().cloned()
     {
         session.close().await;
         return Ok((look, record));
@@ -124,7 +124,7 @@ fn copied_record(look: &PlaceState) -> Result<MoveRecord, Failure> {
     let failure = |what: &str, remedy: &str| {
         Err(Failure::new("move-not-drained", Exit::Config, what).remedy(remedy))
     };
-    match (&look.record, look.state()) {
+    match (look.copied(), look.state()) {
         (_, Some(MoveState::Drained | MoveState::Fenced)) => failure(
             "this is the server that was drained, not a copy of it",
             "run it on the new server; walrelay move abort lifts the fence here",
@@ -156,10 +156,8 @@ async fn former_record(former: &Place, look: &PlaceState) -> Result<MoveRecord, 
     }
     let again = "run walrelay move drain on the old server";
     there.check_fence(again)?;
-    match there.record {
-        Some(record) if record.state == MoveState::Drained && record.server == there.here => {
-            Ok(record)
-        }
+    match there.own() {
+        Some(record) if record.state == MoveState::Drained => Ok(record.clone()),
         _ => {
             let what = "the old server is not drained";
             Err(Failure::new("move-not-drained", Exit::Config, what).remedy(again))

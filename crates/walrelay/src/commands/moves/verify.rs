@@ -92,10 +92,7 @@ async fn old_findings(former: &Place) -> Result<Vec<Finding>, Failure> {
     let mut session = former.connect().await?;
     let look = former.look(&mut session).await?;
     session.close().await;
-    let drained = look
-        .record
-        .as_ref()
-        .is_some_and(|record| record.state == MoveState::Drained && record.server == look.here);
+    let drained = look.state() == Some(MoveState::Drained);
     let mut findings = vec![
         finding(
             drained,

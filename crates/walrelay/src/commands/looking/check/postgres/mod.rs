@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::last_error::{self, LastError};
-use walrelay_postgres_source::moves::{MoveRecord, find_move};
+use walrelay_postgres_source::moves::{MoveState, find_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{
     Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
@@ -77,8 +77,8 @@ struct DatabaseState<'a> {
     last_error: Option<LastError>,
     /// What the last run has noted of itself.
     run: Option<RunNote>,
-    /// The record of a move of the outbox, and whether the relay waits for its end.
-    moved: Option<(MoveRecord, bool)>,
+    /// The state of a move of the outbox on this server, and that for whose end its relay waits.
+    moved: [Option<MoveState>; 2],
     /// The publication carries what its relay has noted, as far as `run` compares it.
     carried: Result<(), SetupError>,
 }
@@ -147,7 +147,7 @@ async fn connect_and_check(
         (Some(known), Some(position), Ok((identity, ancestors)))
             if unread && config.sink.confirms() =>
         {
-            let former = moved.as_ref().and_then(|record| record.former_of(system));
+            let former = moved.former_of(system);
             known.continued_by_slot(identity, ancestors, position, former)
         }
         _ => Ok(()),
@@ -177,10 +177,7 @@ async fn connect_and_check(
         continued,
         noted: is_noted.then_some((standing, noted.access)),
         carried,
-        moved: moved.map(|record| {
-            let awaits = record.awaits_switch(system);
-            (record, awaits)
-        }),
+        moved: [moved.of(system).map(|own| own.state), moved.awaited(system)],
         last_error,
         run,
         facts,

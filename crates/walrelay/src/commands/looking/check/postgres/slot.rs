@@ -87,19 +87,21 @@ pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
 
 /// Checks that no move of the outbox is unfinished: inserts fail meanwhile.
 pub(super) fn moved(db: &DatabaseState<'_>) -> Option<Check> {
-    let (record, awaits) = db.moved.as_ref()?;
-    let state = record.state.name();
-    match record.state {
-        MoveState::Switched => None,
-        state if *awaits => Some(failed(PostgresError::AwaitsSwitch {
+    let [own, awaited] = db.moved;
+    if let Some(state) = awaited {
+        return Some(failed(PostgresError::AwaitsSwitch {
             slot: db.wanted.slot.clone(),
             state,
-        })),
-        _ => Some(Check::warn(
-            format!("the outbox is being moved ({state}): inserts into it fail here"),
-            "go on with walrelay move, or lift the fence: walrelay move abort",
-        )),
+        }));
     }
+    let state = own.filter(|state| *state != MoveState::Switched)?;
+    Some(Check::warn(
+        format!(
+            "the outbox is being moved ({}): inserts into it fail here",
+            state.name()
+        ),
+        "go on with walrelay move, or lift the fence: walrelay move abort",
+    ))
 }
 
 /// Checks the error with which the last run ended, if there was one.
