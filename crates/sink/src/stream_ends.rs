@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
+use tracing::warn;
 
 use crate::EventPosition;
 use crate::sync::lock;
 
-/// The most streams that are remembered. Those beyond are not compared at the next start.
+/// The most streams that are remembered. Others are not compared at the next start.
 const MAX_STREAMS: usize = 1_000;
+/// The number of streams that are forgotten together: the choice looks at all of them.
+const FORGOTTEN_AT_ONCE: usize = 100;
 
 /// The end of a stream when it acknowledged a record last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,40 +37,75 @@ pub type SharedEnd = Arc<Mutex<StreamEnd>>;
 
 /// The ends of all streams by name.
 #[derive(Debug, Default)]
-pub struct StreamEnds(Mutex<BTreeMap<Box<str>, SharedEnd>>);
+pub struct StreamEnds(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    ends: BTreeMap<Box<str>, SharedEnd>,
+    /// The warning about forgotten streams is logged.
+    is_warned: bool,
+}
+
+impl Remembered {
+    /// Forgets the streams whose last acknowledged event is the oldest, if there is no room for one more. A sink that
+    /// goes on to write to one changes an end that is remembered no more.
+    fn make_room(&mut self) {
+        if self.ends.len() < MAX_STREAMS {
+            return;
+        }
+        if !self.is_warned {
+            self.is_warned = true;
+            warn!(
+                remembered = MAX_STREAMS,
+                "the destination has more streams than are remembered, and those with the oldest events are forgotten: \
+                 what they lose between two runs is not found"
+            );
+        }
+        // A stream without an acknowledgement is about to get one.
+        let age = |end: &SharedEnd| {
+            let end = lock(end);
+            (*end == StreamEnd::default(), end.last)
+        };
+        let ends = self.ends.iter();
+        let mut names: Vec<_> = ends.map(|(name, end)| (age(end), name.clone())).collect();
+        names.sort_unstable();
+        for (_, name) in names.iter().take(FORGOTTEN_AT_ONCE) {
+            self.ends.remove(name);
+        }
+    }
+}
 
 impl StreamEnds {
     /// Adds what a former process has kept, for streams of which this process knows nothing yet.
     pub fn load(&self, former: BTreeMap<String, StreamEnd>) {
-        let mut ends = lock(&self.0);
-        for (stream, end) in former.into_iter().take(MAX_STREAMS) {
+        let mut remembered = lock(&self.0);
+        let room = MAX_STREAMS.saturating_sub(remembered.ends.len());
+        for (stream, end) in former.into_iter().take(room) {
             let end = || Arc::new(Mutex::new(end));
-            ends.entry(stream.into()).or_insert_with(end);
+            remembered.ends.entry(stream.into()).or_insert_with(end);
         }
     }
 
-    /// Returns the end of a stream, which is created by the first change; `None` if there are too many.
-    pub fn stream(&self, stream: &str) -> Option<SharedEnd> {
-        let mut ends = lock(&self.0);
-        if let Some(end) = ends.get(stream) {
-            return Some(Arc::clone(end));
+    /// Returns the end of a stream, which is created by the first change.
+    pub fn stream(&self, stream: &str) -> SharedEnd {
+        let mut remembered = lock(&self.0);
+        if let Some(end) = remembered.ends.get(stream) {
+            return Arc::clone(end);
         }
-        if ends.len() == MAX_STREAMS {
-            return None;
-        }
+        remembered.make_room();
         let end = SharedEnd::default();
-        ends.insert(stream.into(), Arc::clone(&end));
-        Some(end)
+        remembered.ends.insert(stream.into(), Arc::clone(&end));
+        end
     }
 
     /// Forgets a stream: it has lost all, or is not compared any more.
     pub fn forget(&self, stream: &str) {
-        lock(&self.0).remove(stream);
+        lock(&self.0).ends.remove(stream);
     }
 
     /// Returns the ends of all streams that have acknowledged something.
     pub fn all(&self) -> BTreeMap<String, StreamEnd> {
-        let ends = lock(&self.0).clone();
+        let ends = lock(&self.0).ends.clone();
         let ends = ends.iter();
         let ends = ends.map(|(stream, end)| (stream.to_string(), lock(end).clone()));
         ends.filter(|(_, end)| *end != StreamEnd::default())
@@ -86,7 +124,7 @@ mod tests {
             number: Some(number),
             ..StreamEnd::default()
         };
-        let own = ends.stream("own").expect("an end");
+        let own = ends.stream("own");
         assert_eq!(ends.all(), BTreeMap::new(), "nothing is acknowledged");
         *lock(&own) = end(7);
         let former = ["own", "former"].map(|name| (name.to_owned(), end(3)));
@@ -95,10 +133,39 @@ mod tests {
         assert_eq!(ends.all()["former"], end(3));
         ends.forget("former");
         assert_eq!(ends.all().len(), 1);
-        for number in 0..2 * MAX_STREAMS {
-            let _ = ends.stream(&number.to_string());
+    }
+
+    #[test]
+    fn streams_with_the_oldest_events_are_forgotten_first() {
+        let ends = StreamEnds::default();
+        let acknowledge = |name: &str, lsn| {
+            let last = EventPosition { lsn, row: 0 };
+            lock(&ends.stream(name)).last = last;
+        };
+        acknowledge("of yesterday", 1);
+        acknowledge("of today", 2);
+        for (name, lsn) in (0..3 * MAX_STREAMS).zip(3..) {
+            acknowledge(&name.to_string(), lsn);
+            // An old stream that is written to is not old.
+            if name % 50 == 0 {
+                acknowledge("of today", lsn);
+            }
         }
-        assert_eq!(ends.stream("one more").map(|_| ()), None);
-        assert!(ends.stream("own").is_some());
+        let all = ends.all();
+        assert!(all.len() <= MAX_STREAMS && all.len() >= MAX_STREAMS - FORGOTTEN_AT_ONCE);
+        assert!(all.contains_key("of today"), "it has a late event");
+        assert!(!all.contains_key("of yesterday"));
+        assert!(all.contains_key(&(3 * MAX_STREAMS - 1).to_string()));
+        assert!(!all.contains_key("7"));
+
+        // What a former process had adds to it up to the same bound.
+        let former =
+            (0..2 * MAX_STREAMS).map(|name| (format!("former {name}"), StreamEnd::default()));
+        ends.load(former.collect());
+        assert_eq!(lock(&ends.0).ends.len(), MAX_STREAMS);
+        for name in 0..2 * MAX_STREAMS {
+            ends.stream(&format!("next {name}"));
+        }
+        assert!(lock(&ends.0).ends.len() <= MAX_STREAMS);
     }
 }

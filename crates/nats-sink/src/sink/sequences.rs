@@ -88,7 +88,7 @@ struct Stream {
     highest: u64,
     acknowledged: Acknowledged,
     /// What the next sink is to know of it; `None`: there are too many streams.
-    end: Option<SharedEnd>,
+    end: SharedEnd,
 }
 
 impl Sequences {
@@ -122,8 +122,7 @@ impl Sequences {
                 let at = self.streams.len();
                 self.numbers.insert(stream.to_owned(), at);
                 let end = self.stats.ends.stream(stream);
-                let former = end.as_ref().map(|end| lock(end).clone());
-                let former = former.unwrap_or_default();
+                let former = lock(&end).clone();
                 self.streams.push(Stream {
                     losses: 0,
                     highest: former.number.unwrap_or(number),
@@ -149,9 +148,7 @@ impl Sequences {
             known.highest = known.highest.max(number);
             known.acknowledged = Acknowledged::with(Some(known.acknowledged), record);
         }
-        if let Some(end) = &known.end {
-            *lock(end) = known.acknowledged.end(known.highest);
-        }
+        *lock(&known.end) = known.acknowledged.end(known.highest);
         self.recent = Some(Floor {
             stream: at,
             losses: known.losses,

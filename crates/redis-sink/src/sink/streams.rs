@@ -30,14 +30,14 @@ pub(super) struct Stream {
     /// The first of them was logged.
     pub(super) logged: bool,
     pub(super) contents: Contents,
-    /// What the next sink is to know of it; `None`: there are too many streams.
-    end: Option<SharedEnd>,
+    /// What the next sink is to know of it.
+    end: SharedEnd,
 }
 
 impl Stream {
     /// Creates a stream, with what a former sink has kept of it.
-    fn new(name: &str, end: Option<SharedEnd>) -> Self {
-        let known = end.as_ref().map(|end| lock(end).clone());
+    fn new(name: &str, end: SharedEnd) -> Self {
+        let known = Some(lock(&end).clone());
         let known = known.filter(|known| *known != StreamEnd::default());
         let id = known.as_ref().and_then(|known| known.id);
         Self {
@@ -54,9 +54,7 @@ impl Stream {
 
     /// Keeps what is known of the stream for the next sink.
     pub(super) fn keep_end(&self) {
-        if let Some(end) = &self.end {
-            *lock(end) = self.contents.end(self.delivered);
-        }
+        *lock(&self.end) = self.contents.end(self.delivered);
     }
 
     /// Notes where the stream is. Another node may lack what the former one had.

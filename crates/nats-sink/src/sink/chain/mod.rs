@@ -136,15 +136,14 @@ impl<'s> Chain<'s> {
     fn take_end(&mut self) {
         let end = || self.shared.stats.ends.stream(&self.stream);
         if self.acknowledged.is_none() {
-            self.acknowledged = end().and_then(|end| Acknowledged::from_end(&lock(&end)));
+            self.acknowledged = Acknowledged::from_end(&lock(&end()));
         }
     }
 
     /// Keeps what is known of the stream for the next sink.
     fn keep_end(&self) {
-        if let (Some(acknowledged), Some(last)) = (self.acknowledged, self.last)
-            && let Some(end) = self.shared.stats.ends.stream(&self.stream)
-        {
+        if let (Some(acknowledged), Some(last)) = (self.acknowledged, self.last) {
+            let end = self.shared.stats.ends.stream(&self.stream);
             *lock(&end) = acknowledged.end(last);
         }
     }
