@@ -254,3 +254,26 @@ fn a_role_that_may_not_write_notes_its_run_alongside_the_state_file() {
         .value("SELECT to_regclass('walrelay_state.run') IS NULL");
     assert!(missing, "the role has created the table");
 }
+
+/// The end of the relay that gives up the slot is noted after the standby has it.
+#[test]
+fn a_standby_that_takes_over_shows_how_the_former_relay_ended() {
+    let rig = Rig::without_broker(17).outbox();
+    let more = "[sink]\nkind = \"stdout\"\n[sink.stdout]\nconfirm = true\n";
+    let config = || config_with_endpoint(&rig, &rig.postgres.url(), more);
+    let first = rig.streaming(&config());
+    noted(&rig, &["\"starts\":1"]);
+    let standby = rig.start(&config());
+    let state = |relay: &Relay| status(address(relay))["pipeline"]["state"].clone();
+    eventually(PATIENCE, || state(&standby) == "waiting-for-slot");
+    first.ends_well();
+    let former = || status(address(&standby))["former_run"].clone();
+    eventually(PATIENCE, || former()["ended_ms"].is_u64());
+    assert_has(&former().to_string(), &["and was stopped at"]);
+    noted(&rig, &["\"starts\":2"]);
+    assert_eq!(
+        metric(address(&standby), "walrelay_former_run_killed"),
+        Some(0.0)
+    );
+    standby.ends_well();
+}

@@ -93,7 +93,11 @@ impl Telemetry {
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
             last_error: self.last_error(&live),
-            former_run: self.setup.former_run.get().map(FormerRunReport::new),
+            former_run: self
+                .setup
+                .former_run
+                .get()
+                .map(|note| FormerRunReport::new(&note)),
             otel_problem: live.otel_problem.clone(),
             delivery: self.delivery(&live),
             slo: setup

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_sink::{EventPosition, Loss, SinkStats, StreamEnd};
+use walrelay_sink::{EventPosition, Loss, SinkStats, StreamEnd, lock};
 use walrelay_walsender::{Error, Session};
 
 use super::kept::{Guard, Kept};
@@ -96,7 +96,7 @@ pub struct FormerRun {
     accepts_losses: bool,
     started_ms: u64,
     sink: OnceLock<Arc<SinkStats>>,
-    found: OnceLock<RunNote>,
+    found: Mutex<Option<Arc<RunNote>>>,
     /// The note of the run before was looked for, with or without a result.
     is_read: AtomicBool,
 }
@@ -118,8 +118,8 @@ impl FormerRun {
     }
 
     /// Returns the note of the run before; `None`: there is none, or it is not read yet.
-    pub fn get(&self) -> Option<&RunNote> {
-        self.found.get()
+    pub fn get(&self) -> Option<Arc<RunNote>> {
+        lock(&self.found).clone()
     }
 
     /// Returns true if the note of the run before was looked for. A run that notes itself before would replace it, with
@@ -142,25 +142,29 @@ impl FormerRun {
     }
 
     /// Takes the note that is found when the slot is opened, which stands at `confirmed`: the sink compares its
-    /// streams, and shows losses that are not accepted.
+    /// streams, and shows losses that are not accepted. The note of the same run may have got its end since it was
+    /// found.
     pub fn found(&self, note: Option<RunNote>, confirmed: Lsn) {
         self.is_read.store(true, Ordering::Release);
-        let is_first = self.found.get().is_none();
+        let known = self.get();
         let Some(note) = note.filter(|note| note.started_ms != self.started_ms) else {
-            if is_first && self.accepts_losses {
+            if known.is_none() && self.accepts_losses {
                 info!("no loss of the destination is noted: --accept-loss changes nothing");
             }
             return;
         };
-        if is_first {
+        let gets_end = known.as_ref().is_some_and(|known| {
+            known.started_ms == note.started_ms && known.ended.is_none() && note.ended.is_some()
+        });
+        if known.is_none() || gets_end {
             info!(starts = note.starts, "the run before {}", note.text());
         }
         let mut losses = note.losses.clone();
-        if let Some(first) = self.found.get().filter(|_| self.accepts_losses) {
+        if let Some(first) = known.as_ref().filter(|_| self.accepts_losses) {
             // Another run has noted them again before it knew.
             losses.retain(|loss| !first.losses.contains(loss));
         }
-        if self.accepts_losses && is_first {
+        if self.accepts_losses && known.is_none() {
             for loss in &losses {
                 warn!(loss = loss.text(), "accepted by --accept-loss");
             }
@@ -173,7 +177,9 @@ impl FormerRun {
         if let Some(sink) = self.sink.get().filter(|_| note.sink == self.kind) {
             sink.ends.load(note.ends(confirmed));
         }
-        let _ = self.found.set(note);
+        if known.is_none() || gets_end {
+            *lock(&self.found) = Some(Arc::new(note));
+        }
     }
 }
 
@@ -268,7 +274,10 @@ mod tests {
             ended,
             sink: "redis".to_owned(),
             streams: BTreeMap::from([("orders".to_owned(), end)]),
-            losses: vec![Loss::new("carts", None, 2, (first, last), false)],
+            losses: vec![Loss {
+                seen_ms: 1_767_323_045_900,
+                ..Loss::new("carts", None, 2, (first, last), false)
+            }],
         }
     }
 
@@ -329,5 +338,32 @@ mod tests {
         run.set_sink(Arc::default());
         run.found(Some(note(None)), Lsn::ZERO);
         assert!(run.own(None).streams.is_empty());
+    }
+
+    #[test]
+    fn a_run_that_notes_its_end_after_it_lost_the_slot_was_not_killed() {
+        let run = FormerRun::new("redis", false, 2);
+        let sink = Arc::<SinkStats>::default();
+        run.set_sink(Arc::clone(&sink));
+        let read = |ended, loss: &str| {
+            let mut note = note(ended);
+            note.losses[0].place = loss.to_owned();
+            run.found(Some(note), Lsn::new(0x41));
+            run.get().expect("a note").ended.clone()
+        };
+        assert_eq!(read(None, "carts"), None);
+        let end = Some(RunEnd {
+            at_ms: 1_767_323_046_000,
+            error: None,
+        });
+        // The end has a loss of the last seconds, too.
+        assert_eq!(read(end.clone(), "orders"), end);
+        let losses = sink.losses().list;
+        assert_eq!(losses.len(), 2, "{losses:?}");
+        // The note of another run is not that of the run before.
+        let mut other = note(None);
+        other.started_ms += 1;
+        run.found(Some(other), Lsn::new(0x41));
+        assert_eq!(run.get().expect("a note").ended, end);
     }
 }

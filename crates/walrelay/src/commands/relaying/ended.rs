@@ -24,7 +24,7 @@ use crate::run_keeper::RunKeeper;
 /// The time that writing may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 /// The longest delay of the exit, also if a resolver or a disk does not answer.
-const EXIT_LIMIT: Duration = Duration::from_secs(3);
+const EXIT_LIMIT: Duration = crate::run_keeper::LAST_WORD;
 
 /// The places that keep the end of a run, and its error.
 pub(super) struct ErrorKeeper {
@@ -105,7 +105,7 @@ impl ErrorKeeper {
                 Some(note) => {
                     let former = self.run.former.get();
                     let (slot, create) = (&self.slot, self.create);
-                    run_note::write_end(&mut session, slot, create, note, former).await?
+                    run_note::write_end(&mut session, slot, create, note, former.as_deref()).await?
                 }
                 None => true,
             };
