@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -656,5 +657,40 @@ fn the_clock_of_a_receiver_is_compared() {
         assert_eq!(sending.report(1), Ok(()));
         let found = offset(&sending).expect("it is known");
         assert!((90.0..=100.0).contains(&found), "{version:?}: {found}");
+    }
+}
+
+/// A server of HTTP/2 asks for answers without an end, and reads none. The client stops reading, so what it has to
+/// answer stays with the server. Most of the bytes find no reader: the loop ends when nothing was taken for a while.
+#[test]
+fn answers_that_a_server_provokes_over_http2_are_bounded() {
+    const TOTAL: usize = 256 << 20;
+    // PING with eight bytes, and SETTINGS without any (RFC 9113, 6.5 and 6.7).
+    for question in [
+        &b"\0\0\x08\x06\0\0\0\0\0questionsss"[..17],
+        &b"\0\0\0\x04\0\0\0\0\0"[..],
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut config = config(&format!("http://{address}/"), HttpVersion::Two, ROOMY);
+        config.timeout = PATIENCE;
+        let mut sending = Sending::new(config);
+        sending.send("k", "v", 0);
+        let (mut server, _) = listener.accept().expect("a connection");
+        let wait = Some(Duration::from_secs(2));
+        server.set_write_timeout(wait).expect("a time-out");
+        server
+            .write_all(b"\0\0\0\x04\0\0\0\0\0")
+            .expect("the settings");
+        let questions = question.repeat((1 << 20) / question.len());
+        let mut taken = 0;
+        while taken < TOTAL
+            && let Ok(()) = server.write_all(&questions)
+        {
+            taken += questions.len();
+        }
+        assert!(taken < TOTAL, "all were taken");
+        drop(server);
+        Box::new(sending.sink).close(Duration::ZERO);
     }
 }

@@ -302,6 +302,38 @@ async fn positions_never_go_back_and_unsent_updates_are_replaced() {
     assert_eq!(server.receive().await, None, "nothing but what was flushed");
 }
 
+/// A server asks for replies without an end, and reads none: those that are not written are replaced.
+#[tokio::test]
+async fn replies_that_the_server_does_not_read_are_two_at_most() {
+    const QUESTIONS: u64 = 10_000;
+    let (mut client, mut server) = stream().await;
+    let (mut last, mut written, mut stuck) = (0, 0, 0);
+    while stuck < QUESTIONS {
+        last += 1;
+        client.queue_status(status(last, last));
+        match drop_after_one_poll(client.flush()) {
+            Some(done) => {
+                done.unwrap();
+                written += 1;
+            }
+            None => stuck += 1,
+        }
+        // The runtime must poll the socket before it can become ready again.
+        tokio::task::yield_now().await;
+    }
+    let reading = async {
+        let (mut count, mut before) = (0, 0);
+        while before < last {
+            before = updates(&mut server, 1).await[0].0;
+            count += 1;
+        }
+        count
+    };
+    let (flushed, count) = tokio::join!(client.flush(), reading);
+    flushed.unwrap();
+    assert!(count <= written + 2, "{count} of {last}, {written} written");
+}
+
 #[tokio::test]
 async fn a_flush_that_is_dropped_completes_later() {
     let (mut client, mut server) = stream().await;

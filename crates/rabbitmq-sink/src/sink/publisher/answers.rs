@@ -9,7 +9,7 @@ use walrelay_sink_client::pause;
 use super::{Publisher, Role};
 use crate::client::error::{ProtocolError, RabbitmqError};
 use crate::client::publish;
-use crate::client::wire::{Frame, Method, put_method};
+use crate::client::wire::{Frame, Method};
 use crate::client::{Input, closed, printable, protocol};
 use crate::sink::in_flight::{Answer, Unconfirmed};
 
@@ -102,9 +102,7 @@ impl Publisher<'_> {
             }
             Method::ChannelFlow { active } => {
                 self.blocked = !active;
-                put_method(&mut self.out, number, (20, 21), |out| {
-                    out.push(active.into());
-                });
+                self.owed_flows.insert(number, active);
             }
             Method::ChannelClose(reason) => self.closed(number, &reason)?,
             Method::Other { class, method } => {

@@ -6,7 +6,7 @@ mod closes;
 mod repeats;
 mod silence;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use super::in_flight::{Counting, Unconfirmed};
 use crate::client::declare::put_exchange_question;
 use crate::client::error::RabbitmqError;
 use crate::client::publish::{self, put_publish};
-use crate::client::wire::put_frame;
+use crate::client::wire::{put_frame, put_method};
 use crate::client::{Connection, io_error, put_channel_open_only, put_close, put_qos};
 use channels::{Channel, Role};
 pub(super) use repeats::Kept;
@@ -59,6 +59,9 @@ pub(super) struct Publisher<'s> {
     last_number: u16,
     /// The server takes no messages at the moment.
     blocked: bool,
+    /// The last `channel.flow` of each channel that is not answered. The server may ask for more answers than it
+    /// reads.
+    owed_flows: BTreeMap<u16, bool>,
     exchanges: Exchanges,
     /// The channel on which the server is asked for exchanges.
     questions: Option<u16>,
@@ -108,6 +111,7 @@ impl<'s> Publisher<'s> {
             max_number: connection.channel_max,
             last_number: connection.last_channel,
             blocked: false,
+            owed_flows: BTreeMap::new(),
             exchanges: Exchanges::new(settings.pauses, declared),
             questions: None,
             released: VecDeque::new(),
@@ -170,6 +174,7 @@ impl<'s> Publisher<'s> {
                 return Ok(Failure::closed());
             }
             let now = Instant::now();
+            self.answer_flows();
             self.publish(now);
             self.ask();
             self.note_open();
@@ -207,6 +212,18 @@ impl<'s> Publisher<'s> {
                 () = sleep_until(timer.into()) => {}
                 () = self.shared.wake.notified() => {}
             }
+        }
+    }
+
+    /// Answers the last `channel.flow` of each channel, if there is room.
+    fn answer_flows(&mut self) {
+        if self.out.len() >= OUTPUT_BYTES {
+            return;
+        }
+        for (number, active) in std::mem::take(&mut self.owed_flows) {
+            put_method(&mut self.out, number, (20, 21), |out| {
+                out.push(active.into());
+            });
         }
     }
 
@@ -408,10 +425,9 @@ mod tests {
     use crate::sink::in_flight::InFlight;
     use crate::sink::tests::settings;
 
-    #[test]
-    fn a_record_that_is_due_does_not_wake_the_publisher_while_the_server_takes_nothing() {
+    fn connection() -> Connection {
         let (stream, _server) = tokio::io::duplex(64);
-        let connection = Connection {
+        Connection {
             stream: Box::new(stream),
             address: String::new(),
             input: Input::default(),
@@ -421,14 +437,50 @@ mod tests {
             heartbeat: Duration::ZERO,
             may_drop_confirmed: true,
             refuses_offsets: true,
-        };
-        let shared = Arc::new(Shared::new(
+        }
+    }
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared::new(
             KeyQueues::new(8),
             Window::new(8, 1 << 20),
             Arc::new(settings()),
             Arc::default(),
             Arc::<Reports>::default(),
-        ));
+        ))
+    }
+
+    /// Heartbeats have no answer, and a server that asks for `channel.flow-ok` without an end and reads nothing gets
+    /// few answers.
+    #[tokio::test]
+    async fn answers_that_the_server_provokes_are_bounded() {
+        const QUESTIONS: usize = 200_000;
+        let (connection, shared) = (connection(), shared());
+        let mut endpoints = Endpoints::new(Arc::default());
+        let mut kept = Kept::new();
+        let mut publisher = Publisher::new(&connection, &shared, &mut endpoints, &mut kept);
+        let before = publisher.out.len();
+        let mut frames = Vec::new();
+        for number in 0..QUESTIONS {
+            put_frame(&mut frames, 8, 0, |_| ());
+            put_method(&mut frames, 1, (20, 20), |out| out.push((number % 2) as u8));
+        }
+        let (mut input, mut frames) = (Input::default(), &*frames);
+        while !frames.is_empty() {
+            input.fill(&mut frames).await.unwrap();
+            publisher.take_frames(&mut input).unwrap();
+        }
+        assert!(!publisher.blocked, "the last one says so");
+        publisher.answer_flows();
+        let answers = publisher.out.len() - before;
+        assert_eq!(answers, 13, "one channel.flow-ok");
+        publisher.answer_flows();
+        assert_eq!(publisher.out.len() - before, answers);
+    }
+
+    #[test]
+    fn a_record_that_is_due_does_not_wake_the_publisher_while_the_server_takes_nothing() {
+        let (connection, shared) = (connection(), shared());
         shared.accept(&Record::default(), "", 0, 1).unwrap();
         let mut endpoints = Endpoints::new(Arc::default());
         let mut kept = Kept::new();
