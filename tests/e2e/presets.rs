@@ -566,4 +566,18 @@ fn domains_and_json_in_bytes_are_read_as_their_types() {
             serde_json::from_slice(record.payload.as_ref().expect("a value")).expect("JSON");
         assert_eq!(value, expected);
     }
+
+    // Bytes that are no JSON have the id of their policy, and a remedy for the content.
+    let mut relay = rig.streaming(&config);
+    db.batch("INSERT INTO outbox (data) VALUES ('s3cret')");
+    let said = ends(&mut relay, 65, "undecodable");
+    assert_has(
+        &said,
+        &[
+            "is not JSON",
+            "[poison] undecodable",
+            "write another content into the column",
+        ],
+    );
+    assert_lacks(&said, &["s3cret", "NOT NULL"]);
 }

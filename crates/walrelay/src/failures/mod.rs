@@ -3,7 +3,7 @@
 mod events;
 mod postgres;
 
-use walrelay_event_router::{PlanError, RouteError};
+use walrelay_event_router::{PlanError, RouteError, ValueError};
 use walrelay_lsn::Lsn;
 use walrelay_observe::EndpointError;
 use walrelay_postgres_source::PostgresError;
@@ -171,7 +171,8 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 RouteError::SchemaMismatch { .. } => {
                     "have what writes the events keep to the schema, or register one that they fit,"
                 }
-                _ => "make the column NOT NULL",
+                RouteError::Value { ref why, .. } => again(why),
+                _ => "correct the row's table",
             };
             let confirmed = "what came before is confirmed.";
             let Some(class) = source.poison().map(Poison::name) else {
@@ -230,6 +231,18 @@ pub(crate) fn core(error: CoreError) -> Failure {
             .caused_by(source)
             .remedy(BUG),
         _ => Failure::new("protocol", Exit::Internal, what).remedy(BUG),
+    }
+}
+
+/// Returns the remedy without which the next row has this fault, too.
+fn again(why: &ValueError) -> &'static str {
+    match why {
+        ValueError::Null => "make the column NOT NULL",
+        ValueError::NotInTable => "add the value to the lookup table,",
+        ValueError::NotBytes => "choose another column or converter,",
+        _ => {
+            "have what writes the events write another content into the column, for example by a CHECK constraint,"
+        }
     }
 }
 

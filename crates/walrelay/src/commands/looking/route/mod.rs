@@ -87,7 +87,9 @@ pub(crate) fn route(args: &RouteArgs, env: EnvVars<'_>) -> CommandResult {
             }
             out.extend_from_slice(b"}\n");
         }
-        let failure = Failure::new("unroutable", Exit::Data, "the row cannot be routed");
+        // The id is the key of the policy, as with `walrelay run`.
+        let id = poison.map_or("unroutable", Poison::name);
+        let failure = Failure::new(id, Exit::Data, "the row cannot be routed");
         failure.caused_by(why).remedy(format!(
             "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {action}"
         ))
