@@ -88,6 +88,26 @@ fn that_rabbitmq_refuses_are_named_as_check_names_them() {
     );
 }
 
+/// The limit is of the virtual host: neither login nor rights are wrong.
+#[test]
+fn a_limit_of_connections_of_rabbitmq_is_named_as_check_names_it() {
+    if !RabbitMq::is_wanted() {
+        return;
+    }
+    let server = RabbitMq::shared();
+    server.control(&["add_vhost", "full"]);
+    server.control(&["set_permissions", "-p", "full", "guest", ".*", ".*", ".*"]);
+    server.control(&["set_vhost_limits", "-p", "full", "{\"max-connections\":0}"]);
+    let more = "password = \"guest\"\nvhost = \"full\"\n";
+    let sink = rabbitmq(server.port(), more);
+    let (title, words) = (
+        "RabbitMQ lets in no more connections",
+        "connection limit (0) is reached",
+    );
+    is_refusal_shown(&sink, (RABBITMQ, "rabbitmq-limit"), title, words);
+    server.control(&["delete_vhost", "full"]);
+}
+
 /// It closes the connection without a word.
 #[test]
 fn the_management_interface_is_no_rabbitmq() {

@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 use walrelay_testkit::{Nats, NatsClient, NatsMessage};
 
+use crate::check::Checked;
 use crate::endpoint::{address, config as config_with_endpoint, metric, status};
 use crate::rig::{
     Relay, Rig, assert_has, assert_lacks, done, ends, insert_of, output_with, refused, run_command,
@@ -451,4 +452,67 @@ fn a_dead_letter_that_is_too_large_stops_the_relay_and_is_written_later() {
         assert_eq!((number(event), text), (1, 72_000));
         client.delete_stream(name);
     }
+}
+
+/// With `discard: new` a limit by subject deletes what the stream has acknowledged, unless it is told to refuse.
+#[test]
+fn a_limit_by_subject_that_deletes_is_named_and_one_that_refuses_is_waited_for() {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let server = Nats::shared();
+    let mut client = server.client();
+    let rig = Rig::without_broker(18).outbox();
+    let name = rig
+        .prefix
+        .trim_end_matches(['-', '_', '.'])
+        .replace('.', "_");
+    let (deletes, refuses) = (format!("{name}_deletes"), format!("{name}_refuses"));
+    let limit = |most: u32, refuse: bool| {
+        json!({
+            "discard": "new", "max_msgs_per_subject": most, "discard_new_per_subject": refuse,
+        })
+    };
+    let config = |stream: &str| {
+        let more = format!(
+            "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\n\
+             subject = \"{stream}.{{aggregatetype}}.{{aggregateid}}\"\n",
+            server.port()
+        );
+        config_with_endpoint(&rig, &rig.postgres.url(), &more)
+    };
+    let item = "nats/nats-discard";
+    let insert = || {
+        for number in 0..5 {
+            insert_of(&rig.db(), "order", "key", number);
+        }
+    };
+    client.create_stream(&deletes, &[&format!("{deletes}.>")], &limit(2, false));
+    let relay = rig.streaming(&config(&deletes));
+    let checked = Checked::run(&config(&deletes), &[]);
+    checked.warns(
+        item,
+        &["oldest messages", &deletes, "discard_new_per_subject"],
+    );
+    insert();
+    rig.caught_up();
+    // NATS has confirmed all: only the warning can tell.
+    assert_eq!(client.messages(&deletes, ">").len(), 2);
+    relay.ends_well();
+
+    client.create_stream(&refuses, &[&format!("{refuses}.>")], &limit(2, true));
+    let relay = rig.streaming(&config(&refuses));
+    Checked::run(&config(&refuses), &[]).passes(item, &["no stream"]);
+    insert();
+    relay.says("a stream is full and refuses events (10077)");
+    let numbers = |client: &mut NatsClient| -> Vec<u64> {
+        client.messages(&refuses, ">").iter().map(number).collect()
+    };
+    assert_eq!(numbers(&mut client), [0, 1], "the first ones stay");
+    client.update_stream(&refuses, &[&format!("{refuses}.>")], &limit(5, true));
+    rig.caught_up();
+    assert_eq!(numbers(&mut client), [0, 1, 2, 3, 4]);
+    relay.ends_well();
+    client.delete_stream(&deletes);
+    client.delete_stream(&refuses);
 }
