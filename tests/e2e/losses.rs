@@ -24,6 +24,8 @@ fn losses(relay: &Relay) -> Value {
 /// Waits until the note of this run is in the database, and has these words.
 fn noted(rig: &Rig, words: &[&str]) {
     let db = rig.db();
+    let exists = || db.value::<bool>("SELECT to_regclass('walrelay_state.run') IS NOT NULL");
+    eventually(PATIENCE, exists);
     let note =
         || -> String { db.value("SELECT coalesce((SELECT note FROM walrelay_state.run), '')") };
     eventually(PATIENCE, || words.iter().all(|word| note().contains(word)));

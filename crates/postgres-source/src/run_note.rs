@@ -153,9 +153,11 @@ impl FormerRun {
             }
             return;
         };
-        let gets_end = known.as_ref().is_some_and(|known| {
-            known.started_ms == note.started_ms && known.ended.is_none() && note.ended.is_some()
-        });
+        let is_same = known
+            .as_ref()
+            .is_some_and(|known| known.started_ms == note.started_ms);
+        let had_end = known.as_ref().is_some_and(|known| known.ended.is_some());
+        let gets_end = is_same && !had_end && note.ended.is_some();
         if known.is_none() || gets_end {
             info!(starts = note.starts, "the run before {}", note.text());
         }
@@ -175,7 +177,12 @@ impl FormerRun {
             sink.add_former_losses(losses);
         }
         if let Some(sink) = self.sink.get().filter(|_| note.sink == self.kind) {
-            sink.ends.load(note.ends(confirmed));
+            let mut ends = note.ends(confirmed);
+            if let Some(known) = known.as_ref().filter(|_| is_same) {
+                // Those were compared, and a stream that has lost all is forgotten since.
+                ends.retain(|stream, _| !known.streams.contains_key(stream));
+            }
+            sink.ends.load(ends);
         }
         if known.is_none() || gets_end {
             *lock(&self.found) = Some(Arc::new(note));
@@ -360,6 +367,10 @@ mod tests {
         assert_eq!(read(end.clone(), "orders"), end);
         let losses = sink.losses().list;
         assert_eq!(losses.len(), 2, "{losses:?}");
+        // The sink has compared its streams, and a stream that has lost all does not count again.
+        sink.ends.forget("orders");
+        read(end.clone(), "orders");
+        assert_eq!(sink.ends.all().len(), 0);
         // The note of another run is not that of the run before.
         let mut other = note(None);
         other.started_ms += 1;
