@@ -95,6 +95,34 @@ fn inserts_that_were_not_published_for_a_while_are_named() {
     changed_under_a_relay(14, out, "publication-without-insert", back);
 }
 
+/// Each look finds the publication as it was.
+#[test]
+fn a_change_that_is_undone_between_two_looks_is_named() {
+    for (major, change) in [
+        (14, "ALTER PUBLICATION walrelay DROP TABLE outbox"),
+        (18, FILTER),
+    ] {
+        let rig = Rig::with_outbox(major);
+        let config = rig.config();
+        let mut relay = rig.streaming(&config);
+        let db = rig.db();
+        insert(&db, 1);
+        rig.caught_up();
+        db.batch(change);
+        let at = position(&db);
+        insert(&db, 2);
+        let undo = if change == FILTER {
+            NO_FILTER
+        } else {
+            "ALTER PUBLICATION walrelay ADD TABLE outbox"
+        };
+        db.batch(undo);
+        let (from, to) = range(&ends(&mut relay, 78, CHANGED));
+        assert!(from <= at && at <= to, "{from} {at} {to}");
+        stops_until_accepted(&rig, &config, at);
+    }
+}
+
 /// The filter stays: it is what the user wants, and is accepted once.
 #[test]
 fn a_row_filter_that_is_set_while_no_relay_runs_stops_the_start() {

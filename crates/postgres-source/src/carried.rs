@@ -5,6 +5,7 @@
 //! of the row filters, or, with a minus sign, the position from which on the publication left rows out,
 //! until somebody accepts that.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -23,12 +24,15 @@ pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) const SETTINGS: [(&str, &str); 1] = [("synchronous_commit", "local")];
 
 /// The rows that a publication carries of the outbox tables.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Carried {
     /// `pg_publication.oid`: it tells whether the publication was dropped and recreated.
     publication: u32,
     /// The outbox tables with a row filter, as SQL shows it.
     filters: Vec<(String, String)>,
+    /// The entries of outbox tables by the table's OID. Another entry of the same table tells that it was taken out or
+    /// had another filter meanwhile, though all is as before.
+    entries: BTreeMap<u32, u32>,
 }
 
 impl Carried {
@@ -43,10 +47,24 @@ impl Carried {
             return None;
         }
         filters.sort_unstable();
+        let tables = publication.tables.iter();
+        let entries = tables
+            .filter(|of| wanted.tables.contains(&of.table))
+            .filter_map(|of| of.entry);
         Some(Self {
             publication: publication.oid,
             filters,
+            entries: entries.collect(),
         })
+    }
+
+    /// Returns true if the publication, or the entry of a table, is another one than at that time.
+    fn is_remade(&self, before: &Self) -> bool {
+        let is_other = |(table, entry): (&u32, &u32)| {
+            let known = before.entries.get(table);
+            known.is_some_and(|known| known != entry)
+        };
+        self.publication != before.publication || self.entries.iter().any(is_other)
     }
 
     /// Returns the number of these filters, at least 1. A table that is renamed keeps it.
@@ -81,9 +99,7 @@ impl Carried {
         let now = Self::new(wanted, publication);
         !publication.insert
             || is_left_out
-            || now.is_some_and(|now| {
-                now.publication != self.publication || is_there && now.filters != self.filters
-            })
+            || now.is_some_and(|now| now.is_remade(self) || is_there && now.filters != self.filters)
     }
 
     fn describe(&self) -> String {
@@ -152,7 +168,9 @@ impl LastLook {
             return Ok(());
         };
         match Carried::new(wanted, publication) {
-            Some(now) if now != self.carried => Err(changed(wanted, facts, Some(&now), self.at)),
+            Some(now) if now.is_remade(&self.carried) || now.filters != self.carried.filters => {
+                Err(changed(wanted, facts, Some(&now), self.at))
+            }
             _ => Ok(()),
         }
     }
@@ -234,6 +252,12 @@ mod tests {
             &|of| of.tables[0].row_filter = Some("(a > 1)".into())
         ));
         assert!(changed(&|of| of.oid += 1));
+        // Taken out and put back: the entry is another one. Another table of the same name was never taken out.
+        let entry = |table, entry| {
+            changed(&move |of: &mut PublicationFacts| of.tables[0].entry = Some((table, entry)))
+        };
+        assert!(entry(16_384, 16_402));
+        assert!(!entry(16_500, 16_402));
         assert!(changed(&|of| of.insert = false));
         assert!(changed(&|of| of.tables.clear()));
         let hidden = crate::catalog::HIDDEN_FILTER.to_owned();

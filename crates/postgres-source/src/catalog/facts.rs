@@ -173,6 +173,9 @@ pub struct PublishedTable {
     pub columns: Option<Vec<String>>,
     /// The condition as the server prints it.
     pub row_filter: Option<String>,
+    /// The OID of the table, and that of its entry in the publication (`pg_publication_rel.oid`): each change of the
+    /// entry makes another one. `None` if the table has no entry of its own.
+    pub entry: Option<(u32, u32)>,
 }
 
 /// The process that reads a slot.

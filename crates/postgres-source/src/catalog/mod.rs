@@ -470,6 +470,7 @@ fn published(tables: &Rows) -> Vec<PublishedTable> {
         },
         columns: json(&row, "columns"),
         row_filter: row.get("rowfilter").map(str::to_owned),
+        entry: parsed(&row, "relid").zip(parsed(&row, "entry")),
     });
     tables.collect()
 }

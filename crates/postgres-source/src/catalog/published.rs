@@ -22,8 +22,8 @@ pub(crate) enum Filters {
     Shown,
 }
 
-/// Returns a query of schema, name, column list (JSON) and row filter of each table that a
-/// publication carries. Column lists and row filters came with Postgres 15.
+/// Returns a query of schema, name, OID, own entry in the publication, column list (JSON) and row filter of each
+/// table that a publication carries. Column lists and row filters came with Postgres 15.
 pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filters) -> String {
     let name = quote_literal(publication);
     let (schemas, lists) = if major >= 15 {
@@ -62,13 +62,14 @@ pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filte
          carried AS (SELECT named.oid FROM named, p WHERE p.pubviaroot AND NOT ({below_another}) \
           UNION SELECT c.oid FROM parts JOIN pg_catalog.pg_class c ON c.oid = parts.oid, p \
           WHERE NOT p.pubviaroot AND c.relkind <> 'p' AND (NOT p.puballtables OR {PUBLISHABLE})) \
-         SELECT n.nspname AS schemaname, c.relname AS tablename, {lists} \
+         SELECT n.nspname AS schemaname, c.relname AS tablename, c.oid AS relid, r.oid AS entry, {lists} \
          FROM carried JOIN pg_catalog.pg_class c ON c.oid = carried.oid \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace CROSS JOIN p{row} ORDER BY 1, 2",
-        row = if major >= 15 {
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace CROSS JOIN p \
+         LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid \
+         AND NOT p.puballtables{unless} ORDER BY 1, 2",
+        unless = if major >= 15 {
             // A table that is published with all others, or with its schema, has no list and no filter.
-            " LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid \
-             AND NOT p.puballtables AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s \
+            " AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s \
               WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"
         } else {
             ""

@@ -93,6 +93,7 @@ pub(crate) fn facts() -> Facts {
                 table: outbox(),
                 columns: Some(columns()),
                 row_filter: None,
+                entry: Some((16_384, 16_401)),
             }],
         }),
         slot: Some(SlotRow {

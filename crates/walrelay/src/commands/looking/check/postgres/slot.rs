@@ -158,6 +158,7 @@ pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> O
             table: table.clone(),
             columns: None,
             row_filter: None,
+            entry: None,
         });
         tables.collect()
     };
