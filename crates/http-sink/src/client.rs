@@ -1,6 +1,7 @@
 //! [`Client`]: sends requests and keeps connections.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,14 @@ use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::sync::oneshot;
+use tokio::time::{sleep_until, timeout};
 use walrelay_sink::lock;
 
 use crate::address::Target;
 use crate::config::{HttpConfig, HttpVersion};
 use crate::connect::{ConnectError, connect};
+use crate::stream_body::StreamBody;
 
 /// Bytes of an answer's body that are read so that its connection can be used again.
 const MAX_ANSWER: usize = 64 << 10;
@@ -27,7 +30,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 type RequestBody = Full<Bytes>;
 type One = http1::SendRequest<RequestBody>;
-type Two = http2::SendRequest<RequestBody>;
+type Two = http2::SendRequest<StreamBody>;
 /// Scheme, host and port: the same for requests that may share a connection.
 type ServerId = (bool, Arc<str>, u16);
 
@@ -56,7 +59,16 @@ struct Inner {
     bodies: Arc<Semaphore>,
 }
 
-type SharedConnection = Arc<tokio::sync::Mutex<Option<Two>>>;
+/// The connection of HTTP/2 to a server. Requests share it.
+type SharedConnection = Arc<tokio::sync::Mutex<Option<Open>>>;
+
+/// An open connection of HTTP/2.
+#[derive(Clone)]
+struct Open {
+    sender: Two,
+    /// When the server answered a request over it last, or when it was opened.
+    answered: Arc<Mutex<Instant>>,
+}
 
 impl Client {
     pub(crate) fn new(config: Arc<HttpConfig>) -> Self {
@@ -78,13 +90,11 @@ impl Client {
         request: Request<RequestBody>,
     ) -> Result<hyper::http::response::Parts, SendFailure> {
         let limit = self.0.config.timeout;
-        let sent = async {
-            match self.0.config.version {
-                HttpVersion::One => self.send_one(target, request).await,
-                HttpVersion::Two => self.send_two(target, request).await,
-            }
+        let answered = match self.0.config.version {
+            HttpVersion::One => timeout(limit, self.send_one(target, request)).await.ok(),
+            HttpVersion::Two => self.send_two(target, request, limit).await,
         };
-        if let Ok(answered) = timeout(limit, sent).await {
+        if let Some(answered) = answered {
             return answered;
         }
         self.forget(target);
@@ -114,11 +124,49 @@ impl Client {
         Ok(self.read_body(answer, Some((server, sender))))
     }
 
+    /// Sends the request over the connection that all requests to the server share. The time for the answer starts
+    /// with the request's stream: until then the request waits as long as the server answers others. Returns `None` if
+    /// the time is over.
     async fn send_two(
         &self,
         target: &Target,
         request: Request<RequestBody>,
-    ) -> Result<hyper::http::response::Parts, SendFailure> {
+        limit: Duration,
+    ) -> Option<Result<hyper::http::response::Parts, SendFailure>> {
+        let mut open = match timeout(limit, self.open_two(target)).await.ok()? {
+            Ok(open) => open,
+            Err(error) => return Some(Err(error)),
+        };
+        let (has_stream, gets_stream) = oneshot::channel();
+        let request = request.map(|body| StreamBody::new(body, has_stream));
+        let mut answer = pin!(open.sender.send_request(request));
+        let mut gets_stream = pin!(gets_stream);
+        let queued = Instant::now();
+        let early = loop {
+            let until = queued.max(*lock(&open.answered)) + limit;
+            if until <= Instant::now() {
+                return None;
+            }
+            tokio::select! {
+                biased;
+                answer = &mut answer => break Some(answer),
+                _ = &mut gets_stream => break None,
+                () = sleep_until(until.into()) => {}
+            }
+        };
+        let answer = match early {
+            Some(answer) => answer,
+            None => timeout(limit, answer).await.ok()?,
+        };
+        if answer.is_ok() {
+            *lock(&open.answered) = Instant::now();
+        }
+        let answer = answer.map_err(SendFailure::Broken);
+        Some(answer.map(|answer| self.read_body(answer, None)))
+    }
+
+    /// Returns the connection to a server, and opens one if there is none.
+    async fn open_two(&self, target: &Target) -> Result<Open, SendFailure> {
         let server = server_id(target);
         let place = {
             let mut shared = lock(&self.0.shared);
@@ -127,24 +175,23 @@ impl Client {
             shared.put(server, Arc::clone(&place), Instant::now());
             place
         };
-        let mut sender = {
+        let mut open = {
             let mut known = place.lock().await;
-            let open = known.as_ref().filter(|sender| !sender.is_closed());
-            if let Some(sender) = open {
-                sender.clone()
+            let open = known.as_ref().filter(|open| !open.sender.is_closed());
+            if let Some(open) = open {
+                open.clone()
             } else {
                 *known = None;
                 let stream = connect(target, &self.0.config).await?;
                 let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
                 let (sender, connection) = handshake.map_err(SendFailure::Broken)?;
                 tokio::spawn(async move { drop(connection.await) });
-                known.insert(sender).clone()
+                let answered = Arc::new(Mutex::new(Instant::now()));
+                known.insert(Open { sender, answered }).clone()
             }
         };
-        sender.ready().await.map_err(SendFailure::Broken)?;
-        let answer = sender.send_request(request).await;
-        let answer = answer.map_err(SendFailure::Broken)?;
-        Ok(self.read_body(answer, None))
+        open.sender.ready().await.map_err(SendFailure::Broken)?;
+        Ok(open)
     }
 
     /// Reads the body of an answer, and keeps the connection if it can be used again.

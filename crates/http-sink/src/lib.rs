@@ -30,6 +30,7 @@ mod request;
 mod section;
 mod signature;
 mod sink;
+mod stream_body;
 mod worker;
 
 pub use address::UrlTemplate;

@@ -18,7 +18,7 @@ use walrelay_sink::{
     Sink as _, SinkFactory as _, SinkStats, any_factory,
 };
 use walrelay_testkit::conformance::Bounds;
-use walrelay_testkit::{Authority, PATIENCE, Reports, eventually, silence_is_shown};
+use walrelay_testkit::{Authority, HttpReceiver, PATIENCE, Reports, eventually, silence_is_shown};
 
 const ROOMY: Bounds = Bounds {
     records: 1_000,
@@ -660,6 +660,35 @@ fn the_clock_of_a_receiver_is_compared() {
     }
 }
 
+/// A server of HTTP/2 that takes one request at a time, all of which take longer than the time-out together: each has
+/// its own time, which starts with its stream, so none is sent again.
+#[test]
+fn a_request_of_http2_that_waits_for_its_stream_does_not_time_out() {
+    const COUNT: u64 = 24;
+    let pause = Duration::from_millis(250);
+    for value in ["v", ""] {
+        let receiver = HttpReceiver::with_streams(Some(1), None, move |_, _| {
+            std::thread::sleep(pause);
+            Reaction::Store(200)
+        });
+        let url = format!("http://{}/", receiver.address());
+        let mut config = config(&url, HttpVersion::Two, ROOMY);
+        config.max_in_flight = 100;
+        config.timeout = pause * (COUNT as u32 / 2);
+        let mut sending = Sending::new(config);
+        // Its answer tells the client how many requests the server takes.
+        sending.send("first", value, 0);
+        assert_eq!(sending.report(0), Ok(()));
+        for seq in 1..=COUNT {
+            sending.send(&seq.to_string(), value, seq);
+        }
+        for seq in 1..=COUNT {
+            assert_eq!(sending.report(seq), Ok(()));
+        }
+        assert_eq!(receiver.received().len() as u64, COUNT + 1, "each once");
+    }
+}
+
 /// A server of HTTP/2 asks for answers without an end, and reads none. The client stops reading, so what it has to
 /// answer stays with the server. Most of the bytes find no reader: the loop ends when nothing was taken for a while.
 #[test]
@@ -677,7 +706,7 @@ fn answers_that_a_server_provokes_over_http2_are_bounded() {
         let mut sending = Sending::new(config);
         sending.send("k", "v", 0);
         let (mut server, _) = listener.accept().expect("a connection");
-        let wait = Some(Duration::from_secs(2));
+        let wait = Some(Duration::from_secs(1));
         server.set_write_timeout(wait).expect("a time-out");
         server
             .write_all(b"\0\0\0\x04\0\0\0\0\0")

@@ -90,6 +90,15 @@ impl HttpReceiver {
         tls: Option<Arc<rustls::ServerConfig>>,
         react: impl Fn(usize, &Received) -> Reaction + Send + Sync + 'static,
     ) -> Self {
+        Self::with_streams(two.then_some(100), tls, react)
+    }
+
+    /// Starts a receiver of HTTP/2 with so many requests at a time on a connection; `None`: of HTTP/1.1.
+    pub fn with_streams(
+        streams: Option<u32>,
+        tls: Option<Arc<rustls::ServerConfig>>,
+        react: impl Fn(usize, &Received) -> Reaction + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
@@ -108,7 +117,7 @@ impl HttpReceiver {
                 .expect("a runtime");
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve(listener, two, tls, serving) => {}
+                    () = serve(listener, streams, tls, serving) => {}
                     _ = stopped => {}
                 }
             });
@@ -193,7 +202,7 @@ impl Drop for HttpReceiver {
 
 async fn serve(
     listener: TcpListener,
-    two: bool,
+    streams: Option<u32>,
     tls: Option<Arc<rustls::ServerConfig>>,
     shared: Arc<Shared>,
 ) {
@@ -217,10 +226,10 @@ async fn serve(
                 let (shared, tls) = (Arc::clone(&shared), tls.clone());
                 connections.spawn(async move {
                     match tls {
-                        None => connection(stream, two, shared).await,
+                        None => connection(stream, streams, shared).await,
                         Some(tls) => {
                             if let Ok(stream) = TlsAcceptor::from(tls).accept(stream).await {
-                                connection(stream, two, shared).await;
+                                connection(stream, streams, shared).await;
                             }
                         }
                     }
@@ -233,17 +242,17 @@ async fn serve(
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    two: bool,
+    streams: Option<u32>,
     shared: Arc<Shared>,
 ) {
     let service = service_fn(move |request| respond(request, Arc::clone(&shared)));
     let io = TokioIo::new(stream);
-    if two {
+    if let Some(streams) = streams {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         // Its tasks end with the connection's future.
         drop(
             builder
-                .max_concurrent_streams(100)
+                .max_concurrent_streams(streams)
                 .serve_connection(io, service)
                 .await,
         );
