@@ -7,7 +7,7 @@ use serde_json::Value;
 use walrelay_testkit::{Db, eventually, eventually_some};
 
 use crate::check::Checked;
-use crate::endpoint::{address, at, config, status};
+use crate::endpoint::{address, at, config, get, status};
 use crate::rig::{
     NOWHERE, PATIENCE, Rig, assert_has, assert_lacks, ends, insert, output_with, said, stdout,
     with_source,
@@ -92,6 +92,13 @@ fn is_shown_until_the_slot_has_passed_it() {
         .iter()
         .any(|problem| problem["title"] == "The last run ended with an error");
     assert!(named, "{seen:#}");
+    let metrics = get(address(&relay), "/metrics").expect("metrics").1;
+    let label = metrics
+        .lines()
+        .find(|line| line.starts_with("walrelay_last_error_reason{"));
+    let label = label.expect("the error as a label");
+    assert_has(label, &["[unroutable]", "poison.unroutable"]);
+    assert_lacks(label, &["secret-value"]);
     let reading = Checked::run(&config, &[ELSEWHERE]);
     reading.passes("relay/last-run", &["is being read again"]);
     relay.kill();

@@ -189,6 +189,13 @@ fn loss_reasons(report: &StatusReport) -> Vec<Row> {
         .collect()
 }
 
+fn last_error_reason(report: &StatusReport) -> Vec<Row> {
+    let error = report.last_error.iter();
+    error
+        .map(|error| with_reason(&error.text, error.remedy.as_deref().unwrap_or_default()))
+        .collect()
+}
+
 fn with_reason(reason: &str, remedy: &str) -> Row {
     let plain = |text: &str| {
         let plain = text.chars().map(|c| match c {
@@ -237,6 +244,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| r.delivery.topics.iter().map(|t| (vec![("topic", t.topic.clone())], t.delivered_bytes as f64)).collect() },
     Metric { name: "topic_lag", unit: Some(Unit::Seconds), kind: Gauge, help: "Age of the topic's oldest enqueued and unacknowledged event; 0 if there is none, and of a standby relay",
         rows: |r| r.delivery.topics.iter().map(|t| (vec![("topic", t.topic.clone())], t.lag_seconds)).collect() },
+    Metric { name: "last_error_reason", unit: None, kind: Gauge, help: "1 with the error that ended the run before and the remedy, until the slot has passed that place; absent without one",
+        rows: last_error_reason },
     Metric { name: "former_runs", unit: None, kind: Counter, help: "Runs of relays of this slot before this one, as they have noted; absent before the first stream",
         rows: |r| count(r.former_run.as_ref().map(|former| former.starts)) },
     Metric { name: "former_run_killed", unit: None, kind: Gauge, help: "1 if the run before has noted no end: it was killed, for example for lack of memory, its machine failed, or Postgres did not answer then; absent if there is none",
