@@ -58,7 +58,7 @@ impl Remembered {
             warn!(
                 remembered = MAX_STREAMS,
                 "the destination has more streams than are remembered, and those with the oldest events are forgotten: \
-                 what they lose between two runs is not found"
+                 their losses between two runs are not found"
             );
         }
         // A stream without an acknowledgement is about to get one.

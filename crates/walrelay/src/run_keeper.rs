@@ -35,7 +35,7 @@ enum NoteOutcome {
     Failed,
 }
 
-/// When the database is asked again: each attempt costs the server a connection.
+/// The pace of the attempts: each costs the server a connection.
 #[derive(Debug, Default)]
 struct Pace {
     /// The pause after the last attempt; zero: it has succeeded.

@@ -241,7 +241,7 @@ fn again(why: &ValueError) -> &'static str {
         ValueError::NotInTable => "add the value to the lookup table,",
         ValueError::NotBytes => "choose another column or converter,",
         _ => {
-            "have what writes the events write another content into the column, for example by a CHECK constraint,"
+            "see that your application can only write another content into the column, for example by a CHECK constraint,"
         }
     }
 }
