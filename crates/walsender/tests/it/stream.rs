@@ -311,12 +311,11 @@ async fn replies_that_the_server_does_not_read_are_two_at_most() {
     while stuck < QUESTIONS {
         last += 1;
         client.queue_status(status(last, last));
-        match drop_after_one_poll(client.flush()) {
-            Some(done) => {
-                done.unwrap();
-                written += 1;
-            }
-            None => stuck += 1,
+        if let Some(done) = drop_after_one_poll(client.flush()) {
+            done.unwrap();
+            written += 1;
+        } else {
+            stuck += 1;
         }
         // The runtime must poll the socket before it can become ready again.
         tokio::task::yield_now().await;
