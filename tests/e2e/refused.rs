@@ -1,7 +1,7 @@
 //! An event that the destination refuses costs no other one a repeat. Judged by what the server has
 //! received, which no load disturbs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -173,4 +173,44 @@ fn a_lost_connection_repeats_nothing_that_the_sink_has_taken() {
     relay.ends_well();
     let times = received(&server, |_| true);
     assert_eq!((times.len(), repeated(&times).len()), (3_000, 0));
+}
+
+/// Delivered events behind one that is sent again for an hour need no room in the window.
+#[test]
+fn more_events_than_may_be_in_flight_pass_a_refused_one() {
+    for (more, most) in [("", 2_000), ("max_unconfirmed_records = 128\n", 127)] {
+        let rig = Rig::with_outbox(18);
+        let db = rig.db();
+        let is_repaired = Arc::new(AtomicBool::new(false));
+        let repaired = Arc::clone(&is_repaired);
+        let server = HttpReceiver::start(false, None, move |_, received| {
+            let is_bad = String::from_utf8_lossy(&received.body).contains(BAD);
+            if is_bad && !repaired.load(Ordering::SeqCst) {
+                Reaction::Answer(422, Vec::new())
+            } else {
+                Reaction::Store(200)
+            }
+        });
+        let bounds = format!(
+            "retry_for = \"1h\"\n[delivery]\nmax_in_flight_records = 32\nbackoff_max = \"1s\"\n{more}"
+        );
+        let config = config(&rig, &server, "events", &bounds);
+        let relay = rig.streaming(&config);
+        db.batch(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'order', 'k', 'T', jsonb_build_object('bad', 1); \
+             INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'order', 'key' || i % 50, 'T', jsonb_build_object('good', i) \
+             FROM generate_series(1, 2000) i",
+        );
+        eventually(PATIENCE, || server.stored().len() >= most);
+        is_repaired.store(true, Ordering::SeqCst);
+        rig.caught_up();
+        relay.ends_well();
+        let stored = server.bodies();
+        let before = stored.iter().position(|body| body.contains(BAD));
+        assert_eq!(before, Some(most), "events that passed the refused one");
+        let distinct: BTreeSet<&String> = stored.iter().collect();
+        assert_eq!((stored.len(), distinct.len()), (2_001, 2_001));
+    }
 }

@@ -91,7 +91,7 @@ async fn run(
         tables: [TableName::new("public", "outbox")].into(),
         pass_over: [].into(),
         messages: None,
-        max_in_flight_records: 64,
+        max_unconfirmed_records: 64,
         status_interval: INTERVAL,
         receive_timeout: 2 * PATIENCE,
         drain_timeout,

@@ -3,8 +3,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use walrelay_sink::EventPosition;
 
-/// Events that are remembered at most: some windows of records in flight. Further ones are sent again.
-const MAX_EVENTS: usize = 1 << 18;
+/// Events that are remembered at most: the records that may follow an unacknowledged one by default. Further
+/// ones are sent again.
+const MAX_EVENTS: usize = 1 << 19;
 
 /// The events that earlier sinks acknowledged behind the first one that is open. The core of the next
 /// sink passes over them when it reads the slot again.

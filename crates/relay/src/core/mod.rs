@@ -561,6 +561,7 @@ impl Core {
     /// Collects acknowledgements. Returns the commit end and commit time of the sampled transaction
     /// if it is now acknowledged.
     pub fn advance(&mut self) -> Option<(CommitEnd, PgTimestamp)> {
+        let before = self.lowest_in_flight();
         let moved = self.ledger.advance().is_some();
         let confirmed = self.acknowledged_position();
         if moved {
@@ -570,7 +571,9 @@ impl Core {
         self.in_flight.forget_below(lowest);
         self.diversions.acknowledged_below(lowest, &mut self.counts);
         self.release_rows();
+        // The first event in flight is looked for in each run, and changes with the lowest record only.
         if !self.acknowledged_behind.is_empty()
+            && (lowest > before || self.in_flight() == 0)
             && let Some(first) = self.first_unacknowledged()
         {
             self.acknowledged_behind.forget_before(first);

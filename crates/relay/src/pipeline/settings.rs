@@ -22,8 +22,9 @@ pub struct Settings {
     pub pass_over: Arc<[TableName]>,
     /// The logical messages that are events. `None`: none are.
     pub messages: Option<Messages>,
-    /// The limit of records in flight; rounded up to a power of two.
-    pub max_in_flight_records: usize,
+    /// The limit of records from the first unacknowledged one on; rounded up to a power of two. The sink
+    /// bounds those that it holds.
+    pub max_unconfirmed_records: usize,
     /// Longest time between two status updates. At most half of the server's `wal_sender_timeout`
     /// and at most a second.
     pub status_interval: Duration,

@@ -96,7 +96,7 @@ impl<F: SinkFactory> Sessions<F> {
         settings: &Settings,
         start: &StreamStart,
     ) -> Result<SinkSession<F::Sink>, F::Error> {
-        let ring = Arc::new(AckRing::new(settings.max_in_flight_records));
+        let ring = Arc::new(AckRing::new(settings.max_unconfirmed_records));
         let reports = Reports::new(Arc::clone(&ring));
         let deliveries = Arc::clone(&reports);
         let sink = self.factory.create(Some(start), deliveries)?;

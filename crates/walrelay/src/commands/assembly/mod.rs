@@ -358,7 +358,9 @@ pub(crate) fn settings(
             .into(),
         pass_over: Arc::from(config.source.pass_over.as_slice()),
         messages,
-        max_in_flight_records: delivery.max_in_flight_records as usize,
+        max_unconfirmed_records: delivery
+            .max_unconfirmed_records
+            .max(delivery.max_in_flight_records) as usize,
         status_interval: config.source.status_interval,
         receive_timeout: config.source.receive_timeout(),
         drain_timeout: delivery.drain_timeout,

@@ -27,6 +27,8 @@ pub struct Delivery at "delivery" {
     "max_in_flight_records" max_in_flight_records: u32 = integer::<u32>(1..=16_777_216).or("65536");
     /// Their bytes at most, with the client library's own, 64KiB to 1GiB.
     "max_in_flight_bytes" max_in_flight_bytes: u64 = size((64 << 10)..=(1 << 30)).or("12MiB");
+    /// Events from the first unacknowledged one on, 1 to 16777216; with more, all events wait. It counts acknowledged ones too, which need no room in flight, so one event that waits stops no other one before. The greater of it and `max_in_flight_records` counts.
+    "max_unconfirmed_records" max_unconfirmed_records: u32 = integer::<u32>(1..=16_777_216).or("524288");
     /// Keys of one destination whose event may be sent again, 1 to 1000000; with more, the other keys of that destination wait too. A destination is a URL's host and path, an exchange or a subject; a topic of Kafka, a stream of Redis and an `exclusive_stream` of NATS wait as a whole.
     "max_retrying_keys" max_retrying_keys: u32 = integer::<u32>(1..=1_000_000).or("1000");
     /// How long requests are filled while the relay is behind, at most 1s; for Kafka alone. `0ms`: never, as with a `linger.ms` in `[sink.kafka]`.

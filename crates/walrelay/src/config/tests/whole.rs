@@ -52,6 +52,7 @@ fn a_minimal_configuration_gets_the_defaults() {
         Delivery {
             max_in_flight_records: 65_536,
             max_in_flight_bytes: 12 << 20,
+            max_unconfirmed_records: 524_288,
             max_retrying_keys: 1_000,
             guarantee: Guarantee::AtLeastOnce,
             bulk_linger: Duration::from_millis(50),
