@@ -1,21 +1,25 @@
 //! What refused events cost the others, for each sink: run by `cargo test -p walrelay --test e2e refused_cost --
-//! --ignored --nocapture --test-threads=1`. `WALRELAY_SECONDS` is the length of each load, 60 by default. With the path
-//! of another version of the binary in `WALRELAY_BASELINE` the healthy path is measured with both, in turns.
+//! --ignored --nocapture --test-threads=1`. `WALRELAY_SECONDS` is the length of each load, 60 by default, and
+//! `WALRELAY_RETRY_FOR` the `retry_for`, 5s by default. `WALRELAY_SINK` chooses one sink, and
+//! `WALRELAY_ONE_IN` how many events are refused, zero for none. With the path of another version of the binary in `WALRELAY_BASELINE` the healthy path is measured with both, in turns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Db, History, HttpReceiver, Nats, QueueOptions, RabbitMq, Reaction, Redis};
+use walrelay_testkit::{
+    Db, History, HttpReceiver, Nats, NatsMessage, QueueOptions, RabbitMq, Reaction, Received,
+    Redis, millis_now,
+};
 
 use crate::rig::{Relay, Rig, edit, run_command, strict_kafka, unique};
 
-/// The time for which a refused event is sent again.
-const RETRY_FOR: &str = "5s";
 /// Rows of a transaction, and keys.
 const ROWS: u64 = 10;
 const KEYS: u64 = 1_000;
@@ -27,17 +31,65 @@ const KINDS: [&str; 5] = ["kafka", "http", "rabbitmq", "nats", "redis"];
 struct Servers {
     rig: Rig,
     config: PathBuf,
-    /// How often each event is stored, by id: the good ones and the dead letters. Has the server, if no other test
-    /// uses it.
-    stored: Box<dyn Fn() -> [BTreeMap<String, usize>; 2]>,
+    /// What is stored: the good events and the dead letters. Has the server, if no other test uses it.
+    stored: Box<dyn Fn() -> [Vec<Arrival>; 2]>,
 }
 
-fn counted(ids: impl IntoIterator<Item = String>) -> BTreeMap<String, usize> {
+/// A stored event: its id, and when the server had it, as a timestamp or in seconds since 1970. Empty: the server does
+/// not say.
+type Arrival = (String, String);
+
+fn at_millis(millis: i64) -> String {
+    format!("{}.{:03}", millis / 1_000, millis % 1_000)
+}
+
+/// Counts how often each event is stored.
+fn counted(stored: &[Arrival]) -> BTreeMap<&str, usize> {
     let mut times = BTreeMap::new();
-    for id in ids {
-        *times.entry(id).or_default() += 1;
+    for (id, _) in stored {
+        *times.entry(&**id).or_default() += 1;
     }
     times
+}
+
+/// Notes when messages come into a queue of RabbitMQ, which does not.
+struct Watch {
+    thread: JoinHandle<Vec<Arrival>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn start(server: &'static RabbitMq, queue: String) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut client = server.client();
+            let mut arrivals = Vec::new();
+            while !stopped.load(Ordering::SeqCst) {
+                let messages = client.take_some(&queue, 100);
+                let now = millis_now();
+                let new = messages.into_iter().filter_map(|it| it.message_id);
+                arrivals.extend(new.map(|id| (id, at_millis(now))));
+                thread::sleep(Duration::from_millis(5));
+            }
+            arrivals
+        });
+        Self { thread, stop }
+    }
+
+    fn stop(self) -> Vec<Arrival> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().expect("it watches")
+    }
+}
+
+/// The events that are stored.
+struct Counts {
+    good: usize,
+    dead: usize,
+    again: usize,
+    /// From the commit to the arrival, of good ones, in ms.
+    late: Vec<f64>,
 }
 
 impl Servers {
@@ -55,13 +107,17 @@ impl Servers {
             "kafka" => {
                 let kafka = strict_kafka();
                 for topic in [&good, &dead] {
-                    kafka.create_topic(topic, 3, &[]);
+                    let append_time = ("message.timestamp.type", "LogAppendTime");
+                    kafka.create_topic(topic, 3, &[append_time]);
                 }
                 let servers = kafka.bootstrap_servers();
                 let stored = move || {
                     [&good, &dead].map(|topic| {
                         let records = History::records(&servers, topic, 0, Duration::ZERO);
-                        counted(records.into_iter().filter_map(|record| record.id))
+                        let records = records.into_iter().filter_map(|record| {
+                            Some((record.id?, at_millis(record.appended.unwrap_or_default())))
+                        });
+                        records.collect()
                     })
                 };
                 (String::new(), Box::new(stored))
@@ -79,7 +135,10 @@ impl Servers {
                     [&good, &dead].map(|topic| {
                         let path = format!("/{topic}");
                         let stored = server.stored().into_iter().filter(|it| it.path == path);
-                        counted(stored.filter_map(|it| it.header("webhook-id").map(str::to_owned)))
+                        let arrival = |it: Received| {
+                            Some((it.header("webhook-id")?.to_owned(), at_millis(it.at)))
+                        };
+                        stored.filter_map(arrival).collect()
                     })
                 };
                 let url = format!("http://{host}/{route}");
@@ -103,15 +162,25 @@ impl Servers {
                     client.declare_queue(queue, options);
                 }
                 client.bind(&good, &good, "");
+                // A message is taken from it at less cost.
+                let seen = format!("{good}_seen");
+                client.declare_queue(&seen, QueueOptions::default());
+                client.bind(&seen, &good, "");
                 let login = format!(
                     "hosts = [\"127.0.0.1:{}\"]\nusername = \"guest\"\npassword = \"guest\"\n\
                      exchange = \"{route}\"\ndead_letter_routing_key = \"{dead}\"\n",
                     server.port()
                 );
+                let watch = Mutex::new(Some(Watch::start(server, seen)));
                 let stored = move || {
+                    let watch = watch.lock().expect("it is whole").take();
+                    let seen = watch.into_iter().flat_map(Watch::stop);
+                    let seen: HashMap<String, String> = seen.collect();
                     [&good, &dead].map(|queue| {
                         let messages = server.client().take(queue).into_iter();
-                        counted(messages.filter_map(|message| message.message_id))
+                        let ids = messages.filter_map(|message| message.message_id);
+                        let seen = |id: &String| seen.get(id).cloned().unwrap_or_default();
+                        ids.map(|id| (id.clone(), seen(&id))).collect()
                     })
                 };
                 (login, Box::new(stored))
@@ -127,7 +196,10 @@ impl Servers {
                 let stored = move || {
                     [&good, &dead].map(|stream| {
                         let messages = server.client().messages(stream, stream).into_iter();
-                        counted(messages.map(|it| it.headers["Nats-Msg-Id"].clone()))
+                        let header = |it: &NatsMessage, name| it.headers[name].clone();
+                        let arrivals = messages
+                            .map(|it| (header(&it, "Nats-Msg-Id"), header(&it, "Nats-Time-Stamp")));
+                        arrivals.collect()
                     })
                 };
                 (lines, Box::new(stored))
@@ -136,15 +208,17 @@ impl Servers {
                 let server = Redis::shared();
                 server.client().done(&format!("SET {bad} value"));
                 let port = server.port();
-                let lines = format!("hosts = [\"127.0.0.1:{port}\"]\nstream = \"{route}\"\n");
+                let lines = format!(
+                    "hosts = [\"127.0.0.1:{port}\"]\nstream = \"{route}\"\nids = \"server\"\n"
+                );
                 let stored = move || {
                     [&good, &dead].map(|stream| {
                         let entries = server.client().entries(stream);
-                        counted(
-                            entries
-                                .iter()
-                                .filter_map(|it| it.text("id").map(str::to_owned)),
-                        )
+                        let arrivals = entries.iter().filter_map(|it| {
+                            let (millis, _) = it.id.split_once('-')?;
+                            Some((it.text("id")?.to_owned(), at_millis(millis.parse().ok()?)))
+                        });
+                        arrivals.collect()
                     })
                 };
                 (lines, Box::new(stored))
@@ -156,7 +230,8 @@ impl Servers {
         };
         let config = rig.config_and(&format!(
             "{sink}[poison]\nrejected = \"dead-letter\"\nunroutable = \"dead-letter\"\n\
-             retry_for = \"{RETRY_FOR}\"\n{poison}"
+             retry_for = \"{}\"\n{poison}",
+            retry_for()
         ));
         edit(&config, &rig.prefix, &format!("{name}_"));
         Self {
@@ -182,10 +257,30 @@ impl Servers {
     }
 
     /// Counts the events that are stored now: good ones, dead letters, and those that were stored again.
-    fn counts(&self) -> (usize, usize, usize) {
+    fn counts(&self) -> Counts {
         let [good, dead] = (self.stored)();
-        let again = |times: &BTreeMap<String, usize>| times.values().sum::<usize>() - times.len();
-        (good.len(), dead.len(), again(&good) + again(&dead))
+        let all = good.len() + dead.len();
+        let [good_ids, dead_ids] = [&good, &dead].map(|it| counted(it).len());
+        Counts {
+            good: good_ids,
+            dead: dead_ids,
+            again: all - good_ids - dead_ids,
+            late: self.late(&good),
+        }
+    }
+
+    /// Returns the time from the commit of good events to their arrival in ms, in ascending order.
+    fn late(&self, good: &[Arrival]) -> Vec<f64> {
+        let known: Vec<&Arrival> = good.iter().filter(|(_, at)| !at.is_empty()).collect();
+        let ids: Vec<&str> = known.iter().map(|(id, _)| &**id).collect();
+        let times: Vec<&str> = known.iter().map(|(_, at)| &**at).collect();
+        self.rig.db().column(
+            "SELECT 1000 * extract(epoch FROM CASE WHEN at LIKE '%T%' THEN at::timestamptz \
+             ELSE to_timestamp(at::float8) END - (payload->>'at')::timestamptz)::float8 \
+             FROM unnest($1::text[], $2::text[]) AS arrived (event, at) JOIN outbox ON id = event::uuid \
+             ORDER BY 1",
+            &[&ids, &times],
+        )
     }
 }
 
@@ -194,7 +289,7 @@ fn insert(db: &Db, count: u64, one_in: u64) {
     db.batch(&format!(
         "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), \
          CASE WHEN {one_in} > 0 AND random() * {one_in} < 1 THEN 'bad' ELSE 'good' END, \
-         'key-' || (random() * {KEYS})::int, 'T', jsonb_build_object('number', n, 'text', repeat('x', 100)) \
+         'key-' || (random() * {KEYS})::int, 'T', jsonb_build_object('at', clock_timestamp(), 'text', repeat('x', 100)) \
          FROM generate_series(1, {count}) n"
     ));
 }
@@ -232,6 +327,23 @@ fn figures(log: &str) -> (f64, f64) {
     )
 }
 
+/// The time for which a refused event is sent again.
+fn retry_for() -> String {
+    env::var("WALRELAY_RETRY_FOR").unwrap_or_else(|_| "5s".to_owned())
+}
+
+/// The sinks that are measured.
+fn kinds() -> impl Iterator<Item = &'static str> {
+    let chosen = env::var("WALRELAY_SINK").ok();
+    let is_chosen = move |kind: &&str| chosen.as_deref().is_none_or(|chosen| chosen == *kind);
+    KINDS.into_iter().filter(is_chosen)
+}
+
+/// One of so many events is refused; zero: none is.
+fn one_in() -> u64 {
+    env::var("WALRELAY_ONE_IN").map_or(100, |text| text.parse().expect("a number"))
+}
+
 fn seconds() -> u64 {
     env::var("WALRELAY_SECONDS").map_or(60, |text| text.parse().expect("a number"))
 }
@@ -241,18 +353,24 @@ fn seconds() -> u64 {
 fn one_percent_poison_at_a_thousand_a_second() {
     let seconds = seconds();
     println!(
-        "| sink | rows | dead letters | stored again | caught up after the load, s | commit to ack, ms (p50, p99) |"
+        "| sink | rows | dead letters | stored again | caught up after the load, s | commit to ack, ms (p50, p99) | \
+         commit to arrival of good ones, ms (p50, p99, max) |"
     );
-    for kind in KINDS {
+    for kind in kinds() {
         let servers = Servers::start(kind);
         let db = servers.rig.db();
         let relay = servers.relay(None);
-        load(&db, seconds, 100);
+        load(&db, seconds, one_in());
         let end = Instant::now();
         servers.rig.caught_up();
         let caught_up = end.elapsed().as_secs_f64();
         let log = relay.ends_well();
-        let (good, dead, again) = servers.counts();
+        let Counts {
+            good,
+            dead,
+            again,
+            late,
+        } = servers.counts();
         assert_eq!(
             (good, dead),
             (rows(&db, "good"), rows(&db, "bad")),
@@ -260,7 +378,14 @@ fn one_percent_poison_at_a_thousand_a_second() {
         );
         let (p50, p99) = figures(&log);
         let all = good + dead;
-        println!("| {kind} | {all} | {dead} | {again} | {caught_up:.1} | {p50:.1}, {p99:.1} |");
+        let share = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
+        println!(
+            "| {kind} | {all} | {dead} | {again} | {caught_up:.1} | {p50:.1}, {p99:.1} | \
+             {:.0}, {:.0}, {:.0} |",
+            share(0.5),
+            share(0.99),
+            share(1.0)
+        );
         assert_eq!(again, 0, "{kind}: stored again");
     }
 }
@@ -282,7 +407,9 @@ fn one_in_seven_of_21000() {
         servers.rig.caught_up();
         let taken = begun.elapsed().as_secs_f64();
         relay.ends_well();
-        let (good, dead, again) = servers.counts();
+        let Counts {
+            good, dead, again, ..
+        } = servers.counts();
         assert_eq!(
             (good, dead),
             (rows(&db, "good"), rows(&db, "bad")),

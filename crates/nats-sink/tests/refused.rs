@@ -10,7 +10,7 @@ use serde_json::json;
 use support::{MAX_STORED, Server, factory, options, section, start};
 use walrelay_nats_sink::NatsSection;
 use walrelay_sink::{DeliveryError, EventPosition, Poison, Record, SinkOptions};
-use walrelay_testkit::{OpenSink, PATIENCE};
+use walrelay_testkit::{OpenSink, PATIENCE, ReportState, eventually, eventually_some};
 
 fn open(section: &NatsSection, retry_for: Duration) -> OpenSink {
     let options = SinkOptions {
@@ -152,4 +152,41 @@ fn an_exclusive_stream_gets_the_others_in_order_and_no_event_twice() {
             relay.close(PATIENCE);
         });
     }
+}
+
+#[test]
+fn what_waits_for_an_exclusive_stream_is_counted_and_named() {
+    with_streams(|server| {
+        let section = NatsSection {
+            exclusive_stream: Some("good".to_owned()),
+            ..section(server.nats.port())
+        };
+        let mut relay = open(&section, PATIENCE);
+        send(&mut relay, Some("refused"), "none.x", 0, b"v");
+        for number in 0..30_u64 {
+            let id = format!("id-{number}");
+            send(&mut relay, Some(&id), "good.x", number % 3, b"v");
+        }
+        let retrying = eventually_some(PATIENCE, || {
+            relay.retrying().filter(|waiting| waiting.keys == 3)
+        });
+        assert_eq!(
+            (retrying.event_id.as_deref(), &*retrying.topic),
+            (Some("refused"), "none.x")
+        );
+        let why = "an event is refused in the end: no stream has its subject";
+        assert_eq!((&*retrying.why, retrying.limit), (why, 100));
+        assert!(retrying.next.is_some());
+        let mut client = server.nats.client();
+        client.update_stream(
+            "good",
+            &["good.*", "none.*"],
+            &json!({"max_msg_size": MAX_STORED}),
+        );
+        let delivered = |state: &ReportState| (0..31).all(|row| state.is_delivered(row));
+        relay.reports.wait(delivered);
+        eventually(PATIENCE, || relay.retrying().is_none());
+        assert_eq!(stored(server, "good"), Vec::from_iter(0..31));
+        relay.close(PATIENCE);
+    });
 }

@@ -21,16 +21,18 @@ pub struct BatchQueue {
     blocked: HashMap<Box<[u8]>, u64>,
     /// Topics whose records the sink holds back, for views.
     held: BTreeMap<Box<str>, Held>,
+    /// All records are held back, for views.
+    all_held: Option<Held>,
 }
 
-/// The reason why the records of a topic are held back.
+/// The reason why the records of a topic, or all records, are held back.
 #[derive(Debug, Clone)]
 pub struct Held {
     /// The server's answer, without any key or value of a record.
     pub why: String,
-    /// Since when the topic is refused.
+    /// Since when they are.
     pub since: Instant,
-    /// When its first record is sent again.
+    /// When the first record is sent again.
     pub next: Instant,
 }
 
@@ -68,6 +70,18 @@ impl BatchQueue {
         self.held.insert(topic.into(), held);
     }
 
+    /// Notes that all records are held back, because the first one is sent again at `next`.
+    pub fn hold_all(&mut self, why: &str, now: Instant, next: Instant) {
+        let since = self.all_held.as_ref().map_or(now, |held| held.since);
+        let why = why.to_owned();
+        self.all_held = Some(Held { why, since, next });
+    }
+
+    /// Notes that the records are not held back any more because of the first one.
+    pub fn release_all(&mut self) {
+        self.all_held = None;
+    }
+
     /// Notes that the records of a topic are not held back any more.
     pub fn release(&mut self, topic: &str) {
         self.held.remove(topic);
@@ -75,6 +89,11 @@ impl BatchQueue {
 
     /// Returns which keys are held back with their topics; `None`: none is. Takes a step for each record.
     pub fn retrying(&self, limit: u32) -> Option<Retrying> {
+        if let Some(Held { why, since, next }) = &self.all_held {
+            let all = self.batch.iter().chain(&self.waiting);
+            let waiting = Waiting::new(all.map(|queued| &queued.record), why, *since, Some(*next));
+            return Waiting::total(waiting, limit);
+        }
         let mut records: BTreeMap<&str, Vec<&HeldRecord>> = BTreeMap::new();
         if self.held.is_empty() {
             return None;

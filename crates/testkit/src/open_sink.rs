@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use walrelay_sink::{
     AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, RecordKind,
-    SendError, Sink, SinkFactory as _, StreamStart,
+    Retrying, SendError, Sink, SinkFactory as _, StreamStart,
 };
 
 use crate::reports::Reports;
@@ -41,6 +41,11 @@ impl OpenSink {
             reports,
             sent: 0,
         }
+    }
+
+    /// Returns the keys that the sink holds back.
+    pub fn retrying(&self) -> Option<Retrying> {
+        self.sink.retrying()
     }
 
     /// Sends a record.

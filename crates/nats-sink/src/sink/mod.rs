@@ -167,7 +167,12 @@ impl Sink for NatsSink {
     fn retrying(&self) -> Option<Retrying> {
         match self {
             Self::Keyed(thread) => thread.shared.retrying(),
-            Self::Chained(_) => None,
+            Self::Chained(thread) => {
+                let shared = &thread.shared;
+                let limit = u32::try_from(shared.settings.max_retrying_keys);
+                let records = &shared.state().records;
+                records.retrying(limit.unwrap_or(u32::MAX))
+            }
         }
     }
 

@@ -56,6 +56,7 @@ pub(in crate::sink) async fn carry(
             reconnects.next_host();
         }
         endpoints.attempt(exchange.address(), None, false);
+        shared.state().records.release_all();
         shared.lost(&error);
     }
 }
@@ -96,7 +97,10 @@ async fn session(
             Ok(()) => {
                 *has_stored |= !is_empty;
                 reconnects.succeeded();
-                shared.set_obstacle(None);
+                let mut state = shared.state();
+                state.obstacle = None;
+                state.records.release_all();
+                drop(state);
                 endpoints.attempt(exchange.address(), Some(began.elapsed()), false);
             }
             Err(Stop::Connection(error)) => return Err(error),
@@ -111,6 +115,10 @@ async fn session(
                 }
                 endpoints.attempt(exchange.address(), Some(began.elapsed()), true);
                 let until = reconnects.failed();
+                let what = &obstacle.what;
+                let mut state = shared.state();
+                state.records.hold_all(what, Instant::now(), until);
+                drop(state);
                 let pause = sleep_until(until.into());
                 if shared.unless_over(pause).await.is_none() {
                     return Ok(Failure::closed());
