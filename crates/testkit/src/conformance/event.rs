@@ -42,6 +42,17 @@ impl Event {
         sink.try_send(&record, seq)
     }
 
+    /// Returns true if a record is that of the event.
+    pub(super) fn is(&self, record: &Record<'_>) -> bool {
+        let headers = record.headers.iter().map(|header| header.value);
+        record.topic == self.topic
+            && record.key == Some(&*self.key)
+            && record.value == Some(&*self.value)
+            && record.event_id == Some(self.id.as_bytes())
+            && record.position == self.position
+            && headers.eq([self.id.as_bytes(), self.note.as_bytes()].map(Some))
+    }
+
     /// Bytes of key, value and headers.
     pub(super) fn bytes(&self) -> u64 {
         let names = "id".len() + "note".len();

@@ -129,6 +129,7 @@ macro_rules! conformance {
             a_refusal_concerns_its_record_only
             refused_records_wait_apart
             ten_refusals_take_one_retry_for
+            withdrawn_records_come_back
             repeats_have_the_same_id
             stops_in_time
             nothing_in_logs

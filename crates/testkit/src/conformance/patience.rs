@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::event::Event;
 use super::run::Run;
+use super::session::Session;
+use crate::reports::ReportState;
 use crate::wait::eventually;
 
 /// More keys than any sink of the suite may hold back in one destination (`max_retrying_keys`).
@@ -124,4 +126,81 @@ fn refused(run: &mut Run<'_>, name: &str, count: u64) -> Option<Duration> {
     bad.sort();
     assert_eq!(dead, bad, "dead letters");
     Some(taken)
+}
+
+pub(super) fn withdrawn_records_come_back(run: &mut Run<'_>) {
+    for behind in [false, true] {
+        let Some((mut factory, refusal)) = run.destination.patient(RETRY_FOR) else {
+            return;
+        };
+        let topic = run.another_topic(if behind { "behind" } else { "one" });
+        let mut session = run.open_by(&mut factory);
+        let mut bad = Vec::new();
+        for number in 0..10 {
+            let mut event = run.event(number, 1);
+            event.key.push(b'a' + (number % 2) as u8);
+            (refusal.spoil)(&mut event);
+            assert_eq!(session.offer(&event, number), Ok(()), "it may be accepted");
+            bad.push(event);
+        }
+        let count = bad.len() as u64;
+        let others = others(run, &topic, count);
+        for (seq, event) in (count..).zip(&others) {
+            assert_eq!(session.offer(event, seq), Ok(()), "it is good");
+        }
+        let mut taken = BTreeSet::new();
+        while taken.len() < bad.len() {
+            let refused = |state: &ReportState| -> Vec<u64> {
+                let failed = state.outcomes.iter().filter(|(_, it)| it.is_err());
+                failed.map(|(seq, _)| *seq).collect()
+            };
+            let new =
+                |state: &ReportState| refused(state).into_iter().find(|seq| !taken.contains(seq));
+            session.wait_for_report("a refusal", |state| new(state).is_some());
+            let state = session.reports.state();
+            let Some(first) = new(&state) else { continue };
+            take_back(
+                &mut session,
+                &bad,
+                &mut taken,
+                (first, behind, &refused(&state)),
+            );
+        }
+        session.wait_for_report("the delivery of a record of another topic", |state| {
+            (count..count + OTHERS).all(|seq| state.is_delivered(seq))
+        });
+        assert!(session.withdraw(count, true).is_empty(), "it was delivered");
+        session.close(run.limits.patience);
+        assert_stored_once(run, &topic, &others);
+        let stored = run.stored_ids(&run.topic);
+        assert_eq!(stored, <[String; 0]>::default(), "refused, and stored");
+    }
+}
+
+/// Takes the refused record `first` back, with those of its key if `behind`. `refused`: all that are reported.
+fn take_back(
+    session: &mut Session,
+    bad: &[Event],
+    taken: &mut BTreeSet<u64>,
+    (first, behind, refused): (u64, bool, &[u64]),
+) {
+    let is_of_key = |seq: &u64| bad[*seq as usize].key == bad[first as usize].key;
+    let before = (0..first)
+        .filter(is_of_key)
+        .find(|seq| !taken.contains(seq));
+    assert_eq!(before, None, "a later record of the key is refused before");
+    let withdrawn = session.withdraw(first, behind);
+    let numbers: Vec<u64> = withdrawn.iter().map(|(seq, _)| *seq).collect();
+    let may_follow = |seq: &u64| behind && !refused.contains(seq) && !taken.contains(seq);
+    let behind = (first + 1..bad.len() as u64)
+        .filter(is_of_key)
+        .filter(may_follow);
+    let expected: Vec<u64> = [first].into_iter().chain(behind).collect();
+    assert_eq!(numbers, expected, "taken back with record {first}");
+    for (seq, held) in &withdrawn {
+        let is_same = held.with(|record| bad[*seq as usize].is(record));
+        assert!(is_same, "record {seq} comes back changed");
+    }
+    assert!(session.withdraw(first, true).is_empty(), "taken back twice");
+    taken.extend(numbers);
 }

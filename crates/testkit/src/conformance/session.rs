@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::{BatchingMode, Deliveries, DeliveryError, Obstacle, Retrying, SendError, Sink};
+use walrelay_sink::{
+    BatchingMode, Deliveries, DeliveryError, HeldRecord, Obstacle, Retrying, SendError, Sink,
+};
 
 use super::event::Event;
 use crate::reports::{ReportState, Reports};
@@ -60,6 +62,15 @@ impl Session {
         offered
     }
 
+    /// Takes a refused record back, and with `behind` those of its key that follow it. They count as not accepted.
+    pub(super) fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        let withdrawn = self.sink.withdraw(seq, behind);
+        for (seq, _) in withdrawn.iter().skip(1) {
+            self.accepted.remove(seq);
+        }
+        withdrawn
+    }
+
     /// Offers a record until it is accepted or refused. While the sink is full, waits for a wake-up
     /// or a failure.
     #[track_caller]
@@ -112,13 +123,30 @@ impl Session {
         refusals
     }
 
-    /// Polls and waits until the condition holds; panics when the limit passes.
+    /// Polls and waits until the condition holds, and takes refused records back; panics when the limit passes.
     #[track_caller]
     pub(super) fn wait(&mut self, what: &str, until: impl Fn(&ReportState) -> bool) {
+        self.wait_by(what, until, Self::settle_refused);
+    }
+
+    /// Does the same, but leaves refused records where they are.
+    #[track_caller]
+    pub(super) fn wait_for_report(&mut self, what: &str, until: impl Fn(&ReportState) -> bool) {
+        self.wait_by(what, until, |session| session.reports.state().refusals);
+    }
+
+    /// `settle` returns the number of refusals.
+    #[track_caller]
+    fn wait_by(
+        &mut self,
+        what: &str,
+        until: impl Fn(&ReportState) -> bool,
+        mut settle: impl FnMut(&mut Self) -> usize,
+    ) {
         let deadline = Instant::now() + self.limits.patience;
         loop {
             let seen = self.reports.capacity_calls();
-            let refused = self.settle_refused();
+            let refused = settle(self);
             self.sink.poll();
             let moved = |state: &ReportState| {
                 until(state) || state.capacity > seen || state.refusals > refused

@@ -68,6 +68,11 @@ pub const PROMISES: &[Promise] = &[
         run: patience::ten_refusals_take_one_retry_for,
     },
     Promise {
+        name: "withdrawn_records_come_back",
+        rule: "a refused record comes back once, unchanged, and on demand those of its key that follow it, in order; none of them was stored, and no later one of the key is refused before",
+        run: patience::withdrawn_records_come_back,
+    },
+    Promise {
         name: "repeats_have_the_same_id",
         rule: "a record without an answer is sent again under the same id, with the same bytes",
         run: promises::repeats_have_the_same_id,

@@ -209,6 +209,24 @@ fn a_sink_that_is_patient_with_each_record_is_caught() {
 }
 
 #[test]
+fn a_sink_that_keeps_the_records_behind_a_withdrawn_one_is_caught() {
+    is_caught(
+        Fault::KeepsThoseBehind,
+        "withdrawn_records_come_back",
+        "taken back with record",
+    );
+}
+
+#[test]
+fn a_sink_that_refuses_a_later_record_of_a_key_first_is_caught() {
+    is_caught(
+        Fault::RefusesBeforeItIsTakenBack,
+        "withdrawn_records_come_back",
+        "a later record of the key is refused before",
+    );
+}
+
+#[test]
 fn a_sink_that_hides_an_outage_is_caught() {
     is_caught_waiting(
         Fault::HidesOutages,

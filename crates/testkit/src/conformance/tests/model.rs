@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, Retrying,
-    SendError, Sink, SinkFactory, StreamStart, any_factory,
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
+    Refusal as Refused, Retrying, SendError, Sink, SinkFactory, StreamStart, any_factory,
 };
 
 use crate::conformance::run::ROOMY;
@@ -17,6 +17,8 @@ use crate::threads::lock;
 
 /// The server refuses larger values.
 const MAX_VALUE: usize = 8 << 10;
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// The topic of which the server accepts nothing.
 const REFUSED: &str = "refused";
@@ -40,6 +42,8 @@ pub(super) enum Fault {
     StopsForTheRefused,
     IsPatientWithEach,
     NamesNoneThatWaits,
+    KeepsThoseBehind,
+    RefusesBeforeItIsTakenBack,
     HidesOutages,
     MakesIds,
     ClosesLate,
@@ -210,6 +214,8 @@ struct Queue {
     waiting: VecDeque<Owned>,
     /// When the first of them was refused.
     refused_since: Option<Instant>,
+    /// Records that are refused for good, until they are withdrawn.
+    refused: BTreeMap<u64, Owned>,
     bytes: u64,
     full: bool,
     closing: bool,
@@ -221,6 +227,7 @@ struct Owned {
     seq: u64,
     topic: String,
     stored: Stored,
+    held: HeldRecord,
     bytes: u64,
 }
 
@@ -280,17 +287,24 @@ impl Shared {
             let now = Instant::now();
             let is_over = |since: Instant| now.duration_since(since) >= self.retry_for;
             if queue.refused_since.is_some_and(is_over)
-                && let Some(record) = queue.waiting.pop_front()
+                && let Some(record) = self.next_refused(&mut queue)
             {
                 if queue.waiting.is_empty() {
                     queue.refused_since = None;
                 } else if self.is(Fault::IsPatientWithEach) {
                     queue.refused_since = Some(now);
                 }
+                let refusal = Refused {
+                    topic: Arc::from(&*record.topic),
+                    poison: Poison::Rejected,
+                    reason: "refused".to_owned(),
+                    disposition: Disposition::Fatal,
+                };
+                let seq = record.seq;
+                queue.refused.insert(seq, record);
                 drop(queue);
                 drop(state);
-                let error = self.error(&record.topic, "refused", Some(Poison::Rejected));
-                self.deliveries.failed(record.seq, error);
+                self.deliveries.refused(seq, refusal);
                 state = lock(&self.model.server.state);
                 continue;
             }
@@ -298,7 +312,9 @@ impl Shared {
                 && (queue.records.is_empty() || self.is(Fault::StopsForTheRefused))
             {
                 drop(queue);
+                // Behind a refused record, the next one of its key waits until that is withdrawn.
                 let left = self.retry_for.saturating_sub(since.elapsed());
+                let left = if left.is_zero() { HOUR } else { left };
                 let woken = self.model.server.changed.wait_timeout(state, left);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
@@ -359,6 +375,22 @@ impl Shared {
             }
             state = lock(&self.model.server.state);
         }
+    }
+
+    /// Takes the first waiting record of a key without a refused one.
+    fn next_refused(&self, queue: &mut Queue) -> Option<Owned> {
+        let early = self.is(Fault::RefusesBeforeItIsTakenBack);
+        let is_free = |record: &Owned| {
+            let mut refused = queue.refused.values();
+            early || !refused.any(|refused| refused.stored.key == record.stored.key)
+        };
+        let mut waiting = queue.waiting.iter();
+        let at = if early {
+            waiting.rposition(is_free)
+        } else {
+            waiting.position(is_free)
+        };
+        queue.waiting.remove(at?)
     }
 
     fn end(&self, grace: Duration) {
@@ -430,6 +462,7 @@ impl Sink for ModelSink {
                 value: record.value.map(<[u8]>::to_vec),
                 id,
             },
+            held: HeldRecord::new(record),
             bytes,
         };
         let mut queue = lock(&shared.queue);
@@ -441,6 +474,29 @@ impl Sink for ModelSink {
         }
         shared.wake();
         Ok(())
+    }
+
+    fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        let mut queue = lock(&self.shared.queue);
+        let Some(refused) = queue.refused.remove(&seq) else {
+            return Vec::new();
+        };
+        let mut withdrawn = vec![refused];
+        if behind && !self.shared.is(Fault::KeepsThoseBehind) {
+            let key = withdrawn[0].stored.key.clone();
+            let waiting = std::mem::take(&mut queue.waiting).into_iter();
+            let (taken, rest): (Vec<Owned>, _) =
+                waiting.partition(|record| record.stored.key == key);
+            withdrawn.extend(taken);
+            queue.waiting = rest.into();
+        }
+        if queue.waiting.is_empty() {
+            queue.refused_since = None;
+        }
+        drop(queue);
+        self.shared.wake();
+        let numbered = withdrawn.into_iter();
+        numbered.map(|record| (record.seq, record.held)).collect()
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
