@@ -365,6 +365,13 @@ fn one_percent_poison_at_a_thousand_a_second() {
         servers.rig.caught_up();
         let caught_up = end.elapsed().as_secs_f64();
         let log = relay.ends_well();
+        let warnings = log.lines().filter(|line| line.contains("\"WARN\""));
+        for line in warnings
+            .filter(|line| !line.contains("dead letter"))
+            .take(20)
+        {
+            println!("{line}");
+        }
         let Counts {
             good,
             dead,

@@ -166,7 +166,14 @@ impl Sink for SpreadSink {
     }
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
-        self.0.withdraw(seq, behind)
+        let withdrawn = self.0.withdraw(seq, behind).into_iter();
+        let gathered = |record: &Record<'_>| {
+            let topic = record.topic.rsplit_once('-').map_or("", |(topic, _)| topic);
+            HeldRecord::new(&Record { topic, ..*record })
+        };
+        withdrawn
+            .map(|(seq, held)| (seq, held.with(gathered)))
+            .collect()
     }
 
     fn waiting_for(&mut self) -> Option<Obstacle> {
