@@ -214,3 +214,40 @@ fn more_events_than_may_be_in_flight_pass_a_refused_one() {
         assert_eq!((stored.len(), distinct.len()), (2_001, 2_001));
     }
 }
+
+/// A refused tenant's events are larger than the window, by one key or by a hundred, or its server is away.
+#[test]
+fn large_events_that_wait_leave_room_for_other_tenants() {
+    for (keys, answer) in [(1, 422), (100, 422), (100, 503)] {
+        let rig = Rig::with_outbox(18);
+        let db = rig.db();
+        let is_repaired = Arc::new(AtomicBool::new(false));
+        let repaired = Arc::clone(&is_repaired);
+        let server = HttpReceiver::start(false, None, move |_, received| {
+            if received.path == "/bad" && !repaired.load(Ordering::SeqCst) {
+                Reaction::Answer(answer, Vec::new())
+            } else {
+                Reaction::Store(200)
+            }
+        });
+        let bounds = "retry_for = \"1h\"\n[delivery]\nmax_in_flight_bytes = \"1MiB\"\n\
+                      max_retrying_bytes = \"40MiB\"\nbackoff_max = \"1s\"\n";
+        let config = config(&rig, &server, "{aggregatetype}", bounds);
+        let relay = rig.streaming(&config);
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'bad', 'k' || i % {keys}, 'T', \
+             jsonb_build_object('bad', i, 'text', repeat('x', 200000)) FROM generate_series(1, 100) i; \
+             INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'good', 'k' || i % 50, 'T', jsonb_build_object('good', i) \
+             FROM generate_series(1, 1000) i"
+        ));
+        let good = |path: &str| server.count(|it| it.path == path);
+        eventually(PATIENCE, || good("/good") == 1_000);
+        assert_eq!(good("/bad"), 0);
+        is_repaired.store(true, Ordering::SeqCst);
+        rig.caught_up();
+        relay.ends_well();
+        assert_eq!((good("/bad"), good("/good")), (100, 1_000), "each once");
+    }
+}

@@ -155,6 +155,7 @@ pub(crate) fn test_config(url: &str) -> HttpConfig {
     let options = SinkOptions {
         max_in_flight_records: 1,
         max_in_flight_bytes: 1,
+        max_retrying_bytes: 64 << 20,
         max_retrying_keys: 100,
         backoff_initial: second,
         backoff_max: second,

@@ -71,7 +71,8 @@ impl SinkFactory for HttpSinkFactory {
             // Half of the requests are left to destinations that answer.
             KeyQueues::new(options.max_retrying_keys as usize)
                 .with_probes(*max_in_flight as usize / 2),
-            Window::new(options.max_in_flight_records, options.max_in_flight_bytes),
+            Window::new(options.max_in_flight_records, options.max_in_flight_bytes)
+                .with_aside(options.max_retrying_bytes),
             Arc::clone(&self.config),
             Arc::clone(&self.stats),
             deliveries,

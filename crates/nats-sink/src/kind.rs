@@ -52,6 +52,7 @@ impl NatsKind {
         let login = Arc::new(login(section).map_err(|error| error.to_failure())?);
         let settings = Arc::new(Settings {
             max_records: options.max_in_flight_records,
+            max_retrying_bytes: options.max_retrying_bytes,
             max_retrying_keys: options.max_retrying_keys as usize,
             max_bytes: options.max_in_flight_bytes,
             max_message: section.max_message_size,

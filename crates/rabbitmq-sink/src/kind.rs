@@ -124,6 +124,7 @@ impl RabbitmqKind {
             routing_key: address.routing_key,
             settings: Arc::new(Settings {
                 max_records: options.max_in_flight_records,
+                max_retrying_bytes: options.max_retrying_bytes,
                 max_retrying_keys: options.max_retrying_keys as usize,
                 max_bytes: options.max_in_flight_bytes,
                 channels: section.channels,

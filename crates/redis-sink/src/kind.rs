@@ -88,6 +88,7 @@ impl RedisKind {
         let settings = Arc::new(Settings {
             max_records: options.max_in_flight_records,
             max_bytes: options.max_in_flight_bytes,
+            max_retrying_bytes: options.max_retrying_bytes,
             max_retrying_keys: options.max_retrying_keys,
             max_message: section.max_message_size,
             reply: section.reply_timeout,

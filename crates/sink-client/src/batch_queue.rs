@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::time::Instant;
 
-use walrelay_sink::{HeldRecord, QueuedRecord, Record, Retrying, Waiting, queue_key};
+use walrelay_sink::{HeldRecord, QueuedRecord, Record, Retrying, Waiting, Window, queue_key};
 
 use crate::Queue;
 
@@ -207,6 +207,18 @@ impl Queue for BatchQueue {
             }
         }
         withdrawn
+    }
+
+    fn set_aside(&mut self, window: &Window) {
+        // Records of the batch are sent.
+        for queued in &mut self.waiting {
+            let is_held = queued
+                .record
+                .with(|record| self.held.contains_key(record.topic));
+            if is_held && !queued.set_aside(window) {
+                return;
+            }
+        }
     }
 
     fn take_all(&mut self) -> Vec<QueuedRecord> {

@@ -17,6 +17,9 @@ use crate::ClientError;
 /// A grace that does not end.
 pub const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
+/// The interval at which a full sink looks for records to set aside.
+const ASIDE_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The accepted records of a sink that are not reported.
 pub trait Queue: Send + 'static {
     /// Appends a record of a lane that has taken `weight` bytes of the window.
@@ -26,6 +29,8 @@ pub trait Queue: Send + 'static {
     /// Removes a record that was refused for good; with `behind`, it removes the later records of its key
     /// too.
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<QueuedRecord>;
+    /// Sets records aside that wait for a destination which refuses them, see [`Window::set_aside`].
+    fn set_aside(&mut self, window: &Window);
     /// Removes all records, without those that are refused for good.
     fn take_all(&mut self) -> Vec<QueuedRecord>;
 }
@@ -41,6 +46,10 @@ impl Queue for KeyQueues {
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<QueuedRecord> {
         self.withdraw(seq, behind)
+    }
+
+    fn set_aside(&mut self, window: &Window) {
+        self.set_aside(window);
     }
 
     fn take_all(&mut self) -> Vec<QueuedRecord> {
@@ -108,6 +117,8 @@ pub struct SinkState<Q> {
     pub refusal: Option<Obstacle>,
     /// When a closing sink gives up.
     pub closing: Option<Instant>,
+    /// When records were set aside.
+    made_room: Option<Instant>,
     /// Why the sink accepts nothing any more.
     broken: Option<Failure>,
 }
@@ -141,6 +152,7 @@ impl<Q: Queue, S> Shared<Q, S> {
                 obstacle: None,
                 refusal: None,
                 closing: None,
+                made_room: None,
                 broken: None,
             }),
             wake: Notify::new(),
@@ -171,7 +183,7 @@ impl<Q: Queue, S> Shared<Q, S> {
         if let Some(failure) = &state.broken {
             return Err(failure.to_error(record.topic).into());
         }
-        if !self.window.try_take(weight) {
+        if !self.window.try_take(weight) && !self.make_room(&mut state, weight) {
             return Err(SendError::Full);
         }
         state.records.push(record, lane, seq, weight);
@@ -179,6 +191,17 @@ impl<Q: Queue, S> Shared<Q, S> {
         self.window.update_stats(&self.stats);
         self.wake.notify_one();
         Ok(())
+    }
+
+    /// Sets waiting records aside, and takes room again. At intervals: that takes a step for each key.
+    fn make_room(&self, state: &mut SinkState<Q>, weight: u64) -> bool {
+        let now = Instant::now();
+        if state.made_room.is_some_and(|at| now < at + ASIDE_INTERVAL) {
+            return false;
+        }
+        state.made_room = Some(now);
+        state.records.set_aside(&self.window);
+        self.window.try_take(weight)
     }
 
     /// Reports a record that was taken out of the queue. An error has its class, as metrics count it.
@@ -198,12 +221,17 @@ impl<Q: Queue, S> Shared<Q, S> {
                 self.deliveries.failed(queued.seq, error);
             }
         }
-        self.give_back(queued.weight);
+        self.give_back(queued.weight, queued.is_aside);
     }
 
     /// Gives back the room of a record that is reported, or taken back.
-    fn give_back(&self, weight: u64) {
-        if self.window.give_back(weight) {
+    fn give_back(&self, weight: u64, is_aside: bool) {
+        let sender_waits = if is_aside {
+            self.window.give_back_aside(weight)
+        } else {
+            self.window.give_back(weight)
+        };
+        if sender_waits {
             self.deliveries.capacity();
         }
         self.window.update_stats(&self.stats);
@@ -227,7 +255,7 @@ impl<Q: Queue, S> Shared<Q, S> {
         let Some(queued) = state.records.refuse(seq) else {
             return;
         };
-        let weight = queued.weight;
+        let (weight, is_aside) = (queued.weight, queued.is_aside);
         let topic: Arc<str> = queued.record.with(|record| record.topic.into());
         drop(state);
         self.stats.topic(&topic).failed.fetch_add(1, Relaxed);
@@ -239,7 +267,7 @@ impl<Q: Queue, S> Shared<Q, S> {
             disposition,
         };
         self.deliveries.refused(seq, refusal);
-        self.give_back(weight);
+        self.give_back(weight, is_aside);
     }
 
     /// Takes a refused record back, and with `behind` those of its key that follow it, see
@@ -248,7 +276,7 @@ impl<Q: Queue, S> Shared<Q, S> {
         let withdrawn = self.state().records.withdraw(seq, behind);
         // The refused one has given its room back when it was reported.
         for queued in withdrawn.iter().skip(1) {
-            self.give_back(queued.weight);
+            self.give_back(queued.weight, queued.is_aside);
         }
         self.wake.notify_one();
         let numbered = withdrawn.into_iter();

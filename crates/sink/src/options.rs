@@ -9,6 +9,8 @@ pub struct SinkOptions {
     pub max_in_flight_records: u64,
     /// Their bytes at most.
     pub max_in_flight_bytes: u64,
+    /// The bytes of records that wait for a destination which refuses them, beyond those in flight.
+    pub max_retrying_bytes: u64,
     /// Keys of a destination that may wait to be sent again before its other keys wait too.
     pub max_retrying_keys: u32,
     /// The first pause before a failed connection or record is tried again. Pauses double.

@@ -22,8 +22,11 @@ use crate::SinkStats;
 pub struct Window {
     max_records: u64,
     max_bytes: u64,
+    max_aside_bytes: u64,
     records: AtomicU64,
     bytes: AtomicU64,
+    aside_records: AtomicU64,
+    aside_bytes: AtomicU64,
     waiting: AtomicBool,
     /// A waiting sender is woken at this many bytes or fewer.
     wake_bytes: AtomicU64,
@@ -35,11 +38,47 @@ impl Window {
         Self {
             max_records: max_records.max(1),
             max_bytes: max_bytes.max(1),
+            max_aside_bytes: 0,
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            aside_records: AtomicU64::new(0),
+            aside_bytes: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
             wake_bytes: AtomicU64::new(0),
         }
+    }
+
+    /// Bounds the bytes of the records that are [set aside](Self::set_aside); zero, as at first, allows none.
+    #[must_use]
+    pub fn with_aside(self, max_bytes: u64) -> Self {
+        Self {
+            max_aside_bytes: max_bytes,
+            ..self
+        }
+    }
+
+    /// Gives back the room of a record that is not sent now, because its destination refuses records. It is in
+    /// flight until [`give_back_aside`](Self::give_back_aside). Returns false if too many bytes are set aside.
+    /// Called by the thread that takes room, which then tries again.
+    #[must_use]
+    pub fn set_aside(&self, weight: u64) -> bool {
+        let aside = self.aside_bytes.load(SeqCst).saturating_add(weight);
+        if aside > self.max_aside_bytes {
+            return false;
+        }
+        self.aside_records.fetch_add(1, SeqCst);
+        self.aside_bytes.fetch_add(weight, SeqCst);
+        self.cancel(weight);
+        true
+    }
+
+    /// Ends the flight of a record that was set aside. True: as of [`give_back`](Self::give_back).
+    #[must_use]
+    pub fn give_back_aside(&self, weight: u64) -> bool {
+        self.aside_bytes.fetch_sub(weight, SeqCst);
+        self.aside_records.fetch_sub(1, SeqCst);
+        // Others may be set aside now.
+        self.waiting.swap(false, SeqCst)
     }
 
     /// Takes room for one record of `weight` bytes. Returns false if there is none; then a later
@@ -89,14 +128,17 @@ impl Window {
             && self.waiting.swap(false, SeqCst)
     }
 
-    /// Returns the number of records that have taken room.
+    /// Returns the number of records that have taken room, or are set aside.
     pub fn in_flight(&self) -> u64 {
-        self.records.load(SeqCst)
+        // In this order, no record that is set aside meanwhile is missed.
+        let records = self.records.load(SeqCst);
+        records + self.aside_records.load(SeqCst)
     }
 
     /// Returns the bytes of those records.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(SeqCst)
+        let bytes = self.bytes.load(SeqCst);
+        bytes + self.aside_bytes.load(SeqCst)
     }
 
     /// Writes the figures of the window into a sink's statistics.
@@ -125,6 +167,21 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn what_is_set_aside_takes_no_room_and_is_in_flight() {
+        let window = Window::new(2, 1_000).with_aside(150);
+        assert!(window.try_take(100) && window.try_take(100));
+        assert!(!window.try_take(10), "two records are in flight");
+        assert!(window.set_aside(100));
+        assert!(!window.set_aside(100), "too many bytes are set aside");
+        assert!(window.try_take(10));
+        assert_eq!((window.in_flight(), window.bytes()), (3, 210));
+        assert!(!window.try_take(10));
+        assert!(window.give_back_aside(100), "the sender waits");
+        assert_eq!((window.in_flight(), window.bytes()), (2, 110));
+        assert!(!Window::new(2, 1_000).set_aside(1));
+    }
 
     #[test]
     fn counts_and_bytes_bound_and_wake_with_hysteresis() {

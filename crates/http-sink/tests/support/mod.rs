@@ -77,6 +77,7 @@ pub(crate) fn config(url: &str, version: HttpVersion, bounds: Bounds) -> HttpCon
     let options = SinkOptions {
         max_in_flight_records: u64::from(bounds.records),
         max_in_flight_bytes: bounds.bytes,
+        max_retrying_bytes: 64 << 20,
         max_retrying_keys: 100,
         backoff_initial: Duration::from_millis(5),
         backoff_max: Duration::from_millis(100),

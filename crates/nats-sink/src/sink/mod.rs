@@ -30,6 +30,8 @@ const RECORD_OVERHEAD: u64 = 256;
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// Bytes of records that wait for a destination which refuses them, beyond those.
+    pub(crate) max_retrying_bytes: u64,
     /// Keys of a subject that may wait to be sent again before its others wait too.
     pub(crate) max_retrying_keys: usize,
     /// The most bytes of headers and payload.
@@ -63,7 +65,8 @@ impl SinkFactory for NatsSinkFactory {
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<NatsSink, NatsError> {
         let settings = Arc::clone(&self.settings);
-        let window = Window::new(settings.max_records, settings.max_bytes);
+        let window = Window::new(settings.max_records, settings.max_bytes)
+            .with_aside(settings.max_retrying_bytes);
         // A replay writes beside the relay that has the slot.
         let start = start.filter(|start| start.slot.is_some());
         let source = start.and_then(source_of);

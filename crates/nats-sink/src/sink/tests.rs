@@ -136,6 +136,7 @@ fn run_for(
     };
     let settings = Settings {
         max_records: 100,
+        max_retrying_bytes: 64 << 20,
         max_retrying_keys: 1_000,
         max_bytes: 1 << 20,
         max_message: 10_000,

@@ -51,6 +51,7 @@ pub(crate) fn options() -> SinkOptions {
     SinkOptions {
         max_in_flight_records: 10_000,
         max_in_flight_bytes: 64 << 20,
+        max_retrying_bytes: 64 << 20,
         max_retrying_keys: 100,
         backoff_initial: Duration::from_millis(20),
         backoff_max: Duration::from_millis(200),

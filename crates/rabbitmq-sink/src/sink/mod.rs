@@ -29,6 +29,8 @@ const RECORD_OVERHEAD: u64 = 256;
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// Bytes of records that wait for a destination which refuses them, beyond those.
+    pub(crate) max_retrying_bytes: u64,
     /// Keys of an exchange that may wait to be sent again before its others wait too.
     pub(crate) max_retrying_keys: usize,
     /// The number of channels.
@@ -69,7 +71,8 @@ impl SinkFactory for RabbitmqSinkFactory {
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<RabbitmqSink, RabbitmqError> {
         let settings = Arc::clone(&self.settings);
-        let window = Window::new(settings.max_records, settings.max_bytes);
+        let window = Window::new(settings.max_records, settings.max_bytes)
+            .with_aside(settings.max_retrying_bytes);
         let queues = KeyQueues::new(settings.max_retrying_keys);
         let shared = Shared::new(
             queues,

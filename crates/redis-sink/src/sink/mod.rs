@@ -35,6 +35,8 @@ const RECORD_OVERHEAD: u64 = 256;
 pub(crate) struct Settings {
     pub(crate) max_records: u64,
     pub(crate) max_bytes: u64,
+    /// Bytes of records that wait for a destination which refuses them, beyond those.
+    pub(crate) max_retrying_bytes: u64,
     /// The most keys of a stream that may wait, for views: a stream that is refused waits as a whole.
     pub(crate) max_retrying_keys: u32,
     /// The most bytes of key, value, headers, id and the stream's name of an event.
@@ -70,7 +72,8 @@ impl SinkFactory for RedisSinkFactory {
         deliveries: Arc<dyn Deliveries>,
     ) -> Result<RedisSink, RedisError> {
         let settings = Arc::clone(&self.settings);
-        let window = Window::new(settings.max_records, settings.max_bytes);
+        let window = Window::new(settings.max_records, settings.max_bytes)
+            .with_aside(settings.max_retrying_bytes);
         let stats = Arc::clone(&self.stats);
         let shared = Shared::new(BatchQueue::default(), window, settings, stats, deliveries);
         let login = Arc::clone(&self.login);

@@ -24,6 +24,7 @@ fn shared_with(replicas: u32, ids: Ids, look_every: Duration) -> (Shared, Arc<Re
     let settings = Settings {
         max_records: 1_000,
         max_bytes: 1 << 20,
+        max_retrying_bytes: 64 << 20,
         max_retrying_keys: 1_000,
         max_message: 1 << 20,
         reply: Duration::from_secs(60),

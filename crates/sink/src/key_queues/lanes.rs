@@ -14,6 +14,8 @@ pub(super) struct Lanes {
     numbers: HashMap<Box<str>, LaneNumber>,
     by_number: HashMap<LaneNumber, Lane>,
     last: u64,
+    /// Records of more than one lane have come.
+    has_several: bool,
     /// Lanes that may have a record to send, each once, in the order of their turns.
     turns: VecDeque<LaneNumber>,
     /// Lanes that send nothing before a time.
@@ -68,6 +70,7 @@ impl Lanes {
             numbers: HashMap::new(),
             by_number: HashMap::new(),
             last: 0,
+            has_several: false,
             turns: VecDeque::new(),
             paused: BTreeSet::new(),
             blocked: 0,
@@ -107,11 +110,21 @@ impl Lanes {
         self.by_number.get(&number)?.paused_until
     }
 
+    /// Returns true if the records of a lane wait for the lane, and there may be other lanes.
+    pub(super) fn waits_for_itself(&self, number: LaneNumber) -> bool {
+        let lane = self.by_number.get(&number);
+        self.has_several
+            && lane.is_some_and(|lane| {
+                lane.is_failing || lane.paused_until.is_some() || lane.blocked >= self.max_blocked
+            })
+    }
+
     /// Counts a record of the lane of this name. Returns the lane.
     pub(super) fn enter(&mut self, name: &str) -> LaneNumber {
         let number = if let Some(number) = self.numbers.get(name) {
             *number
         } else {
+            self.has_several |= !self.numbers.is_empty();
             self.last += 1;
             let number = LaneNumber(self.last);
             self.numbers.insert(name.into(), number);

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::time::Instant;
 
-use crate::{HeldRecord, Record, Retrying, id_text};
+use crate::{HeldRecord, Record, Retrying, Window, id_text};
 use lanes::{LaneNumber, Lanes};
 
 mod lanes;
@@ -65,6 +65,8 @@ pub struct QueuedRecord {
     held_for: Box<str>,
     /// The record.
     pub record: HeldRecord,
+    /// The record has given its room back, see [`Window::set_aside`].
+    pub is_aside: bool,
     lane: LaneNumber,
 }
 
@@ -79,8 +81,15 @@ impl QueuedRecord {
             held_since: None,
             held_for: Box::default(),
             record: HeldRecord::new(record),
+            is_aside: false,
             lane: LaneNumber::default(),
         }
+    }
+
+    /// Gives the room of the record back while it waits. Returns false if it may not.
+    pub fn set_aside(&mut self, window: &Window) -> bool {
+        self.is_aside = self.is_aside || window.set_aside(self.weight);
+        self.is_aside
     }
 }
 
@@ -210,6 +219,19 @@ impl KeyQueues {
             next,
         })
         .filter(|retrying| retrying.keys > 0)
+    }
+
+    /// Sets the records aside that wait for a refused one of their key, and those of lanes that fail if there were
+    /// other lanes: a window that is full of them stops all others. Takes a step for each key.
+    pub fn set_aside(&mut self, window: &Window) {
+        for queue in self.queues.values_mut() {
+            let waits = queue.records.front().is_some_and(|first| {
+                first.held_since.is_some() || self.lanes.waits_for_itself(first.lane)
+            });
+            if waits && !queue.records.iter_mut().all(|it| it.set_aside(window)) {
+                return;
+            }
+        }
     }
 
     /// Returns a record in flight; `None` if it is not in flight.

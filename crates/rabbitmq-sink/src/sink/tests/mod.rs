@@ -33,6 +33,7 @@ struct Under {
 pub(super) fn settings() -> Settings {
     Settings {
         max_records: 10_000,
+        max_retrying_bytes: 64 << 20,
         max_retrying_keys: 1_000,
         max_bytes: 64 << 20,
         channels: 1,

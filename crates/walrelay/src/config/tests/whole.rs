@@ -54,6 +54,7 @@ fn a_minimal_configuration_gets_the_defaults() {
             max_in_flight_bytes: 12 << 20,
             max_unconfirmed_records: 524_288,
             max_retrying_keys: 1_000,
+            max_retrying_bytes: 64 << 20,
             guarantee: Guarantee::AtLeastOnce,
             bulk_linger: Duration::from_millis(50),
             drain_timeout: Duration::from_secs(30),

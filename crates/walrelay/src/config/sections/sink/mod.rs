@@ -233,6 +233,7 @@ fn options(delivery: &Delivery, poison: &Poison) -> SinkOptions {
     SinkOptions {
         max_in_flight_records: u64::from(delivery.max_in_flight_records),
         max_in_flight_bytes: delivery.max_in_flight_bytes,
+        max_retrying_bytes: delivery.max_retrying_bytes,
         max_retrying_keys: delivery.max_retrying_keys,
         backoff_initial: delivery.backoff.initial,
         backoff_max: delivery.backoff.max,
