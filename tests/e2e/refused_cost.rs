@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use walrelay_testkit::{
     Db, History, HttpReceiver, Nats, NatsMessage, QueueOptions, RabbitMq, Reaction, Received,
-    Redis, millis_now,
+    Redis, eventually_some, millis_now,
 };
 
-use crate::rig::{Relay, Rig, edit, run_command, strict_kafka, unique};
+use crate::endpoint::{LISTEN, address, metric, status};
+use crate::rig::{PATIENCE, Relay, Rig, edit, run_command, strict_kafka, unique};
 
 /// Rows of a transaction, and keys.
 const ROWS: u64 = 10;
@@ -346,6 +347,57 @@ fn one_in() -> u64 {
 
 fn seconds() -> u64 {
     env::var("WALRELAY_SECONDS").map_or(60, |text| text.parse().expect("a number"))
+}
+
+/// Events of a destination that a row chooses, and that refuses all for ever, fill the window. They are named, and
+/// after `retry_for` the others go on.
+#[test]
+fn a_destination_that_refuses_all_is_named_and_stops_others_for_retry_for_only() {
+    for kind in KINDS {
+        let servers = Servers::start(kind);
+        let db = servers.rig.db();
+        let bounds = format!(
+            "{LISTEN}[delivery]\nmax_in_flight_records = 32\nmax_retrying_bytes = \"0B\"\n[poison]\n"
+        );
+        edit(&servers.config, "[poison]\n", &bounds);
+        let relay = servers.relay(None);
+        // The receiver refuses events, not an address: each key waits by itself.
+        let bad = if kind == "http" { 20 } else { 100 };
+        for (count, of) in [(bad, "bad"), (100, "good")] {
+            db.batch(&format!(
+                "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), \
+                 '{of}', 'key-' || n, 'T', jsonb_build_object('at', clock_timestamp()) \
+                 FROM generate_series(1, {count}) n"
+            ));
+        }
+        let at = address(&relay);
+        let shown = eventually_some(PATIENCE, || {
+            let shown = status(at);
+            let waiting = &shown["delivery"]["retrying"];
+            let is_named = waiting["keys"].as_u64() > Some(1)
+                && waiting["next_seconds"].is_number()
+                && metric(at, "walrelay_retrying_keys") > Some(1.0)
+                && metric(at, "walrelay_in_flight_bytes") > Some(0.0);
+            is_named.then_some(shown)
+        });
+        let waiting = &shown["delivery"]["retrying"];
+        let event = waiting["event_id"].as_str().expect("an id");
+        let is_bad = format!("SELECT aggregatetype = 'bad' FROM outbox WHERE id = '{event}'");
+        assert!(db.value::<bool>(&is_bad), "{kind}: {waiting:#}");
+        let topic = waiting["topic"].as_str().expect("a topic");
+        assert!(topic.ends_with("_bad"), "{kind}: {waiting:#}");
+        assert_ne!(waiting["why"], "", "{kind}");
+        let words = [" keys wait, up to ", event, topic, " has been refused for "];
+        let problems = shown["problems"].as_array().expect("a list").iter();
+        let reasons = problems.filter_map(|it| it["reason"].as_str());
+        let named = reasons.filter(|reason| words.iter().all(|word| reason.contains(word)));
+        assert_eq!(named.count(), 1, "{kind}: {:#}", shown["problems"]);
+        servers.rig.caught_up();
+        relay.ends_well();
+        let stored = servers.counts();
+        let counts = (stored.good, stored.dead, stored.again);
+        assert_eq!(counts, (100, bad, 0), "{kind}");
+    }
 }
 
 #[test]
