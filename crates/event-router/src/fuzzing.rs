@@ -11,7 +11,7 @@ use walrelay_sink::Poison;
 use crate::render::registry::encode;
 use crate::value::{Part, json};
 use crate::{
-    Address, AddressPart, Event, HeadersFrom, Lookups, Member, Messages, Object, Options, Router,
+    Address, AddressPart, BatchEvent, BatchPlace, Event, HeadersFrom, Lookups, Member, MessageError, MessageRow, Messages, Object, Options, Router,
     Template, TemplateTarget, Templates, TopicTemplate, TopicTemplateError, ValueSchema,
     ValueTemplate,
 };
@@ -23,12 +23,32 @@ const EVENT: Event = Event {
 };
 
 /// Asserts that a logical message of any content gives a row of the announced table, or an error
-/// without the content.
+/// without the content; and that each event of a batch does, of which each has its own bytes.
 pub fn messages(bytes: &[u8]) {
     let mut messages = Messages::new("outbox", []);
     let mut router = Router::new(Options::default());
     assert!(messages.announce(&mut router).is_ok());
-    let row = match messages.read(bytes, EVENT.commit_time) {
+    if !BatchEvent::are_in(bytes) {
+        return route_message(messages.read(bytes, EVENT.commit_time), &mut router);
+    }
+    let (mut place, mut read, mut events) = (BatchPlace::default(), 0, 0);
+    while let Some(event) = BatchEvent::at(bytes, place) {
+        place = event.next();
+        read += event.content().len();
+        events += 1;
+        route_message(messages.read_event(&event, EVENT.commit_time), &mut router);
+    }
+    assert!(read <= bytes.len(), "an event has bytes of another");
+    assert!(events <= BatchEvent::MOST + 1);
+    if let Ok(array) = serde_json::from_slice::<Vec<&RawValue>>(bytes)
+        && array.len() as u64 <= BatchEvent::MOST
+    {
+        assert_eq!(events, array.len() as u64);
+    }
+}
+
+fn route_message(row: Result<MessageRow<'_>, MessageError>, router: &mut Router) {
+    let row = match row {
         Ok(row) => row,
         Err(error) => {
             let shown = format!("{error} {error:?}");

@@ -81,7 +81,9 @@ mod router;
 mod value;
 
 pub use headers::HeadersFrom;
-pub use message::{MessageError, MessageHeaders, MessageMember, MessageRow, Messages};
+pub use message::{
+    BatchEvent, BatchPlace, MessageError, MessageHeaders, MessageMember, MessageRow, Messages,
+};
 pub use plan::{
     ColumnNames, PlanError, Role, RouteError, SchemaMismatch, SchemaMismatchAt, Target,
 };

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use walrelay_event_router::BatchEvent;
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_pgoutput::{DecodeError, Insert, Message, Relation, Value, decode};
 use walrelay_relay::{Source as _, TableName, WalStream as _};
@@ -277,10 +278,15 @@ async fn collect_unconfirmed(
                             tables.any(|keys| keys.insert(&insert))
                         }
                         Message::Logical(message) => {
-                            let is_event =
+                            let is_prefix =
                                 message.transactional && Some(message.prefix) == messages;
-                            found.events += u64::from(is_event);
-                            is_event
+                            let events = match message.content {
+                                _ if !is_prefix => 0,
+                                batch if BatchEvent::are_in(batch) => BatchEvent::count(batch),
+                                _ => 1,
+                            };
+                            found.events += events;
+                            events > 0
                         }
                         _ => false,
                     };

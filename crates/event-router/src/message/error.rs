@@ -92,13 +92,31 @@ pub enum MessageError {
     /// The topic is the empty string.
     #[error("member \"topic\" of the content is empty")]
     EmptyTopic,
+    /// A batch is not a JSON array. The events before the byte are events.
+    #[error("the batch is not one JSON array of events: from byte {at} on it cannot be read")]
+    NoBatch {
+        /// Offset in the content, from 0.
+        at: usize,
+    },
+    /// A batch has more events than [`BatchEvent::MOST`](super::BatchEvent::MOST).
+    #[error("the batch has more than {most} events", most = super::BatchEvent::MOST)]
+    TooMany,
+    /// An event of a batch is not an event.
+    #[error("event {number} of the batch: {fault}")]
+    InBatch {
+        /// Number in the batch, from 1.
+        number: u64,
+        /// The reason.
+        fault: Box<MessageError>,
+    },
 }
 
 impl MessageError {
     /// Returns the kind of poison that such a message is.
-    pub const fn poison(&self) -> Poison {
+    pub fn poison(&self) -> Poison {
         match self {
             Self::TwoTopics | Self::EmptyTopic => Poison::Unroutable,
+            Self::InBatch { fault, .. } => fault.poison(),
             _ => Poison::Undecodable,
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! The content of such a logical message is a JSON object. It becomes a row of a virtual table that
 //! has a column for each member, under the names that the presets use. The router routes that row
-//! like any other.
+//! like any other. A message with several events is a JSON array of such objects ([`BatchEvent`]).
 
+mod batch;
 mod content;
 mod error;
 
@@ -16,6 +17,7 @@ use walrelay_pgoutput::{
 };
 use walrelay_sink::Header;
 
+pub use batch::{BatchEvent, BatchPlace};
 pub use error::{MessageError, MessageMember};
 
 use crate::headers::HeaderBuffer;

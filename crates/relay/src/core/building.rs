@@ -35,6 +35,7 @@ impl Core {
             stops_at_updates: false,
             tables: Tables::new(configured),
             transactions: Transactions::default(),
+            batch: None,
             schemas: SchemaWait::default(),
             diversions: Diversions::default(),
             acknowledged_before: None,

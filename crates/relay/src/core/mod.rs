@@ -58,6 +58,7 @@
 //! without a sink: the mark outlives a sink only if the slot is read again at once.
 
 mod acknowledged;
+mod batch;
 mod building;
 mod diversions;
 mod error;
@@ -73,7 +74,7 @@ mod topics;
 mod transactions;
 
 use walrelay_checkpoint::{Ledger, Seq};
-use walrelay_event_router::{Messages, Router, Row, TableFacts, ValueSchema};
+use walrelay_event_router::{BatchEvent, Messages, Router, Row, TableFacts, ValueSchema};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, decode};
 use walrelay_sink::{EventPosition, Poison, TransactionEnd};
@@ -90,6 +91,7 @@ use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
 use crate::poison::{Body, Class, Diverted, PoisonAction, PoisonDecisions};
 use crate::sent_rows::PendingRows;
+use batch::OpenBatch;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
 use read::{RowError, WalEvent, messages_table};
@@ -115,6 +117,8 @@ pub struct Core {
     stops_at_updates: bool,
     tables: Tables,
     transactions: Transactions,
+    /// The message whose events are processed one by one, until all are.
+    batch: Option<OpenBatch>,
     schemas: SchemaWait,
     diversions: Diversions,
     /// The event before which every event was acknowledged, skipped or not selected with an earlier
@@ -202,6 +206,7 @@ impl Core {
             rows.retract();
             rows.clear_tables();
         }
+        self.batch = None;
         self.ledger.abandon();
         self.tables.clear();
         self.router.clear();
@@ -214,6 +219,8 @@ impl Core {
     }
 
     /// Processes the next frame. [`Step`] says whether to consume the frame or to pass it again.
+    /// A frame with several events is consumed after the last of them, see
+    /// [`is_inside_batch`](Self::is_inside_batch).
     /// `space`: the place of the frame's record, an unused one for each call.
     pub fn frame<'r, 'a>(
         &'a mut self,
@@ -299,6 +306,7 @@ impl Core {
     }
 
     fn commit<'r, 'a>(&mut self, lsn: Lsn, commit: &Commit) -> Result<Step<'r, 'a>, CoreError> {
+        self.check_batch_is_over(lsn)?;
         let closed = self.transactions.commit(lsn, commit)?;
         // Rows that the sink has already are not counted.
         if closed.rows() > 0 || closed.ignored == Some(Ignored::InSink) {
@@ -332,7 +340,7 @@ impl Core {
         messages.is_some_and(|messages| messages.prefix() == message.prefix)
     }
 
-    /// Processes a transactional message of the configured prefix, which is an event.
+    /// Processes a transactional message of the configured prefix, which is an event or a batch.
     fn logical_message<'r, 'a>(
         &'a mut self,
         lsn: Lsn,
@@ -350,6 +358,9 @@ impl Core {
                 let table = messages_table(messages);
                 self.tables.add_outbox(id, table, plan.clone(), policy)?;
             }
+        }
+        if BatchEvent::are_in(message.content) {
+            return self.next_of_batch(lsn, &message, space);
         }
         self.event(lsn, &WalEvent::Message(message), space)
     }

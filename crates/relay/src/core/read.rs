@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use walrelay_event_router::{
-    Event, MessageError, MessageHeaders, Messages, PartialRow, PlanError, RouteError, Routed,
+    BatchEvent, Event, MessageError, MessageHeaders, Messages, PartialRow, PlanError, RouteError, Routed,
     Router, Row,
 };
 use walrelay_lsn::RelationId;
@@ -16,18 +16,19 @@ use super::error::CoreError;
 use crate::poison::{Body, ReservedPart};
 use crate::table::TableName;
 
-/// An event as it is in the WAL: an inserted row or a logical message.
+/// An event as it is in the WAL: an inserted row, a logical message, or an event of one.
 #[derive(Clone, Copy)]
 pub(super) enum WalEvent<'a> {
     Row(Insert<'a>),
     Message(LogicalMessage<'a>),
+    OfBatch(BatchEvent<'a>),
 }
 
 impl<'a> WalEvent<'a> {
     pub(super) fn relation(&self) -> RelationId {
         match self {
             WalEvent::Row(insert) => insert.relation,
-            WalEvent::Message(_) => Messages::TABLES[0],
+            WalEvent::Message(_) | WalEvent::OfBatch(_) => Messages::TABLES[0],
         }
     }
 
@@ -39,16 +40,13 @@ impl<'a> WalEvent<'a> {
         messages: Option<&'a mut Messages>,
         event: &Event,
     ) -> Option<EventRow<'a>> {
-        let message = match self {
-            WalEvent::Row(insert) => {
-                return Some(EventRow {
-                    insert: Ok(*insert),
-                    headers: None,
-                });
-            }
-            WalEvent::Message(message) => message,
-        };
-        Some(EventRow::from_message(messages?, message, event))
+        if let WalEvent::Row(insert) = self {
+            return Some(EventRow {
+                insert: Ok(*insert),
+                headers: None,
+            });
+        }
+        Some(EventRow::from_message(messages?, self, event))
     }
 }
 
@@ -65,16 +63,32 @@ impl<'a> EventRow<'a> {
     #[inline(never)]
     fn from_message(
         messages: &'a mut Messages,
-        message: &LogicalMessage<'a>,
+        wal_event: &WalEvent<'a>,
         event: &Event,
     ) -> Self {
-        match messages.read(message.content, event.commit_time) {
+        let (content, row) = match wal_event {
+            WalEvent::Row(insert) => {
+                return Self {
+                    insert: Ok(*insert),
+                    headers: None,
+                };
+            }
+            WalEvent::Message(message) => {
+                let content = message.content;
+                (content, messages.read(content, event.commit_time))
+            }
+            WalEvent::OfBatch(part) => (
+                part.content(),
+                messages.read_event(part, event.commit_time),
+            ),
+        };
+        match row {
             Ok(row) => Self {
                 insert: Ok(row.insert),
                 headers: Some(row.headers),
             },
             Err(error) => Self {
-                insert: Err((message.content, error)),
+                insert: Err((content, error)),
                 headers: None,
             },
         }

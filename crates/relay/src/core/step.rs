@@ -8,7 +8,8 @@ use crate::event::SentEvent;
 use crate::poison::DlqRecord;
 use crate::table::TableName;
 
-/// The caller's task after [`Core::frame`](super::Core::frame).
+/// The caller's task after [`Core::frame`](super::Core::frame). The task to consume the frame waits while
+/// [`Core::is_inside_batch`](super::Core::is_inside_batch): pass the same frame again instead.
 #[derive(Debug)]
 pub enum Step<'r, 'a> {
     /// Consume the frame; nothing else is to do.

@@ -101,6 +101,10 @@ impl<K: Sink> SinkSession<K> {
                     });
                 }
             }
+            // Pass the same frame again for its next event.
+            if self.core.is_inside_batch() {
+                continue;
+            }
             stream.consume();
             batch.frames += 1;
             batch.sent_at = sent_at;

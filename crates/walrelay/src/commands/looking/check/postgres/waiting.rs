@@ -210,7 +210,9 @@ async fn walk(
             }
             Err(failure) => return stops(failure),
         }
-        change = changes.next();
+        if !core.is_inside_batch() {
+            change = changes.next();
+        }
     }
     Ok(None)
 }
