@@ -11,9 +11,9 @@ use walrelay_sink::Poison;
 use crate::render::registry::encode;
 use crate::value::{Part, json};
 use crate::{
-    Address, AddressPart, BatchEvent, BatchPlace, Event, HeadersFrom, Lookups, Member, MessageError, MessageRow, Messages, Object, Options, Router,
-    Template, TemplateTarget, Templates, TopicTemplate, TopicTemplateError, ValueSchema,
-    ValueTemplate,
+    Address, AddressPart, BatchEvent, BatchPlace, Event, HeadersFrom, Lookups, Member,
+    MessageError, MessageRow, Messages, Object, Options, Router, Template, TemplateTarget,
+    Templates, TopicTemplate, TopicTemplateError, ValueSchema, ValueTemplate,
 };
 
 const EVENT: Event = Event {

@@ -414,3 +414,119 @@ fn are_no_events_if_they_are_not_configured() {
     relay.commit();
     assert_eq!(relay.core.counts().logical_messages, 1);
 }
+
+/// The events of a batch are numbered with the other events of the transaction, and each is sent,
+/// acknowledged and decided about by itself.
+#[test]
+fn with_several_events_are_as_many_rows() {
+    let mut relay = Relay::new(Options::default(), policy(PoisonAction::DeadLetter));
+    relay.begin();
+    relay.send(r#"{"aggregate":"Order","key":"first"}"#);
+    let content = r#"[{"id":"a","aggregate":"Order","key":"k"}, {"secret":1},
+        {"id":"b","topic":"orders.v1","key":"k","headers":{"trace":"t"}}]"#;
+    let body = message(true, "outbox", content);
+    let (seen, event) = relay.give(&body).expect("sound").expect("sent");
+    assert_eq!((event, seen.3), (row(1), vec!["id=a".to_owned()]));
+    assert!(relay.core.is_inside_batch());
+    let (seen, event) = relay.give(&body).expect("sound").expect("sent");
+    assert_eq!(event, row(2));
+    assert_eq!(
+        (&*seen.0, seen.2.as_deref()),
+        ("walrelay.dead-letters", Some(r#"{"secret":1}"#))
+    );
+    assert_header(&seen.3, "walrelay.dlq.class=undecodable");
+    let (seen, event) = relay.give(&body).expect("sound").expect("sent");
+    assert_eq!((&*seen.0, event), ("orders.v1", row(3)));
+    assert_eq!(seen.3, ["id=b", "trace=t"]);
+    assert!(relay.give(&body).expect("sound").is_none());
+    assert!(!relay.core.is_inside_batch());
+    // No event, no number.
+    assert!(relay.emit("outbox", "[]").expect("sound").is_none());
+    assert!(!relay.core.is_inside_batch());
+    let (_, event) = relay.send(r#"{"aggregate":"Order","key":"last"}"#);
+    assert_eq!(event, row(4));
+    relay.commit();
+    for seq in [0, 1, 3, 4] {
+        relay.ring.ack(Seq::new(seq));
+    }
+    relay.core.advance();
+    assert_eq!(relay.core.acknowledged_position(), SLOT, "one is missing");
+    relay.acknowledge();
+    assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
+}
+
+/// A batch that a full sink interrupts goes on at its event; one that a lost connection interrupts
+/// goes on after those that the sink took.
+#[test]
+fn with_several_events_go_on_where_they_were_interrupted() {
+    let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
+    let event = |id: u8| format!(r#"{{"id":"{id}","aggregate":"Order","key":"k"}}"#);
+    let content = format!("[{},{},{}]", event(0), event(1), event(2));
+    let body = message(true, "outbox", &content);
+    relay.begin();
+    relay.give(&body).expect("sound").expect("sent");
+    for _ in 0..3 {
+        match relay
+            .core
+            .frame(&frame(&body), &mut RecordSpace::default())
+            .expect("sound")
+        {
+            // Not taken.
+            Step::Send(outgoing) => assert_eq!(outgoing.event().id, row(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+    relay.core.connected(SLOT);
+    assert!(!relay.core.is_inside_batch());
+    relay.begin();
+    assert!(relay.give(&body).expect("sound").is_none(), "it was taken");
+    for id in 1..3 {
+        let (seen, event) = relay.give(&body).expect("sound").expect("sent");
+        assert_eq!((event, &*seen.3[0]), (row(id), &*format!("id={id}")));
+    }
+    assert!(relay.give(&body).expect("sound").is_none());
+    relay.commit();
+    relay.core.connected(SLOT);
+    // Repeated whole, so nothing of it is sent.
+    relay.begin();
+    assert!(relay.give(&body).expect("sound").is_none());
+    assert!(!relay.core.is_inside_batch());
+    relay.commit();
+    relay.acknowledge();
+    assert_eq!(relay.core.acknowledged_position().lsn(), Lsn::new(END));
+    assert_eq!(relay.core.counts().records, 3);
+}
+
+/// Events of a batch that were not processed are never confirmed, whatever a caller does.
+#[test]
+fn with_several_events_must_be_processed_to_their_end() {
+    let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
+    let content = r#"[{"aggregate":"Order","key":"k"},{"aggregate":"Order","key":"k"}]"#;
+    relay.begin();
+    relay.send(content);
+    let other = encode::logical(true, Lsn::new(1_500), "outbox", content.as_bytes());
+    let error = relay.give(&other).expect_err("another batch");
+    assert!(matches!(error, CoreError::Sequence { .. }), "{error}");
+    let commit = encode::commit(Lsn::new(COMMIT), Lsn::new(END), PgTimestamp::new(0));
+    let error = relay.give(&commit).expect_err("one is missing");
+    assert!(matches!(error, CoreError::Sequence { .. }), "{error}");
+}
+
+/// An event that the policy halts at names its number, and the events before it are sent.
+#[test]
+fn with_a_malformed_event_stop_the_relay_at_it() {
+    let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
+    relay.begin();
+    let content = r#"[{"aggregate":"Order","key":"k"},{"aggregate":["secret"]}]"#;
+    relay.send(content);
+    let error = relay.emit("outbox", content).expect_err("malformed");
+    let cause = std::error::Error::source(&error).expect("a cause");
+    let shown = format!("{error} {error:?} {cause}");
+    assert!(shown.contains("event 2 of the batch: member"), "{shown}");
+    assert!(!shown.contains("secret"), "{shown}");
+    // A batch outside a transaction is refused as a single message is.
+    let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
+    let body = message(false, "outbox", content);
+    let error = relay.give(&body).expect_err("it is misused");
+    assert!(matches!(error, CoreError::NotTransactional { .. }));
+}

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use walrelay_event_router::{
-    BatchEvent, Event, MessageError, MessageHeaders, Messages, PartialRow, PlanError, RouteError, Routed,
-    Router, Row,
+    BatchEvent, Event, MessageError, MessageHeaders, Messages, PartialRow, PlanError, RouteError,
+    Routed, Router, Row,
 };
 use walrelay_lsn::RelationId;
 use walrelay_pgoutput::{Begin, Insert, LogicalMessage};
@@ -61,11 +61,7 @@ pub(super) struct EventRow<'a> {
 impl<'a> EventRow<'a> {
     // Apart from `WalEvent::row`, so that the case of a row is inlined.
     #[inline(never)]
-    fn from_message(
-        messages: &'a mut Messages,
-        wal_event: &WalEvent<'a>,
-        event: &Event,
-    ) -> Self {
+    fn from_message(messages: &'a mut Messages, wal_event: &WalEvent<'a>, event: &Event) -> Self {
         let (content, row) = match wal_event {
             WalEvent::Row(insert) => {
                 return Self {
@@ -77,10 +73,9 @@ impl<'a> EventRow<'a> {
                 let content = message.content;
                 (content, messages.read(content, event.commit_time))
             }
-            WalEvent::OfBatch(part) => (
-                part.content(),
-                messages.read_event(part, event.commit_time),
-            ),
+            WalEvent::OfBatch(part) => {
+                (part.content(), messages.read_event(part, event.commit_time))
+            }
         };
         match row {
             Ok(row) => Self {

@@ -41,6 +41,8 @@ pub(crate) enum Piece {
     Relation,
     Begin(usize),
     Row(usize, usize),
+    /// One message with several rows: the first, and the one behind the last.
+    Batch(usize, usize, usize),
     Update,
     /// A message of another prefix.
     Foreign(usize),
@@ -138,13 +140,40 @@ impl Server {
         self.mode == Mode::Skipped && self.is_poisoned(id)
     }
 
+    /// Returns the end of the batch that starts with the row. In every third transaction batches of up
+    /// to three rows alternate with single ones.
+    fn batch_end(&self, transaction: usize, row: usize) -> Option<usize> {
+        let rows = self.log[transaction].keys.len();
+        (transaction % 3 == 2 && row.is_multiple_of(4)).then(|| rows.min(row + 3))
+    }
+
+    /// Returns the content of a message with the row.
+    fn content(&self, id: RowId) -> String {
+        let (index, row) = id;
+        let key = self.log[index].keys[row];
+        let topic = if self.is_poisoned(id) {
+            ""
+        } else {
+            ",\"aggregate\":\"Order\""
+        };
+        format!("{{\"id\":\"{index}.{row}\",\"key\":{key},\"payload\":{{}}{topic}}}")
+    }
+
     /// Returns the messages that are sent on a connection that starts now.
     pub(crate) fn script(&self) -> Vec<Piece> {
         let mut script = vec![Piece::Relation];
         for (index, transaction) in self.log.iter().enumerate() {
             if transaction.end > self.slot {
                 script.push(Piece::Begin(index));
-                script.extend((0..transaction.keys.len()).map(|row| Piece::Row(index, row)));
+                let mut row = 0;
+                while row < transaction.keys.len() {
+                    let end = self.batch_end(index, row);
+                    script.push(match end {
+                        Some(end) => Piece::Batch(index, row, end),
+                        None => Piece::Row(index, row),
+                    });
+                    row = end.unwrap_or(row + 1);
+                }
                 if transaction.update {
                     script.push(Piece::Update);
                     script.push(Piece::Foreign(index));
@@ -171,13 +200,7 @@ impl Server {
                 let id = format!("{index}.{row}");
                 let key = t.keys[row].to_string();
                 if self.is_message((index, row)) {
-                    let topic = if self.is_poisoned((index, row)) {
-                        ""
-                    } else {
-                        ",\"aggregate\":\"Order\""
-                    };
-                    let content =
-                        format!("{{\"id\":\"{id}\",\"key\":{key},\"payload\":{{}}{topic}}}");
+                    let content = self.content((index, row));
                     let lsn = Lsn::new(t.commit);
                     let message = encode::logical(true, lsn, "outbox", content.as_bytes());
                     return (t.commit, message);
@@ -190,6 +213,15 @@ impl Server {
                     Some("{}"),
                 ];
                 (t.commit, self.table.insert(&fields))
+            }
+            Piece::Batch(index, first, end) => {
+                let t = &self.log[index];
+                let rows: Vec<String> =
+                    (first..end).map(|row| self.content((index, row))).collect();
+                let content = format!("[{}]", rows.join(", "));
+                let lsn = Lsn::new(1_000 * t.commit + first as u64);
+                let message = encode::logical(true, lsn, "outbox", content.as_bytes());
+                (t.commit, message)
             }
             Piece::Update => {
                 let row = [walrelay_pgoutput::Value::Null; 5];

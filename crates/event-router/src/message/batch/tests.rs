@@ -43,7 +43,8 @@ fn events_are_read_one_by_one() {
 
 #[test]
 fn the_events_around_a_malformed_one_are_read() {
-    let content = r#"[{"key":"a"}, {"kye":"secret"}, 7, null, [{}], "secret", {"topic":""}, {"key":"b"}]"#;
+    let content =
+        r#"[{"key":"a"}, {"kye":"secret"}, 7, null, [{}], "secret", {"topic":""}, {"key":"b"}]"#;
     let events = read(content);
     assert_eq!(events.len(), 8);
     assert_eq!((&events[0], &events[7]), (&key("a"), &key("b")));
@@ -51,7 +52,10 @@ fn the_events_around_a_malformed_one_are_read() {
         let error = event.as_ref().unwrap_err();
         let text = error.to_string();
         let begins = format!("event {} of the batch: ", number + 1);
-        assert!(text.starts_with(&begins) && !text.contains("secret"), "{text}");
+        assert!(
+            text.starts_with(&begins) && !text.contains("secret"),
+            "{text}"
+        );
         let unroutable = number == 6;
         assert_eq!(error.poison() == Poison::Unroutable, unroutable, "{text}");
     }
@@ -74,7 +78,11 @@ fn the_rest_of_a_content_that_is_no_array_is_one_event() {
         (r#"[{"key":"a"}}"#, 1, 12),
     ] {
         let mut read = read(content);
-        assert_eq!(read.pop(), Some(Err(MessageError::NoBatch { at })), "{content}");
+        assert_eq!(
+            read.pop(),
+            Some(Err(MessageError::NoBatch { at })),
+            "{content}"
+        );
         assert_eq!(read, vec![key("a"); events], "{content}");
     }
     let latin = b"[{\"key\":\"a\"},{\"key\":\"\xe4\"},{}]";
