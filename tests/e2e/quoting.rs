@@ -184,6 +184,7 @@ fn init_and_its_script_make_the_names_as_they_are() {
         names.assert_there(&db);
         // The body of the function is what `init` makes for this prefix, and it runs.
         db.batch("SELECT outbox.emit('order', 'key', '{}')");
+        db.batch("SELECT outbox.emit_all('[{\"aggregate\": \"order\", \"key\": \"key\"}]')");
         // What is there already is not made again.
         db.batch(&script);
         let again = stdout(&output_with("init", &config, &[&role]));
@@ -194,6 +195,7 @@ fn init_and_its_script_make_the_names_as_they_are() {
                 "created publication",
                 "created role",
                 "outbox.emit is there",
+                "outbox.emit_all is there",
             ],
         );
         names.drop(&db);

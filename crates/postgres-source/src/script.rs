@@ -5,10 +5,77 @@ use std::collections::BTreeSet;
 use walrelay_relay::TableName;
 use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 
-/// The function of `migrations/0002_emit.sql`, with any prefix. A published crate contains only its own
-/// folder, so the text is here a second time: a test of `walrelay init` holds both equal
-/// (`the_migration_of_emit_is_what_a_dry_run_prints_for_messages`).
-const EMIT: &str = include_str!("emit.sql");
+/// A function that writes events into the WAL as logical messages.
+///
+/// Its text is in `migrations/`, and here with any prefix: a published crate contains only its own folder.
+/// A test of `walrelay init` holds both equal (`the_migrations_of_emit_are_what_a_dry_run_prints`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmitFunction {
+    /// `outbox.emit`: one event. Its text creates the schema, too.
+    Emit,
+    /// `outbox.emit_all`: several events in one message.
+    EmitAll,
+}
+
+impl EmitFunction {
+    /// All functions, in the order in which they are created.
+    pub const ALL: [Self; 2] = [Self::Emit, Self::EmitAll];
+
+    /// Returns the name of the function.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Emit => "outbox.emit",
+            Self::EmitAll => "outbox.emit_all",
+        }
+    }
+
+    /// Returns SQL that creates or replaces the function, for messages with this prefix.
+    pub fn create(self, prefix: &str) -> String {
+        let [before, _, after] = self.parts();
+        let (tag, _) = self.text();
+        format!("{before}{}{after}", dollar_quoted(tag, &self.body(prefix)))
+    }
+
+    /// Returns a query for the body of the function; no row if the function does not exist.
+    pub fn find(self) -> &'static str {
+        match self {
+            Self::Emit => {
+                "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
+                 pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
+            }
+            Self::EmitAll => {
+                "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
+                 pg_catalog.to_regprocedure('outbox.emit_all(jsonb)')"
+            }
+        }
+    }
+
+    /// Returns whether a function with this body is [`create`](Self::create)'s.
+    pub fn is(self, body: &str, prefix: &str) -> bool {
+        self.body(prefix) == body
+    }
+
+    fn text(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Emit => ("emit", include_str!("emit.sql")),
+            Self::EmitAll => ("emit_all", include_str!("emit_all.sql")),
+        }
+    }
+
+    /// Returns the text before the body, the body, and the text after it.
+    fn parts(self) -> [&'static str; 3] {
+        let (tag, text) = self.text();
+        let quote = format!("${tag}$");
+        let mut parts = text.trim_end().split(&*quote);
+        std::array::from_fn(|_| parts.next().unwrap_or_default())
+    }
+
+    /// Returns the body for this prefix.
+    fn body(self, prefix: &str) -> String {
+        let [_, body, _] = self.parts();
+        body.replace("{prefix}", &quote_literal(prefix))
+    }
+}
 
 /// Returns a table's name in SQL: `"schema"."name"`.
 pub fn table(name: &TableName) -> String {
@@ -69,39 +136,6 @@ pub(crate) fn publication_is_marked(slot: &str) -> String {
 
 fn publication_mark(slot: &str) -> String {
     format!("walrelay: slot {} is not made yet", quote_ident(slot))
-}
-
-/// Returns SQL that creates or replaces the function `outbox.emit`, which writes an event into the
-/// WAL as a logical message with this prefix.
-pub fn create_emit(prefix: &str) -> String {
-    let [before, _, after] = emit_parts();
-    format!(
-        "{before}{}{after}",
-        dollar_quoted("emit", &emit_body(prefix))
-    )
-}
-
-/// Returns the text before the body of the function `outbox.emit`, the body, and the text after it.
-fn emit_parts() -> [&'static str; 3] {
-    let mut parts = EMIT.trim_end().split("$emit$");
-    std::array::from_fn(|_| parts.next().unwrap_or_default())
-}
-
-/// Returns the body of the function `outbox.emit` for this prefix.
-fn emit_body(prefix: &str) -> String {
-    let [_, body, _] = emit_parts();
-    body.replace("{prefix}", &quote_literal(prefix))
-}
-
-/// Returns a query for the body of `outbox.emit`; no row if the function does not exist.
-pub fn find_emit() -> &'static str {
-    "SELECT prosrc FROM pg_catalog.pg_proc WHERE oid = \
-     pg_catalog.to_regprocedure('outbox.emit(text, text, jsonb, jsonb, text, text, uuid)')"
-}
-
-/// Returns whether a function with this body is [`create_emit`]'s.
-pub fn is_emit(body: &str, prefix: &str) -> bool {
-    emit_body(prefix) == body
 }
 
 /// Returns SQL that creates the role of the relay. The role may log in and replicate; it owns and

@@ -40,7 +40,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
     let postgres = servers::postgres(major);
     let db = Db::connect(&postgres.url());
-    for script in ["0002_emit", "0004_processed_events", "0005_uuidv7"] {
+    for script in [
+        "0002_emit",
+        "0004_processed_events",
+        "0005_uuidv7",
+        "0006_emit_all",
+    ] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../migrations");
         let script = format!("{folder}/{script}.sql");
         db.batch(&fs::read_to_string(script)?);

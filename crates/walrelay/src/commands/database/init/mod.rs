@@ -6,6 +6,7 @@ use secrecy::ExposeSecret as _;
 use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
+use walrelay_postgres_source::script::EmitFunction;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
     dead_rows, inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record,
@@ -24,6 +25,10 @@ use crate::failures;
 /// The comment above the function `outbox.emit` in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
                     -- event goes into the log alone. Needs prefix = \"outbox\" in [source.messages].";
+
+/// The comment above the function `outbox.emit_all` in scripts.
+const EMIT_ALL: &str = "Several events in one call of outbox.emit_all: they go into the log as one message, which costs the\n\
+                        -- server less to send than a message each. Upgrade every relay of the database first.";
 
 /// The comment above the function `outbox.uuidv7` in scripts.
 const UUIDV7: &str = "The function that makes the outbox's ids.";
@@ -123,8 +128,16 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
         let why = "The outbox: services insert here, in the transaction of their data.";
         (why, tables.collect::<Vec<_>>().join("\n"))
     });
-    let emit = wanted.messages.as_deref();
-    let emit = emit.map(|prefix| (EMIT, script::create_emit(prefix)));
+    let emit = wanted.messages.as_deref().into_iter();
+    let emit = emit.flat_map(|prefix| {
+        EmitFunction::ALL.map(|function| {
+            let why = match function {
+                EmitFunction::Emit => EMIT,
+                EmitFunction::EmitAll => EMIT_ALL,
+            };
+            (why, function.create(prefix))
+        })
+    });
     let seen = if wanted.tables.is_empty() {
         "What the relay sees: no table. A publication must be named all the same."
     } else {
@@ -241,7 +254,9 @@ async fn create(
     }
     let plan = plan(wanted, &facts, Moment::Init)?;
     if let Some(prefix) = &wanted.messages {
-        create_emit(session, prefix, &mut done).await?;
+        for function in EmitFunction::ALL {
+            create_emit(session, function, prefix, &mut done).await?;
+        }
     }
     if let Some(role) = role {
         let known = format!(
@@ -322,19 +337,26 @@ async fn create(
     Ok(done)
 }
 
-/// Creates the function `outbox.emit`. An existing one is not replaced: services may rely on its
+/// Creates a function that writes events. An existing one is not replaced: services may rely on its
 /// prefix.
-async fn create_emit(session: &mut Session, prefix: &str, done: &mut Done) -> Result<(), Error> {
-    let found = session.query(script::find_emit()).await?;
+async fn create_emit(
+    session: &mut Session,
+    function: EmitFunction,
+    prefix: &str,
+    done: &mut Done,
+) -> Result<(), Error> {
+    let name = function.name();
+    let found = session.query(function.find()).await?;
     let Some(row) = found.first() else {
-        session.query(&script::create_emit(prefix)).await?;
-        done.created.push("function outbox.emit".to_owned());
+        session.query(&function.create(prefix)).await?;
+        done.created.push(format!("function {name}"));
         return Ok(());
     };
-    if !script::is_emit(row.get("prosrc").unwrap_or_default(), prefix) {
-        let note = "function outbox.emit is there, and not as this version makes it for this prefix: \
-                    left as it is. The SQL of --dry-run replaces it";
-        done.notes.push(note.to_owned());
+    if !function.is(row.get("prosrc").unwrap_or_default(), prefix) {
+        done.notes.push(format!(
+            "function {name} is there, and not as this version makes it for this prefix: left as it is. The \
+             SQL of --dry-run replaces it"
+        ));
     }
     Ok(())
 }

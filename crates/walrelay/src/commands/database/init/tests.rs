@@ -198,25 +198,32 @@ fn the_migration_is_what_a_dry_run_prints_by_default() {
 }
 
 #[test]
-fn the_migration_of_emit_is_what_a_dry_run_prints_for_messages() {
+fn the_migrations_of_emit_are_what_a_dry_run_prints() {
     let messages = Wanted {
         messages: Some("outbox".into()),
         ..wanted()
     };
-    let migration = include_str!("../../../../../../migrations/0002_emit.sql");
     let whole = whole_script(&messages, "walrelay", Some(&default_table()));
-    assert!(whole.contains(migration), "{whole}");
-    let rest = whole.replace(&format!("{migration}\n"), "");
+    let mut rest = whole.clone();
+    for migration in [
+        include_str!("../../../../../../migrations/0002_emit.sql"),
+        include_str!("../../../../../../migrations/0006_emit_all.sql"),
+    ] {
+        assert!(whole.contains(migration), "{whole}");
+        rest = rest.replace(&format!("{migration}\n"), "");
+    }
     assert_eq!(
         rest,
         whole_script(&wanted(), "walrelay", Some(&default_table()))
     );
     // Other prefixes are quoted.
-    let sql = script::create_emit("it's");
-    assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
-    let body = sql.split("$emit$").nth(1).expect("a body");
-    assert!(script::is_emit(body, "it's"));
-    assert!(!script::is_emit(body, "outbox"));
+    for (function, tag) in EmitFunction::ALL.into_iter().zip(["$emit$", "$emit_all$"]) {
+        let sql = function.create("it's");
+        assert!(sql.contains("emit_message(true, 'it''s', "), "{sql}");
+        let body = sql.split(tag).nth(1).expect("a body");
+        assert!(function.is(body, "it's"));
+        assert!(!function.is(body, "outbox"));
+    }
 }
 
 #[test]
