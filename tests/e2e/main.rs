@@ -47,6 +47,7 @@
 //! - [`prune`]: sent rows are deleted, no others. [`accounted`]: those that no relay sent stay.
 //!   [`open_dead_letters`]: nor are rows marked or deleted whose events are dead letters. [`marks`]: a row is
 //!   marked because its event was acknowledged, before the position is confirmed. [`old_rows`]: their outboxes.
+//! - [`batches`]: several events in one message, by `outbox.emit_all`.
 //! - [`emitting`]: events without a table, by `outbox.emit`.
 //! - [`quoting`]: names with quotes, dollars and newlines are names in every statement.
 //! - [`import_debezium`]: converts a configuration of Debezium's and takes over its slot.
@@ -73,6 +74,7 @@ macro_rules! tests {
 
 mod accounted;
 mod alerts;
+mod batches;
 mod bench;
 mod check;
 mod children;

@@ -1,8 +1,8 @@
-//! Rows that are marked as sent and deleted while faults happen.
+//! Rows that are marked as sent and deleted, and events without rows, while faults happen.
 
 use std::collections::BTreeSet;
 
-use walrelay_testkit::eventually;
+use walrelay_testkit::{emit_in_batches, eventually};
 
 use crate::context::{Context, Ragged};
 use crate::outcome::Outcome;
@@ -102,4 +102,32 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     ctx.judge_records(&committed, &commits, &records, Ragged::Allowed)
         .expect(left > 0, || "no row was left out".to_owned())
         .expect(present.len() < all, || "no row was deleted".to_owned())
+}
+
+/// Events in batches, single messages and rows of one transaction: the relay is killed at random moments.
+pub(crate) fn batches(ctx: &mut Context, times: u32) -> Outcome {
+    ctx.outbox();
+    emit_in_batches(&ctx.db(), "public.outbox", "public.sent");
+    let config = ctx
+        .config()
+        .set("source.tables = [\"public.sent\"]\nsource.messages.prefix = \"outbox\"");
+    let mut relay = ctx.streaming(&config);
+    let load = ctx.load();
+    for _ in 0..times {
+        ctx.wait_rows(&load, 20..400);
+        relay.kill();
+        ctx.fault_now();
+        relay = ctx.start(&config);
+    }
+    ctx.wait_rows(&load, 200..300);
+    load.stop();
+    let outcome = ctx.judge(Ragged::Allowed);
+    relay.ends_well();
+    let (all, rows) = (
+        outcome.committed,
+        ctx.db().value::<i64>("SELECT count(*) FROM public.sent"),
+    );
+    outcome.expect((rows as usize) < all / 2, || {
+        format!("{rows} of {all} are rows")
+    })
 }

@@ -15,6 +15,7 @@ use crate::contender::{Backends, Contender, Kind};
 use crate::cpu::{Cpu, megabytes};
 use crate::debezium::Tuned;
 use crate::harness::{Backlog, Harness, RelayConfig};
+use crate::load_kind::Form;
 use crate::quiet::Quiet;
 
 /// Interval of the readings. Short enough to read the CPU of a walsender shortly before it ends
@@ -126,6 +127,7 @@ impl DrainSpec<'_> {
             slot,
             prefix,
             tls: self.tls,
+            messages: backlog.load.form != Form::Rows,
         };
         match self.contender.kind {
             Kind::Recvlogical => recvlogical(harness, &url, slot, backlog),

@@ -10,7 +10,6 @@ use futures_executor::block_on;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use serde::Serialize;
 use tempfile::TempDir;
 use tokio_postgres::{Error, Row, Statement};
 use walrelay_lsn::Lsn;
@@ -20,6 +19,7 @@ use walrelay_testkit::{
 };
 use walrelay_throwaway::Postgres;
 
+use crate::load_kind::{Form, Load, ORDER};
 use crate::programs;
 
 /// Table of the ordinary load. Its publication has the same name.
@@ -37,13 +37,6 @@ const POOL: i64 = 10_000;
 /// Most rows of a transaction that writes such orders.
 const MAX_ROWS: i64 = 1_000;
 const COLUMNS: &str = "(aggregatetype, aggregateid, type, payload)";
-/// A common value: an order of some 270 bytes of jsonb.
-const ORDER: &str = "jsonb_build_object(\
-      'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \
-      'total', (n * 37 % 100000) / 100.0, 'reference', md5(n::text), 'address', \
-      jsonb_build_object('street', 'Long Lane ' || n % 300, 'city', 'Springfield', 'zip', '04711'), \
-      'note', 'at the door ' || left(md5((n + 1)::text), 22))";
-
 pub(crate) struct Harness {
     pub(crate) postgres: Postgres,
     /// Started when it is needed first: not every sink is Kafka.
@@ -61,53 +54,6 @@ pub(crate) struct Harness {
     offsets: OnceCell<BaseConsumer>,
     dir: TempDir,
     logs: Cell<u32>,
-}
-
-/// The rows to write to the outbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) struct Load {
-    pub(crate) rows: u64,
-    pub(crate) topics: u32,
-    pub(crate) partitions: i32,
-    /// Bytes of the payload; `None` is an order of some 270 bytes.
-    pub(crate) bytes: Option<u32>,
-}
-
-impl Load {
-    pub(crate) const fn orders(rows: u64) -> Self {
-        Self {
-            rows,
-            topics: 1,
-            partitions: PARTITIONS,
-            bytes: None,
-        }
-    }
-
-    /// Returns the SELECT of a row, over its number `n`.
-    fn row(&self) -> String {
-        let kind = if self.topics == 1 {
-            "'order'".to_owned()
-        } else {
-            format!("'order-' || n % {}", self.topics)
-        };
-        let payload = match self.bytes {
-            None => ORDER.to_owned(),
-            Some(bytes) => format!(
-                "jsonb_build_object('orderId', n, 'text', (SELECT left(string_agg(md5(n || '.' || i), ''), \
-                 {bytes} - 40) FROM generate_series(1, {bytes} / 32 + 1) i))"
-            ),
-        };
-        format!("SELECT {kind}, 'customer-' || n % 10000, 'OrderPlaced', {payload}")
-    }
-
-    /// Returns the topics that the records of this load go to.
-    pub(crate) fn topics(&self, prefix: &str) -> Vec<String> {
-        if self.topics == 1 {
-            return vec![format!("{prefix}order")];
-        }
-        let one = |number| format!("{prefix}order-{number}");
-        (0..self.topics).map(one).collect()
-    }
 }
 
 /// A backlog that the contenders drain.
@@ -148,6 +94,8 @@ pub(crate) struct RelayConfig<'a> {
     pub(crate) prefix: &'a str,
     /// True if the connection to the broker uses TLS.
     pub(crate) tls: bool,
+    /// True if the events are messages.
+    pub(crate) messages: bool,
 }
 
 impl Harness {
@@ -238,21 +186,38 @@ impl Harness {
             create_outbox(&self.db, table);
         }
         let kept = format!("{table}_kept");
-        self.slot_at_end(&kept);
-        let begin = self.db.insert_lsn();
         let first = self.last_seq(table) + 1;
         // Writing the load is not measured, so its commits need not wait for the disk.
         self.db.batch("SET synchronous_commit = off");
-        let insert = format!("INSERT INTO {table} {COLUMNS} {}", load.row());
+        let mut write = format!("INSERT INTO {table} {COLUMNS} {}", load.row());
         let half = load.rows / 2;
-        let fill = |numbers| {
-            for (_, sql) in load::backlog(&insert, numbers) {
+        let fill = |write: &str, numbers| {
+            for (_, sql) in load::backlog(write, numbers) {
                 self.db.batch(&sql);
             }
             self.db.insert_lsn()
         };
-        let half_at = fill(0..half);
-        let end = fill(half..load.rows);
+        if load.form != Form::Rows {
+            // The rows are what the records are compared with: the slot begins after them.
+            assert_eq!(
+                load.rows % load::BLOCK_ROWS,
+                0,
+                "batches end with their blocks"
+            );
+            fill(&write, 0..load.rows);
+            self.db
+                .batch(include_str!("../../../migrations/0002_emit.sql"));
+            self.db
+                .batch(include_str!("../../../migrations/0006_emit_all.sql"));
+            self.db.batch(&format!(
+                "CREATE UNIQUE INDEX ON {table} (seq); ANALYZE {table}"
+            ));
+            write = load.messages(table, first - 1);
+        }
+        self.slot_at_end(&kept);
+        let begin = self.db.insert_lsn();
+        let half_at = fill(&write, 0..half);
+        let end = fill(&write, half..load.rows);
         self.db.batch("RESET synchronous_commit");
         self.db.batch("CHECKPOINT");
         let sql = format!(
@@ -471,11 +436,17 @@ impl Harness {
             table,
             slot,
             prefix,
+            messages,
             ..
         } = config;
+        let messages = if *messages {
+            "[source.messages]\nprefix = \"outbox\"\n\n"
+        } else {
+            ""
+        };
         let config = format!(
             "[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{table}\"\n\
-             tables = [\"public.{table}\"]\ncreate = false\n\n\
+             tables = [\"public.{table}\"]\ncreate = false\n\n{messages}\
              [router.debezium]\n\"route.topic.replacement\" = \"{prefix}${{routedByValue}}\"\n\n\
              {sink}[log]\nformat = \"json\"\n"
         );

@@ -49,6 +49,7 @@ pub(crate) fn run(
         slot: SLOT,
         prefix: "idle.",
         tls: false,
+        messages: false,
     };
     let relay = contender.start(harness, &config, Tuned::Throughput, 0);
     let mut walsender = Backends::wait_for(contender, harness, SLOT);

@@ -184,6 +184,7 @@ fn run(
         slot: &slot,
         prefix: &prefix,
         tls: false,
+        messages: false,
     };
     let starts = contender.kind != Kind::Writers;
     let relay = starts.then(|| contender.start(harness, &config, Tuned::Latency, 0));

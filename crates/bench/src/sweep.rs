@@ -1,4 +1,5 @@
-//! The relay with other loads: many topics, few and many partitions, payload sizes, TLS. Each load
+//! The relay with other loads: many topics, few and many partitions, payload sizes, TLS, messages and batches
+//! instead of rows. Each load
 //! is drained in turns with the ordinary load of the same number of rows, and shown as a ratio to
 //! it.
 
@@ -7,7 +8,8 @@ use serde::Serialize;
 use crate::checker::Checker;
 use crate::contender::Contender;
 use crate::drain::{self, DrainSpec, Drained};
-use crate::harness::{Backlog, Harness, Load, PARTITIONS};
+use crate::harness::{Backlog, Harness, PARTITIONS};
+use crate::load_kind::{Form, Load};
 use crate::quiet::Quiet;
 use crate::warm_up::warm_up;
 
@@ -30,6 +32,7 @@ struct Case {
     partitions: i32,
     bytes: Option<u32>,
     tls: bool,
+    form: Form,
 }
 
 const BASE: Case = Case {
@@ -39,6 +42,7 @@ const BASE: Case = Case {
     partitions: PARTITIONS,
     bytes: None,
     tls: false,
+    form: Form::Rows,
 };
 
 /// Builds cases from name, short name, and the fields that differ from [`BASE`].
@@ -57,6 +61,8 @@ const CASES: &[Case] = cases! {
     "payloads of 1 KB", "bytes1000": bytes = Some(1_000);
     "payloads of 10 KB, a tenth of the rows", "bytes10000": bytes = Some(10_000);
     "TLS to Postgres and Kafka", "tls": tls = true;
+    "messages instead of rows", "messages1": form = Form::Messages;
+    "messages, ten a batch", "messages10": form = Form::Batches;
 };
 
 impl Case {
@@ -67,6 +73,7 @@ impl Case {
             topics: self.topics,
             partitions: self.partitions,
             bytes: self.bytes,
+            form: self.form,
         };
         harness.backlog(&format!("sweep_{}", self.word), load)
     }

@@ -14,11 +14,12 @@ use serde::Serialize;
 /// Rows that one statement of a backlog writes: a fifth of them in transactions of one row, the
 /// rest in transactions of [`ROWS_PER_TRANSACTION`] rows. The mix per statement makes both halves
 /// of a backlog alike.
-const BLOCK_ROWS: u64 = 10_000;
+pub const BLOCK_ROWS: u64 = 10_000;
 const ROWS_PER_TRANSACTION: u64 = 100;
 
 /// Returns the statements that write a backlog, each with the number of the last row it writes.
-/// `insert` is `INSERT INTO … SELECT …` over a row's number `n`, without the FROM clause.
+/// `insert` is `INSERT INTO … SELECT …`, or another statement of PL/pgSQL, over a row's number `n`, without the
+/// FROM clause.
 pub fn backlog(insert: &str, numbers: Range<u64>) -> impl Iterator<Item = (u64, String)> {
     let end = numbers.end;
     numbers.step_by(BLOCK_ROWS as usize).map(move |from| {

@@ -52,6 +52,7 @@
 
 mod address;
 mod authority;
+mod batches;
 mod commits;
 pub mod conformance;
 mod db;
@@ -81,6 +82,7 @@ mod workload;
 
 pub use address::ReservedAddress;
 pub use authority::{Authority, Issued};
+pub use batches::emit_in_batches;
 pub use commits::{CommitLog, LoggedRow};
 pub use db::Db;
 pub use debezium::{debezium_properties, debezium_server};

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::harness::{Harness, Load, OUTBOX};
+use crate::harness::{Harness, OUTBOX};
+use crate::load_kind::Load;
 use crate::quiet::Quiet;
 use crate::{number, rates_or, write};
 use run::{Drained, Latency, Relay, Runner};

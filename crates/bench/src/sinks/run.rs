@@ -97,6 +97,7 @@ impl Runner<'_> {
                     slot: name,
                     prefix: "",
                     tls: false,
+                    messages: false,
                 };
                 let path = harness.write_config(&config, &target.sections(name));
                 let args = ["run".to_owned(), format!("--config={}", path.display())];
