@@ -211,17 +211,15 @@ fn that_are_cut_in_the_middle_are_sent_again_in_order() {
     emit_all(&db, "last", 0..10);
     let topic = format!("{}order", rig.prefix);
     let count = || History::count(&rig.bootstrap, &topic).unwrap_or(0);
-    let mut records = 0;
+    let (mut records, mut cuts) = (0, 0);
     for _ in 0..3 {
         let relay = rig.start(&config);
         eventually(PATIENCE, || count() > records + 300);
         relay.kill();
         records = count();
+        cuts += i64::from(records < i64::from(EVENTS));
     }
-    assert!(
-        records < i64::from(EVENTS) * 3,
-        "killed too late: {records}"
-    );
+    assert!(cuts > 0, "killed too late: {records} records");
     let slot = rig.slot();
     assert!(slot.confirmed() < slot.wal_end());
     let relay = rig.streaming(&config);
@@ -246,7 +244,7 @@ fn that_are_cut_in_the_middle_are_sent_again_in_order() {
         "nothing was repeated: no cut"
     );
     let last = records.iter().filter(|record| record.key_text() == "last");
-    assert_eq!(last.count(), 10);
+    assert!(last.count() >= 10);
     let report = verify_topic::report(&config, &topic, "--allow-repeats", 0);
     assert_eq!(report["events"], json!(EVENTS + 20), "{report}");
     assert_eq!(report["out_of_order"]["count"], json!(0), "{report}");
@@ -265,7 +263,8 @@ fn with_a_malformed_event_meet_the_policy_at_it() {
     let db = rig.db();
     let event = |number: u32| {
         format!(
-            "{{\"aggregate\": \"order\", \"key\": \"k\", \"payload\": {{\"number\": {number}}}}}"
+            "{{\"id\": {number}, \"aggregate\": \"order\", \"key\": \"k\", \
+             \"payload\": {{\"number\": {number}}}}}"
         )
     };
     let write = |content: &str| {
@@ -303,7 +302,7 @@ fn with_a_malformed_event_meet_the_policy_at_it() {
     let relay = rig.start_with(&config, &arguments);
     relay.streaming();
     rig.caught_up();
-    let records = rig.in_order(9);
+    let records = rig.in_order(6);
     let dead: Vec<&Delivered> = records
         .iter()
         .filter(|record| record.topic == dead_letters)
@@ -348,8 +347,10 @@ fn are_single_events_for_commands() {
     let config = rig.for_batches("");
     let db = rig.db();
     let ids = emit_all(&db, "k", 0..10);
+    let topic = format!("{}order", rig.prefix);
     let answer = |id: &str, expected: &str| {
-        let output = output_with(&format!("where {id} --output json"), &config, &[]);
+        let line = format!("where {id} --topic {topic} --output json");
+        let output = output_with(&line, &config, &[]);
         let document: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|_| panic!("no JSON: {}", said(&output)));
         assert_eq!(document["answer"], json!(expected), "{document:#}");
