@@ -375,3 +375,54 @@ fn are_single_events_for_commands() {
     assert_eq!((records.len(), again.count()), (11, 2));
     relay.ends_well();
 }
+
+/// `walrelay route --message` shows each event of a batch, and names the wrong ones.
+#[test]
+fn are_shown_by_route() {
+    let rig = Rig::without_broker(18);
+    let config = rig.config_and(MESSAGES);
+    let file = rig.path("batch.json");
+    let route = |content: &str, output: &str| {
+        std::fs::write(&file, content).expect("the file is written");
+        let line = format!("route --message {} --output {output}", file.display());
+        output_with(&line, &config, &[])
+    };
+    let batch = r#"[{"aggregate": "order", "key": "a", "payload": {"n": 1}, "headers": {"trace": "t"}},
+        {"secret-value": 1}, {"topic": "orders.v1", "key": "b"}]"#;
+    let output = route(batch, "json");
+    assert_eq!(output.status.code(), Some(65), "{}", said(&output));
+    assert_has(
+        &said(&output),
+        &[
+            "event 2 of the message cannot be routed [unroutable]",
+            "undecodable",
+        ],
+    );
+    assert_lacks(&said(&output), &["secret-value"]);
+    let lines: Vec<Value> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let topic = format!("{}order", rig.prefix);
+    assert_eq!(lines.len(), 3);
+    assert_eq!(
+        (&lines[0]["topic"], &lines[0]["key"]),
+        (&json!(topic), &json!("a"))
+    );
+    assert_has(&lines[0].to_string(), &["trace"]);
+    assert_eq!(lines[1]["class"], json!("undecodable"));
+    assert_eq!(lines[2]["topic"], json!("orders.v1"));
+
+    let single = stdout(&route(r#"{"topic": "orders.v1", "key": "b"}"#, "text"));
+    assert_has(&single, &["topic:     orders.v1\n", "key:       b\n"]);
+    let none = output_with(
+        &format!("route --message {}", file.display()),
+        &rig.config(),
+        &[],
+    );
+    assert_eq!(none.status.code(), Some(64), "{}", said(&none));
+    assert_has(
+        &said(&none),
+        &["messages are no events of this configuration"],
+    );
+}

@@ -40,18 +40,20 @@ const (
 		SELECT coalesce($1::uuid, outbox.uuidv7()), $2::text, $3::text, $4::text, $5::jsonb` + changed
 	Message Statement = `SELECT outbox.emit(aggregate => $2::text, key => $3::text, type => $4::text,
 		payload => $5::jsonb, id => coalesce($1::uuid, outbox.uuidv7()))` + changed
+
+	messages = `SELECT outbox.emit_all($1::jsonb)` + changed
 )
 
 // Event is what the consumers get.
 type Event struct {
 	// ID is made by the database if it is nil.
-	ID        *string
-	Aggregate string
-	Key       string
-	Type      string
+	ID        *string `json:"id,omitempty"`
+	Aggregate string  `json:"aggregate"`
+	Key       string  `json:"key"`
+	Type      string  `json:"type"`
 	// Payload is serialised by Emit, once. A json.RawMessage is kept as it is; a jsonb column normalises
 	// it.
-	Payload any
+	Payload any `json:"payload"`
 }
 
 // ErrNoTransaction says that the event would not be committed together with a change.
@@ -68,6 +70,23 @@ func Emit(ctx context.Context, tx pgx.Tx, statement Statement, event Event) erro
 		return err
 	}
 	written, err := tx.Exec(ctx, string(statement), event.ID, event.Aggregate, event.Key, event.Type, string(payload))
+	if err != nil {
+		return err
+	}
+	if written.RowsAffected() != 1 {
+		return ErrNoTransaction
+	}
+	return nil
+}
+
+// EmitAll writes several events as one message in the log, by outbox.emit_all: no table, one request. They
+// keep their order.
+func EmitAll(ctx context.Context, tx pgx.Tx, events []Event) error {
+	batch, err := json.Marshal(events)
+	if err != nil {
+		return err
+	}
+	written, err := tx.Exec(ctx, messages, string(batch))
 	if err != nil {
 		return err
 	}

@@ -166,3 +166,40 @@ func TestMessageIsInTheLogOnce(t *testing.T) {
 		t.Fatalf("%d messages", count)
 	}
 }
+
+func TestSeveralEventsAreOneMessageInTheirOrder(t *testing.T) {
+	connection := fresh(t, tables[0])
+	_, err := connection.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('example_go', 'test_decoding')")
+	must(t, err)
+	t.Cleanup(func() {
+		connection.Exec(context.Background(), "SELECT pg_drop_replication_slot('example_go')")
+	})
+	given := "7a1b0c5e-0000-4000-8000-000000000001"
+	events := []Event{
+		{Aggregate: "Order", Key: "1", Type: "placed", Payload: map[string]int{"n": 1}},
+		{ID: &given, Aggregate: "Order", Key: "2", Type: "placed", Payload: json.RawMessage(`{"n": 2}`)},
+	}
+	for _, end := range []error{nil, errRollback} {
+		err := pgx.BeginFunc(t.Context(), connection, func(tx pgx.Tx) error {
+			if err := EmitAll(t.Context(), tx, events); !errors.Is(err, ErrNoTransaction) {
+				t.Fatal(err)
+			}
+			_, err := tx.Exec(t.Context(), "INSERT INTO orders VALUES (42)")
+			must(t, err)
+			must(t, EmitAll(t.Context(), tx, events))
+			return end
+		})
+		if !errors.Is(err, end) {
+			t.Fatal(err)
+		}
+	}
+	var count int
+	var numbers, id string
+	sql := `SELECT count(*), min(jsonb_path_query_array(batch, '$[*].payload.n')::text), min(batch->1->>'id')
+		FROM (SELECT split_part(data, 'content:', 2)::jsonb AS batch
+			FROM pg_logical_slot_get_changes('example_go', NULL, NULL) WHERE data LIKE '%prefix: outbox%') AS messages`
+	must(t, connection.QueryRow(t.Context(), sql).Scan(&count, &numbers, &id))
+	if count != 1 || numbers != "[1, 2]" || id != given {
+		t.Fatal(count, numbers, id)
+	}
+}

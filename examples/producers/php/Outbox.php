@@ -43,6 +43,9 @@ final class Outbox
             . ' payload => CAST(e.payload AS jsonb), id => coalesce(e.id, outbox.uuidv7()))' . self::CHANGED,
     ];
 
+    private const EMIT_ALL = 'SELECT outbox.emit_all(CAST(:events AS jsonb))'
+        . ' WHERE pg_current_xact_id_if_assigned() IS NOT NULL';
+
     /**
      * Writes an event by the connection that has changed the data, in its open transaction.
      *
@@ -60,17 +63,34 @@ final class Outbox
         ?string $id = null,
         string $table = 'debezium',
     ): void {
-        if (!$pdo->inTransaction()) {
-            throw new NotInTransaction('an event is written in the transaction of its change: none is open');
-        }
-        $statement = $pdo->prepare(self::STATEMENTS[$table]);
-        $statement->execute([
+        self::write($pdo, self::STATEMENTS[$table], [
             'id' => $id,
             'aggregate' => $aggregate,
             'key' => $key,
             'type' => $type,
             'payload' => is_string($payload) ? $payload : json_encode($payload, JSON_THROW_ON_ERROR),
         ]);
+    }
+
+    /**
+     * Writes several events as one message in the log, by outbox.emit_all: no table, one request. They keep
+     * their order.
+     *
+     * @param list<array<string, mixed>> $events each with the members aggregate, key, type and payload, and
+     *     perhaps id, topic or headers
+     */
+    public static function emitAll(PDO $pdo, array $events): void
+    {
+        self::write($pdo, self::EMIT_ALL, ['events' => json_encode($events, JSON_THROW_ON_ERROR)]);
+    }
+
+    private static function write(PDO $pdo, string $sql, array $parameters): void
+    {
+        if (!$pdo->inTransaction()) {
+            throw new NotInTransaction('an event is written in the transaction of its change: none is open');
+        }
+        $statement = $pdo->prepare($sql);
+        $statement->execute($parameters);
         if ($statement->rowCount() !== 1) {
             throw new NotInTransaction('the transaction has changed nothing yet: change the data first');
         }

@@ -112,3 +112,28 @@ try {
 } finally {
     $pdo->exec("SELECT pg_drop_replication_slot('example_php')");
 }
+
+$events = [
+    ['aggregate' => 'Order', 'key' => '1', 'type' => 'placed', 'payload' => ['n' => 1]],
+    ['id' => $given, 'aggregate' => 'Order', 'key' => '2', 'type' => 'placed', 'payload' => ['n' => 2]],
+];
+refuses(fn () => Outbox::emitAll($pdo, $events), 'events outside of a transaction');
+$pdo->exec("SELECT pg_create_logical_replication_slot('example_php', 'test_decoding')");
+try {
+    foreach (['commit', 'rollBack'] as $end) {
+        $pdo->beginTransaction();
+        refuses(fn () => Outbox::emitAll($pdo, $events), 'events before a change');
+        $pdo->exec('INSERT INTO orders VALUES (42)');
+        Outbox::emitAll($pdo, $events);
+        $pdo->$end();
+    }
+    $sql = "SELECT data FROM pg_logical_slot_get_changes('example_php', NULL, NULL)"
+        . " WHERE data LIKE '%prefix: outbox%'";
+    $messages = $pdo->query($sql)->fetchAll(PDO::FETCH_COLUMN);
+    same(1, count($messages), 'several events are one message');
+    $batch = json_decode(explode('content:', $messages[0], 2)[1], true);
+    same([1, 2], array_map(fn ($event) => $event['payload']['n'], $batch), 'they keep their order');
+    same($given, $batch[1]['id'], 'an id of several can be given');
+} finally {
+    $pdo->exec("SELECT pg_drop_replication_slot('example_php')");
+}

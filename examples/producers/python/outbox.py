@@ -30,6 +30,7 @@ STATEMENTS = {
     "emit": "SELECT outbox.emit(aggregate => %(aggregate)s, key => %(key)s, type => %(type)s,"
     " payload => %(payload)s::jsonb, id => coalesce(%(id)s, outbox.uuidv7()))" + _CHANGED,
 }
+EMIT_ALL = "SELECT outbox.emit_all(%s::jsonb)" + _CHANGED
 
 
 class NotInTransaction(Exception):
@@ -51,10 +52,25 @@ def emit(
     `payload` is serialised here, once; a str is JSON already and is kept as it is. A jsonb column
     normalises it: take a json or text column, without the cast, if its bytes count.
     """
-    # The driver knows whether a transaction is open, in autocommit mode, too.
-    if connection.info.transaction_status != TransactionStatus.INTRANS:
-        raise NotInTransaction("an event is written in the transaction of its change: none is open")
+    _in_transaction(connection)
     text = payload if isinstance(payload, str) else json.dumps(payload)
     values = {"id": id, "aggregate": aggregate, "key": key, "type": type, "payload": text}
     if connection.execute(STATEMENTS[table], values).rowcount != 1:
         raise NotInTransaction("the transaction has changed nothing yet: change the data first")
+
+
+def emit_all(connection: psycopg.Connection, events: list[dict]) -> None:
+    """Writes several events as one message in the log, by outbox.emit_all: no table, one request.
+
+    Each is a dict with the members aggregate, key, type and payload, and perhaps id (a str), topic or
+    headers. They keep their order.
+    """
+    _in_transaction(connection)
+    if connection.execute(EMIT_ALL, [json.dumps(events)]).rowcount != 1:
+        raise NotInTransaction("the transaction has changed nothing yet: change the data first")
+
+
+def _in_transaction(connection: psycopg.Connection) -> None:
+    # The driver knows whether a transaction is open, in autocommit mode, too.
+    if connection.info.transaction_status != TransactionStatus.INTRANS:
+        raise NotInTransaction("an event is written in the transaction of its change: none is open")

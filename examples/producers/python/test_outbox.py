@@ -121,6 +121,28 @@ class OutboxTest(unittest.TestCase):
         event = json.loads(messages[0].split("content:", 1)[1])
         self.assertEqual((event["aggregate"], event["key"], event["payload"]), ("Order", "42", {"n": 42}))
 
+    def test_several_events_are_one_message(self):
+        slot = "SELECT data FROM pg_logical_slot_get_changes('example', NULL, NULL)"
+        self.connection.execute("SELECT pg_create_logical_replication_slot('example', 'test_decoding')")
+        self.addCleanup(self.connection.execute, "SELECT pg_drop_replication_slot('example')")
+        events = [{"aggregate": "Order", "key": str(n), "type": "placed", "payload": {"n": n}} for n in range(3)]
+        with self.assertRaises(outbox.NotInTransaction):
+            outbox.emit_all(self.connection, events)
+        with self.assertRaises(outbox.NotInTransaction):
+            with self.connection.transaction():
+                outbox.emit_all(self.connection, events)
+        for end in (None, psycopg.Rollback):
+            with self.connection.transaction():
+                self.connection.execute("INSERT INTO orders VALUES (1)")
+                outbox.emit_all(self.connection, events)
+                if end:
+                    raise end
+        messages = [row[0] for row in self.connection.execute(slot) if "prefix: outbox" in row[0]]
+        self.assertEqual(len(messages), 1)
+        written = json.loads(messages[0].split("content:", 1)[1])
+        self.assertEqual([event["payload"]["n"] for event in written], [0, 1, 2])
+        self.assertEqual(len({uuid.UUID(event["id"]) for event in written}), 3)
+
 
 if __name__ == "__main__":
     unittest.main()

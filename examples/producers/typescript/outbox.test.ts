@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
 import pg from "pg";
-import { emit, NotInTransaction, STATEMENTS } from "./outbox.js";
+import { emit, emitAll, NotInTransaction, STATEMENTS } from "./outbox.js";
 
 const url = process.env.WALRELAY_EXAMPLE_POSTGRES;
 const client = new pg.Client(url);
@@ -106,6 +106,31 @@ test("a message without a table is in the log once", async () => {
       "SELECT data FROM pg_logical_slot_get_changes('example_ts', NULL, NULL) WHERE data LIKE '%prefix: outbox%'",
     );
     assert.equal(rows.length, 1);
+  } finally {
+    await client.query("SELECT pg_drop_replication_slot('example_ts')");
+  }
+});
+
+test("several events are one message in their order", async () => {
+  const id = "7a1b0c5e-0000-4000-8000-000000000001";
+  const order = { aggregate: "Order", key: "42", type: "placed" };
+  const events = [{ ...order, payload: { n: 1 } }, { ...order, id, payload: '{"n": 2}' }];
+  await client.query("SELECT pg_create_logical_replication_slot('example_ts', 'test_decoding')");
+  try {
+    await assert.rejects(emitAll(client, events), NotInTransaction);
+    for (const end of ["COMMIT", "ROLLBACK"]) {
+      await client.query("BEGIN");
+      await client.query("INSERT INTO orders VALUES (42)");
+      await emitAll(client, events);
+      await client.query(end);
+    }
+    const { rows } = await client.query(
+      "SELECT data FROM pg_logical_slot_get_changes('example_ts', NULL, NULL) WHERE data LIKE '%prefix: outbox%'",
+    );
+    assert.equal(rows.length, 1);
+    const batch = JSON.parse(rows[0].data.split("content:")[1]);
+    assert.deepEqual(batch.map((event: { payload: unknown }) => event.payload), [{ n: 1 }, { n: 2 }]);
+    assert.equal(batch[1].id, id);
   } finally {
     await client.query("SELECT pg_drop_replication_slot('example_ts')");
   }

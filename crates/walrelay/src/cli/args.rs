@@ -139,7 +139,7 @@ All items: docs/operate/check.md")]
   walrelay replay --resume 1f3a5b7c")]
     Replay(Box<ReplayArgs>),
 
-    /// Show what a row would become: topic, key, value, headers. Connects to nothing.
+    /// Show what a row or a message would become: topic, key, value, headers. Connects to nothing.
     ///
     /// The record is printed with its values, for that is what is asked for. A row that cannot be
     /// routed ends with exit code 65, its class and what `[poison]` would do with it.
@@ -147,6 +147,7 @@ All items: docs/operate/check.md")]
   walrelay route --row row.json
   walrelay route --row row.json --type id=bigint --type payload=jsonb
   walrelay route --row - --output json < row.json
+  walrelay route --message batch.json
 
 A row is a JSON object of columns and values:
   {\"id\": 17, \"type\": \"order.placed\", \"payload\": {\"total\": 7}, \"$types\": {\"id\": \"bigint\"}}")]
@@ -580,12 +581,14 @@ mod tests {
         assert_eq!(init.role.as_deref(), Some("r"));
         let line = "route --row - --type a=numeric(10,2) --type b=text[] --output json";
         let route = parsed!(line, Command::Route);
-        assert_eq!(route.row, PathBuf::from("-"));
+        assert_eq!(route.row, Some(PathBuf::from("-")));
         let types = [("a", "numeric(10,2)"), ("b", "text[]")];
         assert_eq!(
             route.types,
             types.map(|(column, name)| (column.to_owned(), name.to_owned()))
         );
+        let route = parsed!("route --message a.json", Command::Route);
+        assert_eq!(route.message, Some(PathBuf::from("a.json")));
         let check = parsed!("check --offline --output json", Command::Check);
         assert!(check.offline);
         assert_eq!(check.output, Output::Json);
@@ -607,6 +610,8 @@ mod tests {
             "route",
             "route --row x --type payload",
             "route --row x --type =jsonb",
+            "route --row x --message y",
+            "route --message y --type a=jsonb",
             "demo --rate 0",
             "demo --seconds -1",
             "completions",

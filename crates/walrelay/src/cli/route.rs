@@ -18,8 +18,13 @@ pub struct RouteArgs {
     /// Values are texts as Postgres prints them, or JSON's own: numbers, booleans, null, and
     /// objects and arrays for json and jsonb. A member "$types" is an object of columns and their
     /// types.
-    #[arg(long, value_name = "FILE")]
-    pub row: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "message")]
+    pub row: Option<PathBuf>,
+
+    /// A file with the content of a logical message instead of a row: a JSON object, or an array of
+    /// several events as outbox.emit_all writes it; `-` for standard input.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["row", "types"])]
+    pub message: Option<PathBuf>,
 
     /// The type of a column, as in CREATE TABLE; may be repeated. Wins over "$types".
     ///

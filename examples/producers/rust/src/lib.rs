@@ -11,6 +11,7 @@
 //! Copy this file, and keep the statement of your table.
 
 use serde::Serialize;
+use serde_json::json;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
@@ -104,6 +105,38 @@ pub async fn emit(
     } = event;
     let written = transaction
         .execute(&table.statement(), &[id, aggregate, key, kind, &payload])
+        .await?;
+    match written {
+        1 => Ok(()),
+        _ => Err(EmitError::NoChange),
+    }
+}
+
+/// Writes several events as one message in the log, by `outbox.emit_all`: no table, one request. They keep
+/// their order.
+///
+/// # Errors
+/// If the transaction has changed nothing, or the statement fails.
+pub async fn emit_all<P: Serialize>(
+    transaction: &Transaction<'_>,
+    events: &[(Event<'_>, P)],
+) -> Result<(), EmitError> {
+    let mut members = Vec::new();
+    for (event, payload) in events {
+        members.push(json!({
+            "id": event.id.map(|id| id.to_string()),
+            "aggregate": event.aggregate,
+            "key": event.key,
+            "type": event.kind,
+            "payload": serde_json::to_value(payload)?,
+        }));
+    }
+    let batch = serde_json::to_string(&members)?;
+    let written = transaction
+        .execute(
+            "SELECT outbox.emit_all($1::text::jsonb) WHERE pg_current_xact_id_if_assigned() IS NOT NULL",
+            &[&batch],
+        )
         .await?;
     match written {
         1 => Ok(()),

@@ -1,6 +1,5 @@
 //! The producer against a real Postgres: `WALRELAY_EXAMPLE_POSTGRES` names it.
 
-use serde_json::json;
 use tokio_postgres::{Client, NoTls};
 
 use super::*;
@@ -162,4 +161,44 @@ async fn a_message_without_a_table_is_in_the_log_once() {
         .await
         .unwrap();
     assert_eq!(messages.len(), 1);
+}
+
+#[tokio::test]
+async fn several_events_are_one_message_in_their_order() {
+    let mut client = connect().await;
+    fresh(&client, "batches", TABLES[0]).await;
+    let slot = "SELECT pg_create_logical_replication_slot('example_rust_all', 'test_decoding')";
+    client.execute(slot, &[]).await.unwrap();
+    let given = Event {
+        id: Some(Uuid::from_u128(7)),
+        ..EVENT
+    };
+    let events = [(EVENT, json!({ "n": 1 })), (given, json!({ "n": 2 }))];
+    for commits in [true, false] {
+        let transaction = client.transaction().await.unwrap();
+        let refused = emit_all(&transaction, &events).await;
+        assert!(matches!(refused, Err(EmitError::NoChange)), "{refused:?}");
+        let change = "INSERT INTO orders VALUES (42)";
+        transaction.execute(change, &[]).await.unwrap();
+        emit_all(&transaction, &events).await.unwrap();
+        if commits {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+    }
+    let sql = "SELECT split_part(data, 'content:', 2) FROM \
+               pg_logical_slot_get_changes('example_rust_all', NULL, NULL) WHERE data LIKE '%prefix: outbox%'";
+    let messages = client.query(sql, &[]).await.unwrap();
+    client
+        .execute("SELECT pg_drop_replication_slot('example_rust_all')", &[])
+        .await
+        .unwrap();
+    assert_eq!(messages.len(), 1);
+    let batch: serde_json::Value = serde_json::from_str(messages[0].get(0)).unwrap();
+    assert_eq!(
+        (&batch[0]["payload"]["n"], &batch[1]["payload"]["n"]),
+        (&json!(1), &json!(2))
+    );
+    assert_eq!(batch[1]["id"], json!(Uuid::from_u128(7).to_string()));
 }

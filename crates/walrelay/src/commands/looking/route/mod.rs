@@ -1,4 +1,4 @@
-//! `walrelay route`: shows the record that the router makes of a row.
+//! `walrelay route`: shows the record that the router makes of a row, or of each event of a message.
 
 mod row;
 mod types;
@@ -6,7 +6,10 @@ mod types;
 use std::io;
 use std::path::Path;
 
-use walrelay_event_router::{Event, RouteError, Routed, Router, Row, ValueFormat, ValueSchema};
+use walrelay_event_router::{
+    BatchEvent, BatchPlace, Event, MessageHeaders, Messages, RouteError, Routed, Router, Row,
+    ValueFormat, ValueSchema,
+};
 use walrelay_lsn::Lsn;
 use walrelay_observe::wall_clock;
 use walrelay_pgoutput::{Insert, Message, decode};
@@ -25,77 +28,171 @@ use row::FileRow;
 /// Runs `walrelay route`.
 pub(crate) fn route(args: &RouteArgs, env: EnvVars<'_>) -> CommandResult {
     let config = load(&args.config, env)?.pipeline;
-    let row = read_row(&args.row, &args.types)?;
-    // With `[source.messages]`, the configuration may name no table.
-    let table = config.source.tables.first().cloned();
-    let table = table.unwrap_or_else(|| TableName {
-        schema: "public".to_owned(),
-        name: "outbox".to_owned(),
-    });
-    let relation = row.relation(&table);
-    let insert = row.insert();
-    let (mut router, _) = router(&config)?;
-    if let Some(facts) = row.facts(&table) {
-        router.describe(vec![facts]);
-    }
-    if let Message::Relation(relation) = decoded(&relation)? {
-        router
-            .relation(&relation)
-            .map_err(|error| failures::plan("the row cannot be routed", error))?;
-    }
-    let Message::Insert(insert) = decoded(&insert)? else {
-        unreachable!("an Insert message was made")
+    let (mut router, messages) = router(&config)?;
+    let mut shown = Shown {
+        config: &config,
+        form: args.output,
+        out: Vec::new(),
     };
-    let event = Event {
-        commit_lsn: Lsn::new(0),
-        row: 0,
-        commit_time: wall_clock(),
+    let failures = match (&args.row, &args.message) {
+        (_, Some(path)) => shown.message(&mut router, messages, &read_file(path, "message")?)?,
+        (Some(path), None) => {
+            let row = read_row(path, &args.types)?;
+            shown.row(&mut router, &row)?.into_iter().collect()
+        }
+        (None, None) => unreachable!("clap wants one of them"),
     };
-    learn_schema(&mut router, &config, &insert, &event)?;
-    let mut out = Vec::new();
-    let mut row = Row::default();
-    let refused = match router.read(insert.relation, &insert.tuple, &event, &mut row) {
-        Ok(()) => {
-            let routed = router.routed(&row);
-            let record = routed.record();
-            match config.sink.destination(&record) {
-                Ok(destination) => {
-                    match args.output {
-                        Form::Json => {
-                            record_line(&mut out, &record);
-                            add_destination(&mut out, &destination);
-                        }
-                        Form::Text => describe(&mut out, &routed, &destination, router.subject()),
-                    }
-                    None
+    print_bytes(&shown.out)?;
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(failures)
+    }
+}
+
+/// The output of the command.
+struct Shown<'c> {
+    config: &'c PipelineConfig,
+    form: Form,
+    out: Vec<u8>,
+}
+
+/// The reason why no record is made, and its class for the poison policy.
+type Refusal = (Option<Poison>, String);
+
+impl Shown<'_> {
+    fn row(&mut self, router: &mut Router, row: &FileRow) -> Result<Option<Failure>, Failure> {
+        // With `[source.messages]`, the configuration may name no table.
+        let table = self.config.source.tables.first().cloned();
+        let table = table.unwrap_or_else(|| TableName {
+            schema: "public".to_owned(),
+            name: "outbox".to_owned(),
+        });
+        let (relation, insert) = (row.relation(&table), row.insert());
+        if let Some(facts) = row.facts(&table) {
+            router.describe(vec![facts]);
+        }
+        if let Message::Relation(relation) = decoded(&relation)? {
+            router
+                .relation(&relation)
+                .map_err(|error| failures::plan("the row cannot be routed", error))?;
+        }
+        let Message::Insert(insert) = decoded(&insert)? else {
+            unreachable!("an Insert message was made")
+        };
+        let refusal = self.record(router, &insert, None, &event(0))?;
+        Ok(refusal.map(|refusal| self.refused("the row cannot be routed", refusal)))
+    }
+
+    /// Shows the record of each event of a logical message.
+    fn message(
+        &mut self,
+        router: &mut Router,
+        messages: Option<Messages>,
+        content: &str,
+    ) -> Result<Vec<Failure>, Failure> {
+        let Some(mut messages) = messages else {
+            let what = "messages are no events of this configuration";
+            let remedy = "set prefix in [source.messages]";
+            return Err(Failure::new("row-file", Exit::Usage, what).remedy(remedy));
+        };
+        let announced = messages.announce(router);
+        announced.map_err(|error| failures::plan("the message cannot be routed", error))?;
+        let content = content.as_bytes();
+        if !BatchEvent::are_in(content) {
+            let event = event(0);
+            let refusal = match messages.read(content, event.commit_time) {
+                Ok(row) => self.record(router, &row.insert, Some(row.headers), &event)?,
+                Err(error) => Some((Some(error.poison()), error.to_string())),
+            };
+            let what = "the message cannot be routed";
+            return Ok(Vec::from_iter(
+                refusal.map(|refusal| self.refused(what, refusal)),
+            ));
+        }
+        let (mut failures, mut place) = (Vec::new(), BatchPlace::default());
+        for number in 0.. {
+            let Some(part) = BatchEvent::at(content, place) else {
+                break;
+            };
+            place = part.next();
+            let event = event(number);
+            let refusal = match messages.read_event(&part, event.commit_time) {
+                Ok(row) => self.record(router, &row.insert, Some(row.headers), &event)?,
+                Err(error) => Some((Some(error.poison()), error.to_string())),
+            };
+            let what = format!("event {} of the message cannot be routed", number + 1);
+            failures.extend(refusal.map(|refusal| self.refused(&what, refusal)));
+        }
+        Ok(failures)
+    }
+
+    /// Shows the record of a row; returns why there is none.
+    fn record<'a>(
+        &mut self,
+        router: &mut Router,
+        insert: &Insert<'a>,
+        headers: Option<MessageHeaders<'a>>,
+        event: &Event,
+    ) -> Result<Option<Refusal>, Failure> {
+        learn_schema(router, self.config, insert, event)?;
+        let mut row = Row::default();
+        if let Err(error) = router.read(insert.relation, &insert.tuple, event, &mut row) {
+            return Ok(Some((error.poison(), error.to_string())));
+        }
+        let mut routed = router.routed(&row);
+        routed.add_headers(headers.iter().flat_map(MessageHeaders::iter));
+        let record = routed.record();
+        let destination = match self.config.sink.destination(&record) {
+            Ok(destination) => destination,
+            Err(why) => return Ok(Some((Some(Poison::Unroutable), why))),
+        };
+        let out = &mut self.out;
+        match self.form {
+            Form::Json => {
+                record_line(out, &record);
+                add_destination(out, &destination);
+            }
+            Form::Text => {
+                if !out.is_empty() {
+                    out.push(b'\n');
                 }
-                Err(why) => Some((Some(Poison::Unroutable), why)),
+                describe(out, &routed, &destination, router.subject());
             }
         }
-        Err(error) => Some((error.poison(), error.to_string())),
-    };
-    let failure = refused.map(|(poison, why)| {
-        let [class, policy, action] = policy(&config, poison);
-        if args.output == Form::Json {
+        Ok(None)
+    }
+
+    /// Returns the failure of an event without a record, and shows it as JSON.
+    fn refused(&mut self, what: &str, (poison, why): Refusal) -> Failure {
+        let [class, policy, action] = policy(self.config, poison);
+        if self.form == Form::Json {
             for (start, text) in [
                 ("{\"error\":", &*why),
                 (",\"class\":", class),
                 (",\"policy\":", policy),
             ] {
-                out.extend_from_slice(start.as_bytes());
-                json::string(&mut out, text);
+                self.out.extend_from_slice(start.as_bytes());
+                json::string(&mut self.out, text);
             }
-            out.extend_from_slice(b"}\n");
+            self.out.extend_from_slice(b"}\n");
         }
         // The id is the key of the policy, as with `walrelay run`.
         let id = poison.map_or("unroutable", Poison::name);
-        let failure = Failure::new(id, Exit::Data, "the row cannot be routed");
+        let failure = Failure::new(id, Exit::Data, what);
         failure.caused_by(why).remedy(format!(
             "its class is {class}: with [poison] {class} = \"{policy}\", `walrelay run` {action}"
         ))
-    });
-    print_bytes(&out)?;
-    failure.map_or(Ok(()), |failure| Err(vec![failure]))
+    }
+}
+
+/// Returns the place of a row or message in the log, as if it were committed now.
+fn event(row: u64) -> Event {
+    Event {
+        commit_lsn: Lsn::new(0),
+        row,
+        commit_time: wall_clock(),
+    }
 }
 
 /// Gives the router the schema of the configuration that the row needs. Its id is 0: only the
@@ -123,18 +220,24 @@ fn learn_schema(
     Ok(())
 }
 
-fn read_row(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
+fn read_file(path: &Path, kind: &str) -> Result<String, Failure> {
     let read = if path.as_os_str() == "-" {
         io::read_to_string(io::stdin())
     } else {
         std::fs::read_to_string(path)
     };
+    read.map_err(|error| {
+        let what = format!("cannot read the {kind} in {}", path.display());
+        let failure = Failure::new("row-file", Exit::Usage, what).caused_by(error);
+        failure.remedy(format!(
+            "name a file with --{kind}, or - for standard input; it is UTF-8"
+        ))
+    })
+}
+
+fn read_row(path: &Path, types: &[(String, String)]) -> Result<FileRow, Failure> {
+    let text = read_file(path, "row")?;
     let failure = |what| Failure::new("row-file", Exit::Usage, what);
-    let text = read.map_err(|error| {
-        failure(format!("cannot read the row in {}", path.display()))
-            .caused_by(error)
-            .remedy("name a file with --row, or - for standard input; it is UTF-8")
-    })?;
     FileRow::read(&text, types).map_err(|why| {
         failure(format!(
             "the row in {} cannot be used: {why}",

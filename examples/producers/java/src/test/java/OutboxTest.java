@@ -7,6 +7,7 @@ import java.sql.DriverManager;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Savepoint;
+import java.util.List;
 import java.util.UUID;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -150,6 +151,42 @@ class OutboxTest {
         } finally {
             connection.setAutoCommit(true);
             execute("SELECT pg_drop_replication_slot('example_java')");
+        }
+    }
+
+    @Test
+    void severalEventsAreOneMessageInTheirOrder() throws SQLException {
+        UUID given = UUID.randomUUID();
+        List<Outbox.Event> events = List.of(
+            new Outbox.Event(null, "Order", "1", "placed", "{\"n\": 1}"),
+            new Outbox.Event(given, "Order", "2", "placed", "{\"n\": 2}"),
+            new Outbox.Event(null, "Order", "1", "paid", "{\"n\": 3}"));
+        connection.commit();
+        assertThrows(Outbox.NotInTransaction.class, () -> Outbox.emitAll(connection, events));
+        connection.rollback();
+        connection.setAutoCommit(true);
+        execute("SELECT pg_create_logical_replication_slot('example_java_all', 'test_decoding')");
+        try {
+            connection.setAutoCommit(false);
+            execute("INSERT INTO orders VALUES (42)");
+            Outbox.emitAll(connection, events);
+            connection.commit();
+            execute("INSERT INTO orders VALUES (42)");
+            Outbox.emitAll(connection, events);
+            connection.rollback();
+            connection.setAutoCommit(true);
+            String sql = "SELECT count(*), min(jsonb_path_query_array(split_part(data, 'content:', 2)::jsonb,"
+                + " '$[*].payload.n')::text), bool_and(data LIKE '%" + given + "%')"
+                + " FROM pg_logical_slot_get_changes('example_java_all', NULL, NULL) WHERE data LIKE '%prefix: outbox%'";
+            try (ResultSet row = connection.createStatement().executeQuery(sql)) {
+                row.next();
+                assertEquals(1, row.getLong(1));
+                assertEquals("[1, 2, 3]", row.getString(2));
+                assertEquals(true, row.getBoolean(3));
+            }
+        } finally {
+            connection.setAutoCommit(true);
+            execute("SELECT pg_drop_replication_slot('example_java_all')");
         }
     }
 }
