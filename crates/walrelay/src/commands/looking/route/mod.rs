@@ -81,7 +81,7 @@ impl Shown<'_> {
             unreachable!("an Insert message was made")
         };
         let refusal = self.record(router, &insert, None, &event(0))?;
-        Ok(refusal.map(|refusal| self.refused("the row cannot be routed", refusal)))
+        Ok(refusal.map(|refusal| self.failure_of("the row cannot be routed", refusal)))
     }
 
     /// Shows the record of each event of a logical message.
@@ -107,7 +107,7 @@ impl Shown<'_> {
             };
             let what = "the message cannot be routed";
             return Ok(Vec::from_iter(
-                refusal.map(|refusal| self.refused(what, refusal)),
+                refusal.map(|refusal| self.failure_of(what, refusal)),
             ));
         }
         let (mut failures, mut place) = (Vec::new(), BatchPlace::default());
@@ -122,7 +122,7 @@ impl Shown<'_> {
                 Err(error) => Some((Some(error.poison()), error.to_string())),
             };
             let what = format!("event {} of the message cannot be routed", number + 1);
-            failures.extend(refusal.map(|refusal| self.refused(&what, refusal)));
+            failures.extend(refusal.map(|refusal| self.failure_of(&what, refusal)));
         }
         Ok(failures)
     }
@@ -164,7 +164,7 @@ impl Shown<'_> {
     }
 
     /// Returns the failure of an event without a record, and shows it as JSON.
-    fn refused(&mut self, what: &str, (poison, why): Refusal) -> Failure {
+    fn failure_of(&mut self, what: &str, (poison, why): Refusal) -> Failure {
         let [class, policy, action] = policy(self.config, poison);
         if self.form == Form::Json {
             for (start, text) in [
