@@ -9,7 +9,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::harness::{PARTITIONS, WARM_UP_RECORDS};
+use crate::harness::WARM_UP_RECORDS;
+use crate::load_kind::PARTITIONS;
 
 /// The times when a record was appended to the Kafka log and when the consumer received it, in
 /// microseconds since 1970.

@@ -19,12 +19,11 @@ use walrelay_testkit::{
 };
 use walrelay_throwaway::Postgres;
 
-use crate::load_kind::{Form, Load, ORDER};
+use crate::load_kind::{Form, Load, ORDER, PARTITIONS};
 use crate::programs;
 
 /// Table of the ordinary load. Its publication has the same name.
 pub(crate) const OUTBOX: &str = "outbox";
-pub(crate) const PARTITIONS: i32 = 8;
 /// Warm-up records of each partition. They have no id, and values larger than the broker's
 /// `index.interval.bytes`.
 pub(crate) const WARM_UP_RECORDS: i64 = 2;

@@ -3,8 +3,7 @@
 use serde::Serialize;
 use walrelay_measure::load;
 
-use crate::harness::PARTITIONS;
-
+pub(crate) const PARTITIONS: i32 = 8;
 /// A common value: an order of some 270 bytes of jsonb.
 pub(crate) const ORDER: &str = "jsonb_build_object(\
       'orderId', n, 'customer', 'customer-' || n % 10000, 'currency', 'EUR', \

@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::checker::Checker;
 use crate::contender::Contender;
 use crate::drain::{self, DrainSpec, Drained};
-use crate::harness::{Backlog, Harness, PARTITIONS};
-use crate::load_kind::{Form, Load};
+use crate::harness::{Backlog, Harness};
+use crate::load_kind::{Form, Load, PARTITIONS};
 use crate::quiet::Quiet;
 use crate::warm_up::warm_up;
 

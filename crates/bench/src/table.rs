@@ -9,9 +9,10 @@ use walrelay_measure::table;
 
 use crate::contender::Contender;
 use crate::drain::Drained;
-use crate::harness::{Backlog, Harness, PARTITIONS};
+use crate::harness::{Backlog, Harness};
 use crate::idle::Idle;
 use crate::latency::Latency;
+use crate::load_kind::PARTITIONS;
 use crate::sweep::Swept;
 
 /// Returns facts about the machine, the servers and the binary.

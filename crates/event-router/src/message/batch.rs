@@ -1,7 +1,7 @@
 //! Batches: one logical message with several events, a JSON array of their contents.
 //!
 //! A batch is read event by event, so that memory and work of one step are those of one event. The
-//! rest of a content that is no array from some byte on is one more event, which is poison.
+//! rest of a content, from the byte on where it stops being an array, is one more event: poison.
 
 use serde_json::value::RawValue;
 
@@ -126,7 +126,9 @@ impl Messages {
     ) -> Result<MessageRow<'a>, MessageError> {
         match event.fault {
             Some(Fault::NotJson { at }) => Err(MessageError::NoBatch { at }),
-            Some(Fault::TooMany) => Err(MessageError::TooMany),
+            Some(Fault::TooMany) => Err(MessageError::TooMany {
+                most: BatchEvent::MOST,
+            }),
             None => {
                 let row = self.read(event.content, commit_time);
                 row.map_err(|fault| MessageError::InBatch {

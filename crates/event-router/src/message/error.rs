@@ -98,9 +98,12 @@ pub enum MessageError {
         /// Offset in the content, from 0.
         at: usize,
     },
-    /// A batch has more events than [`BatchEvent::MOST`](super::BatchEvent::MOST).
-    #[error("the batch has more than {most} events", most = super::BatchEvent::MOST)]
-    TooMany,
+    /// A batch has too many events.
+    #[error("the batch has more than {most} events")]
+    TooMany {
+        /// The most that a batch may have.
+        most: u64,
+    },
     /// An event of a batch is not an event.
     #[error("event {number} of the batch: {fault}")]
     InBatch {

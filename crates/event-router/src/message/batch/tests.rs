@@ -95,9 +95,12 @@ fn a_batch_has_a_limit() {
     let of = |events: usize| format!("[{}]", vec![r#"{"key":"a"}"#; events].join(","));
     assert!(read(&of(most)).iter().all(Result::is_ok));
     let mut events = read(&of(most + 100));
-    assert_eq!(events.pop(), Some(Err(MessageError::TooMany)));
+    let error = MessageError::TooMany {
+        most: BatchEvent::MOST,
+    };
+    assert_eq!(error.poison(), Poison::Undecodable);
+    assert_eq!(events.pop(), Some(Err(error)));
     assert_eq!(events.len(), most);
-    assert_eq!(MessageError::TooMany.poison(), Poison::Undecodable);
 }
 
 #[test]
