@@ -35,8 +35,8 @@ pub(crate) struct BatchResult {
     pub(crate) reply: bool,
     /// The number of frames consumed.
     pub(crate) frames: u64,
-    /// The time when the server sent the last consumed frame with WAL data, in µs since 2000 by its
-    /// clock.
+    /// The time when the server sent the last frame with WAL data of which something was consumed, in µs
+    /// since 2000 by its clock.
     pub(crate) sent_at: Option<i64>,
 }
 
@@ -101,13 +101,13 @@ impl<K: Sink> SinkSession<K> {
                     });
                 }
             }
+            batch.sent_at = sent_at;
             // Pass the same frame again for its next event.
             if self.core.is_inside_batch() {
                 continue;
             }
             stream.consume();
             batch.frames += 1;
-            batch.sent_at = sent_at;
         }
         Ok(batch)
     }
