@@ -40,6 +40,22 @@ pub fn assigned_columns(set: &str) -> Vec<String> {
     columns
 }
 
+/// Returns true if `value` stands in a literal or a quoted name of these assignments, where it would be text.
+pub(crate) fn is_quoted(set: &str, value: &str) -> bool {
+    let mut text = Text(set);
+    loop {
+        text.skip();
+        let before = text.0;
+        if text.next().is_none() {
+            return false;
+        }
+        let (token, _) = before.split_at(before.len() - text.0.len());
+        if token.contains(value) {
+            return true;
+        }
+    }
+}
+
 enum Token {
     /// An identifier, as the catalogs have it.
     Name(String),
@@ -52,31 +68,39 @@ struct Text<'a>(&'a str);
 
 impl Text<'_> {
     fn next(&mut self) -> Option<Token> {
+        self.skip();
+        let first = self.0.chars().next()?;
+        Some(if first == '\'' {
+            self.quoted('\'');
+            Token::Char('\'')
+        } else if first == '"' {
+            Token::Name(self.quoted('"'))
+        } else if let Some(tag) = self.dollar_tag() {
+            let body = &self.0[tag.len()..];
+            self.0 = body.split_once(tag).map_or("", |(_, rest)| rest);
+            Token::Char('$')
+        } else if first.is_alphabetic() || first == '_' {
+            let is_other = |c: char| !(c.is_alphanumeric() || matches!(c, '_' | '$'));
+            let end = self.0.find(is_other).unwrap_or(self.0.len());
+            let (name, rest) = self.0.split_at(end);
+            self.0 = rest;
+            Token::Name(name.to_lowercase())
+        } else {
+            self.0 = &self.0[first.len_utf8()..];
+            Token::Char(first)
+        })
+    }
+
+    /// Passes over spaces and comments.
+    fn skip(&mut self) {
         loop {
             self.0 = self.0.trim_start();
-            let first = self.0.chars().next()?;
             if self.0.starts_with("--") {
                 self.0 = self.0.split_once('\n').map_or("", |(_, rest)| rest);
             } else if self.0.starts_with("/*") {
                 self.0 = self.0.split_once("*/").map_or("", |(_, rest)| rest);
-            } else if first == '\'' {
-                self.quoted('\'');
-                return Some(Token::Char('\''));
-            } else if first == '"' {
-                return Some(Token::Name(self.quoted('"')));
-            } else if let Some(tag) = self.dollar_tag() {
-                let body = &self.0[tag.len()..];
-                self.0 = body.split_once(tag).map_or("", |(_, rest)| rest);
-                return Some(Token::Char('$'));
-            } else if first.is_alphabetic() || first == '_' {
-                let is_other = |c: char| !(c.is_alphanumeric() || matches!(c, '_' | '$'));
-                let end = self.0.find(is_other).unwrap_or(self.0.len());
-                let (name, rest) = self.0.split_at(end);
-                self.0 = rest;
-                return Some(Token::Name(name.to_lowercase()));
             } else {
-                self.0 = &self.0[first.len_utf8()..];
-                return Some(Token::Char(first));
+                return;
             }
         }
     }
@@ -112,6 +136,28 @@ impl Text<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_in_a_literal_is_text() {
+        for (set, expected) in [
+            ("last_error = {error}", false),
+            ("last_error = 'failed: ' || {error}", false),
+            (
+                "a = 'it''s', last_error = left({error}, 9) -- '{error}'",
+                false,
+            ),
+            ("/* '{error}' */ last_error = {error}", false),
+            ("last_error = '{error}'", true),
+            ("last_error = 'failed: {error}'", true),
+            ("last_error = 'it''s {error} here'", true),
+            ("last_error = $$failed: {error}$$", true),
+            ("last_error = $t$ {error} $t$", true),
+            ("last_error = E'{error}\\n'", true),
+            ("\"last {error}\" = 1", true),
+        ] {
+            assert_eq!(is_quoted(set, "{error}"), expected, "{set}");
+        }
+    }
 
     #[test]
     fn columns_stand_at_the_beginning_of_an_assignment() {

@@ -9,9 +9,13 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::error::Error;
 use std::fmt;
+use std::future::poll_fn;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use walrelay_relay::TableName;
 use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, Outcome, ReadOpen};
 use walrelay_sink::{EventPosition, in_current_span, lock};
@@ -44,6 +48,9 @@ pub enum DeadLettersError {
     },
 }
 
+/// The result of a read.
+type Read = Result<DeadLetterEvents, Box<dyn Error + Send + Sync>>;
+
 /// The open dead letters of a slot, as far as they were read.
 #[derive(Default)]
 pub struct DeadLetters {
@@ -54,6 +61,8 @@ pub struct DeadLetters {
     /// `schema.table` of every configured table and of messages.
     named: HashSet<String>,
     known: RefCell<DeadLetterEvents>,
+    /// A read that was not waited for to its end. A thread works on it.
+    reading: RefCell<Option<JoinHandle<Read>>>,
 }
 
 // Not derived: ids are values of rows.
@@ -79,13 +88,36 @@ impl DeadLetters {
         }
     }
 
-    /// Reads the open dead letters that there are now.
+    /// Reads the open dead letters that there are now. If the future is dropped before its end, the next call
+    /// waits for the read that goes on, because each would keep a thread.
     pub async fn read(&self) -> Result<(), DeadLettersError> {
-        let Some(read) = &self.read else {
+        // It began before this call, so it may lack dead letters of now.
+        let _ = self.finish_reading().await;
+        self.read_on().await
+    }
+
+    /// Waits for the read that goes on, or else reads the open dead letters that there are now.
+    pub(super) async fn read_on(&self) -> Result<(), DeadLettersError> {
+        if self.reading.borrow().is_none() {
+            let Some(read) = &self.read else {
+                return Ok(());
+            };
+            let read = Arc::clone(read);
+            let reading = spawn_blocking(in_current_span(move || (*lock(&read))()));
+            *self.reading.borrow_mut() = Some(reading);
+        }
+        self.finish_reading().await
+    }
+
+    async fn finish_reading(&self) -> Result<(), DeadLettersError> {
+        let read = poll_fn(|context| match &mut *self.reading.borrow_mut() {
+            Some(reading) => Pin::new(reading).poll(context).map(Some),
+            None => Poll::Ready(None),
+        });
+        let Some(open) = read.await else {
             return Ok(());
         };
-        let read = Arc::clone(read);
-        let open = spawn_blocking(in_current_span(move || (*lock(&read))())).await;
+        *self.reading.borrow_mut() = None;
         let open = open.unwrap_or_else(|panicked| Err(panicked.into()));
         *self.known.borrow_mut() = open.map_err(DeadLettersError::Read)?;
         Ok(())
@@ -101,6 +133,20 @@ impl DeadLetters {
     pub(super) fn known_rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
         self.condition(known.open.iter().chain(&known.resolved), table)
+    }
+
+    /// Returns a condition for the table's rows of resolved dead letters that have no open one, too.
+    pub(super) fn resolved_rows(
+        &self,
+        table: &TableName,
+    ) -> Result<Option<String>, DeadLettersError> {
+        let known = self.known.borrow();
+        let resolved = self.condition(known.resolved.iter(), table)?;
+        let open = self.condition(known.open.iter(), table)?;
+        Ok(resolved.map(|resolved| match open {
+            Some(open) => format!("({resolved} AND ({open}) IS NOT TRUE)"),
+            None => resolved,
+        }))
     }
 
     fn condition<'a>(
@@ -151,6 +197,18 @@ impl DeadLetters {
         self.known.borrow().outcomes.get(&event).copied()
     }
 
+    /// Returns a number that tells the resolutions that were read from others.
+    pub(super) fn digest(&self) -> u64 {
+        let known = self.known.borrow();
+        let hashed = known.outcomes.iter().map(|(event, outcome)| {
+            let mut hasher = DefaultHasher::new();
+            (event.lsn, event.row, *outcome == Outcome::Redriven).hash(&mut hasher);
+            hasher.finish()
+        });
+        // The order of the entries is another one each time.
+        hashed.fold(0, u64::wrapping_add)
+    }
+
     /// Returns the number of open dead letters that were read.
     pub fn open(&self) -> usize {
         self.known.borrow().open.len()
@@ -159,6 +217,11 @@ impl DeadLetters {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
     use super::*;
 
     fn dead_letters(id: Option<&str>, open: &[(&str, Option<&str>)]) -> DeadLetters {
@@ -176,6 +239,30 @@ mod tests {
             }),
             ..DeadLetters::default()
         }
+    }
+
+    #[tokio::test]
+    async fn a_read_that_is_not_waited_for_is_not_begun_a_second_time() {
+        let (go_on, blocked) = mpsc::channel::<()>();
+        let reads = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&reads);
+        let read: ReadOpen = Box::new(move || {
+            *lock(&counted) += 1;
+            // An error tells that the sender is gone.
+            let _ = blocked.recv();
+            Ok(DeadLetterEvents::default())
+        });
+        let dead_letters = DeadLetters::new(read, None, []);
+        for _ in 0..3 {
+            let read = timeout(Duration::from_millis(20), dead_letters.read_on()).await;
+            assert!(read.is_err(), "a read ends before it may");
+        }
+        drop(go_on);
+        dead_letters.read_on().await.expect("a read");
+        assert_eq!(*lock(&reads), 1);
+        // A read that is asked for is another one.
+        dead_letters.read().await.expect("a read");
+        assert_eq!(*lock(&reads), 2);
     }
 
     #[test]

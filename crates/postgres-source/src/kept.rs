@@ -233,7 +233,7 @@ impl Kept {
 }
 
 /// Returns true if a publication carries each new table: a subscriber would stop at this one.
-async fn is_published(session: &mut Session) -> Result<bool, Error> {
+pub(crate) async fn is_published(session: &mut Session) -> Result<bool, Error> {
     let sql = "SELECT FROM pg_catalog.pg_publication WHERE puballtables";
     Ok(!session.query(sql).await?.is_empty())
 }

@@ -15,7 +15,7 @@ use super::confirmed::{
     ConfirmedError, begin_snapshot, count_changed, count_rows, flush_wal, wait_confirmed,
 };
 use super::dead_letters::DeadLetters;
-use super::dead_rows::{DeadKey, DeadMarking};
+use super::dead_rows::{self, DeadKey, DeadMarking};
 use super::error::PostgresError;
 use super::mark_error::MarkError;
 use super::script;
@@ -121,6 +121,25 @@ impl Marking {
             0 => Ok(rows),
             left => Err(MarkError::Left(left)),
         }
+    }
+
+    /// Marks as sent the rows of dead letters that were redriven and whose rows the relay could not mark before it
+    /// stopped (`mark_dead`). Returns their number.
+    ///
+    /// # Errors
+    /// Also if not every such row is marked.
+    pub async fn work_off_redriven(
+        &self,
+        session: &mut Session,
+        dead_letters: &DeadLetters,
+    ) -> Result<u64, MarkError> {
+        let tables = self.conditions(session).await?;
+        let by_key = MarkByKey {
+            tables: &tables,
+            set: &self.set,
+            waits: true,
+        };
+        dead_rows::work_off_stopped(session, &self.slot, dead_letters, &by_key).await
     }
 
     /// Counts the unsent rows of the dead letters that were read.
@@ -276,7 +295,7 @@ impl SentMarker {
 
     /// Returns true if rows are stored that are not marked, as far as is known.
     pub fn has_stored(&self) -> bool {
-        self.has_stored || self.dead.as_ref().is_some_and(|dead| dead.has_rows)
+        self.has_stored || self.dead.as_ref().is_some_and(DeadMarking::has_rows)
     }
 
     /// Returns true if at least one batch of keys waits, so that a pause brings nothing.
@@ -301,7 +320,7 @@ impl SentMarker {
         }
         let taken = self.sent.take(BATCH);
         let (keys, dead) = self.by_table(&taken.keys);
-        self.store_dead(session, &dead).await?;
+        self.store_dead(session, dead).await?;
         let tables = self.marking.conditions(session).await?;
         let mut obstacle = None;
         let (rows, left) = loop {
@@ -371,29 +390,22 @@ impl SentMarker {
         (by_table, dead)
     }
 
-    /// Stores the keys of dead letters, whose rows are marked by [`work_off`](Self::work_off); drops them if
-    /// that is not possible, because no position may be held up for ever.
+    /// Stores the keys of dead letters, whose rows are marked by [`work_off`](Self::work_off). Keeps them in memory
+    /// if that is not possible, because no position may be held up for ever.
     async fn store_dead(
         &mut self,
         session: &mut Session,
-        dead: &DeadByTable,
+        dead: DeadByTable,
     ) -> Result<(), MarkError> {
         let Some(marking) = &mut self.dead else {
             return Ok(());
         };
         for (table, keys) in dead {
             let (slot, create) = (&self.marking.slot, self.marking.create);
-            if let Err(error) = marking.store(session, slot, create, table, keys).await {
-                let error = MarkError::from(ConfirmedError::from(error));
-                // Another session may lock the table for a moment.
-                if error.may_pass() || error.is_lock_timeout() {
-                    return Err(error);
-                }
-                warn!(
-                    rows = keys.len(),
-                    error = Chain(&error).to_string(),
-                    "rows of dead letters stay unmarked, because their keys cannot be stored in walrelay_state.dead"
-                );
+            match marking.store(session, slot, create, &table, &keys).await {
+                Ok(()) => {}
+                Err(error) if error.may_store_later() => return Err(error),
+                Err(error) => marking.keep(&table, keys, &Chain(&error).to_string()),
             }
         }
         Ok(())
@@ -444,7 +456,7 @@ impl SentMarker {
                 Ok(()) => self.has_stored = true,
                 Err(error) => {
                     let error = MarkError::from(ConfirmedError::from(error));
-                    if error.may_pass() {
+                    if error.may_store_later() {
                         return Err(error);
                     }
                     self.drop_keys(keys.len(), &Chain(&error).to_string());
@@ -454,17 +466,31 @@ impl SentMarker {
         Ok(())
     }
 
-    /// Drops all keys that wait: no session works, and the position may not be held up for ever.
+    /// Drops all keys that wait, but those of dead letters, as far as memory is allowed for them: no session works,
+    /// and the position may not be held up for ever.
     pub fn give_up(&mut self, why: &str) {
         loop {
             let taken = self.sent.take(BATCH);
-            let keys = taken.keys.iter().count();
+            let (sent, dead) = self.by_table(&taken.keys);
             self.sent.settle(&taken);
-            if keys == 0 {
+            if taken.keys.iter().next().is_none() {
                 return;
             }
-            self.drop_keys(keys, why);
+            let keys = sent.iter().map(|(_, keys)| keys.len()).sum();
+            if keys > 0 {
+                self.drop_keys(keys, why);
+            }
+            if let Some(marking) = &mut self.dead {
+                for (table, keys) in dead {
+                    marking.keep(&table, keys, why);
+                }
+            }
         }
+    }
+
+    /// Returns the reason why rows of dead letters are not marked. It holds up no other row.
+    pub fn dead_problem(&self) -> Option<String> {
+        self.dead.as_ref().and_then(DeadMarking::problem)
     }
 
     fn drop_keys(&mut self, keys: usize, why: &str) {
@@ -494,7 +520,7 @@ impl SentMarker {
     /// next call goes on from there. Returns their number.
     pub async fn work_off(&mut self, session: &mut Session) -> Result<u64, MarkError> {
         let sent = self.work_off_sent(session).await;
-        let Some(dead) = self.dead.as_mut().filter(|dead| dead.has_rows) else {
+        let Some(dead) = self.dead.as_mut().filter(|dead| dead.has_rows()) else {
             return sent;
         };
         // Rows of dead letters wait for no other row, and hold none up.
@@ -508,7 +534,8 @@ impl SentMarker {
             set: &self.marking.set,
             waits: false,
         };
-        let marked = dead.work_off(session, &self.marking.slot, &by_key).await?;
+        let (slot, create) = (&self.marking.slot, self.marking.create);
+        let marked = dead.work_off(session, slot, create, &by_key).await?;
         Ok(sent? + marked)
     }
 

@@ -25,31 +25,38 @@ pub enum MarkError {
          true for them, for example status <> 'SENT'"
     )]
     DeadCountsAsSent(TableName),
+    /// The table of dead letters' rows is missing.
+    #[error(
+        "table walrelay_state.dead is missing, and the relay does not create it: it may not, or a publication carries \
+         all tables. walrelay init --role ROLE creates it"
+    )]
+    NoDeadTable,
 }
 
 impl MarkError {
     /// Returns true if the session cannot be used any more, or the server is busy: the attempt may be
     /// made again.
     pub(super) fn may_pass(&self) -> bool {
+        // 25006: the server, or the session, is read-only for a while.
+        self.is_of(&["08", "40", "53", "57P", "25006"])
+    }
+
+    /// Returns true if keys may be stored a moment later: another session locks the table
+    /// (`lock_not_available`), or the statement was cancelled (`query_canceled`, also by a timeout).
+    pub(super) fn may_store_later(&self) -> bool {
+        self.may_pass() || self.is_of(&["55P03", "57014"])
+    }
+
+    /// Returns true if the server answered with one of these errors or classes, or did not answer.
+    fn is_of(&self, states: &[&str]) -> bool {
         let sql = match self {
             Self::Postgres(PostgresError::Wal(error))
             | Self::Confirmed(ConfirmedError::Sql(error)) => error,
             Self::Postgres(_) => return true,
             _ => return false,
         };
-        let passing = ["08", "40", "53", "57P"];
         sql.sqlstate()
-            .is_none_or(|state| passing.iter().any(|class| state.starts_with(class)))
-    }
-}
-
-impl MarkError {
-    /// Returns true if a lock was not granted in time (`lock_not_available`).
-    pub(super) fn is_lock_timeout(&self) -> bool {
-        let Self::Confirmed(ConfirmedError::Sql(error)) = self else {
-            return false;
-        };
-        error.sqlstate() == Some("55P03")
+            .is_none_or(|state| states.iter().any(|class| state.starts_with(class)))
     }
 }
 

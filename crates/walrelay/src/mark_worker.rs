@@ -68,7 +68,7 @@ impl MarkWorker {
         let mut session = None;
         let mut stored_at = Instant::now();
         let mut failing_since: Option<Instant> = None;
-        let mut problem = String::new();
+        let (mut problem, mut logged) = (String::new(), String::new());
         loop {
             tokio::select! {
                 () = self.sent.queued() => {}
@@ -101,8 +101,18 @@ impl MarkWorker {
             // Rows that are stored because of an error are marked by a round that works them off.
             let is_complete = error.is_some() || is_due || !self.marker.has_stored();
             if let Some(telemetry) = self.telemetry.as_ref().filter(|_| is_complete) {
-                telemetry.row_changes("mark_sent", error.clone());
+                let shown = error.clone().or_else(|| self.marker.dead_problem());
+                telemetry.row_changes("mark_sent", shown);
             }
+            let dead_problem = self.marker.dead_problem().unwrap_or_default();
+            // An error that repeats is logged once.
+            if dead_problem != logged && !dead_problem.is_empty() {
+                warn!(
+                    error = dead_problem,
+                    "rows of dead letters cannot be marked at the moment; the relay goes on"
+                );
+            }
+            logged = dead_problem;
             if is_due && error.is_some() {
                 stored_at = Instant::now() + FAILED_INTERVAL;
             }

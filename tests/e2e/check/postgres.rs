@@ -40,6 +40,55 @@ fn of_the_role() {
     check().passes(item, &[]);
 }
 
+/// The rights to mark rows: on the outbox, and on the tables of keys.
+#[test]
+fn of_marks() {
+    let case = Case::new(Rig::without_broker(17));
+    let db = &case.db;
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'; GRANT SELECT ON outbox TO relay; \
+         ALTER TABLE outbox ADD sent_at timestamptz, ADD status text",
+    );
+    let url = case.rig.url_as("relay", "hunter2", "postgres");
+    let marks = [
+        "source.snapshot=unsent",
+        "source.snapshot_where=sent_at IS NULL",
+        "source.snapshot_unordered=true",
+        "source.mark_sent=sent_at = now()",
+        "source.mark_dead=status = {error}",
+        "source.create=true",
+    ];
+    let marks: Vec<&str> = marks.iter().flat_map(|set| ["--set", set]).collect();
+    let sets = [&WITHOUT_KAFKA[..], &marks].concat();
+    let check = || Checked::run(&case.rig.config_with(&url, ""), &sets);
+    let item = "postgres/marks";
+    let names = ["walrelay_state.unmarked", "walrelay_state.dead"];
+    let checked = check();
+    checked.warns(
+        item,
+        &[names[0], names[1], "rows of public.outbox", "init --role"],
+    );
+    done(&output_with(
+        "init --role relay",
+        &case.rig.config(),
+        &marks,
+    ));
+    let checked = check();
+    run_remedy(db, checked.warns(item, &["rows of public.outbox"]));
+    check().passes(item, &["may mark rows"]);
+    for name in names {
+        db.batch(&format!("REVOKE INSERT ON {name} FROM relay"));
+        let checked = check();
+        run_remedy(db, checked.warns(item, &[name]));
+        check().passes(item, &[]);
+    }
+    // A right for the columns is enough.
+    db.batch("REVOKE UPDATE ON outbox FROM relay; GRANT UPDATE (sent_at) ON outbox TO relay");
+    check().warns(item, &["rows of public.outbox"]);
+    db.batch("GRANT UPDATE (status) ON outbox TO relay");
+    check().passes(item, &[]);
+}
+
 /// A role without USAGE on the outbox's schema relays, and `check` fails nowhere. `init` grants it to a relay
 /// that reads rows.
 #[test]

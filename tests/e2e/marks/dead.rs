@@ -1,7 +1,7 @@
 //! `mark_dead`: a row says that its event is a dead letter, because the destination acknowledged the dead
 //! letter, until it is redriven.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use walrelay_testkit::{Db, eventually};
 
@@ -43,6 +43,18 @@ fn insert_unroutable(db: &Db, key: &str) {
     insert_row(db, "NULL", key, "'\"secret-value\"'");
 }
 
+/// Returns the name of the dead letter of an event, as `dlq` wants it.
+fn dead_letter(config: &Path, event: &str) -> String {
+    let listed = done(&output_with("dlq list --output json", config, &[]));
+    let letter = listed
+        .lines()
+        .find(|line| line.contains(event))
+        .expect("a dead letter");
+    let letter: serde_json::Value = serde_json::from_str(letter).expect("JSON");
+    let lsn = letter["lsn"].as_str().expect("an LSN");
+    format!("{lsn} {}", letter["row"])
+}
+
 /// Makes each mark of a dead letter fail.
 fn refuse_marks(db: &Db) {
     db.batch(
@@ -78,18 +90,7 @@ fn a_row_says_that_its_event_is_a_dead_letter_until_it_is_redriven() {
         assert_eq!((count(&db, "outbox"), count(&db, DEAD)), (3, 3));
 
         let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'dropped'");
-        let event = event.expect("an id");
-        let listed = done(&output_with("dlq list --output json", &config, &[]));
-        let letter = listed
-            .lines()
-            .find(|line| line.contains(&event))
-            .expect("a dead letter");
-        let letter: serde_json::Value = serde_json::from_str(letter).expect("JSON");
-        let id = format!(
-            "{} {}",
-            letter["lsn"].as_str().expect("an LSN"),
-            letter["row"]
-        );
+        let id = dead_letter(&config, &event.expect("an id"));
         done(&output_with("dlq drop --yes --id", &config, &[&id]));
         let topic = format!("--topic-override={}order", rig.prefix);
         done(&output_with(
@@ -163,18 +164,7 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
     let relay = rig.streaming(&config);
     eventually(PATIENCE, || count(&db, STORED) == 2);
     let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'redriven'");
-    let listed = done(&output_with("dlq list --output json", &config, &[]));
-    let event = event.expect("an id");
-    let letter = listed
-        .lines()
-        .find(|line| line.contains(&event))
-        .expect("a dead letter");
-    let letter: serde_json::Value = serde_json::from_str(letter).expect("JSON");
-    let id = format!(
-        "{} {}",
-        letter["lsn"].as_str().expect("an LSN"),
-        letter["row"]
-    );
+    let id = dead_letter(&config, &event.expect("an id"));
     done(&output_with(
         "dlq redrive --yes --id",
         &config,
@@ -203,6 +193,106 @@ fn a_mark_of_a_dead_letter_that_fails_is_shown_and_stops_nothing() {
     relay.ends_well();
 }
 
+/// The slow row's attempt takes longer than the server allows for a statement, and more than one round.
+#[test]
+fn a_row_whose_mark_fails_for_good_holds_up_no_other() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    db.batch(
+        "CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); RETURN NEW; END'; \
+         CREATE TRIGGER sleep BEFORE UPDATE ON outbox FOR EACH ROW \
+         WHEN (NEW.status = 'DEAD_LETTER' AND NEW.aggregateid = 'slow') EXECUTE FUNCTION sleep()",
+    );
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "slow");
+    let attempted =
+        "SELECT FROM pg_stat_activity WHERE state = 'active' AND wait_event = 'PgSleep'";
+    eventually(PATIENCE, || !db.query(attempted, &[]).is_empty());
+    insert_unroutable(&db, "other");
+    insert(&db, 2, "good");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    eventually(PATIENCE, || count(&db, SENT) == 2);
+    relay.says("1 rows of dead letters cannot be marked");
+    db.batch("DROP TRIGGER sleep ON outbox");
+    eventually(PATIENCE, || count(&db, DEAD) == 2);
+    relay.ends_well();
+}
+
+/// The server is read-only, a statement is cancelled, or a right is missing: the key stays until it can be stored.
+#[test]
+fn a_key_of_a_dead_letter_that_cannot_be_stored_is_kept() {
+    let (rig, config) = marking_dead(16);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "first");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    db.batch(
+        "CREATE FUNCTION refuse_key() RETURNS trigger LANGUAGE plpgsql AS \
+         'BEGIN RAISE EXCEPTION ''no key now: %'', TG_ARGV[0] USING ERRCODE = TG_ARGV[0]; END'",
+    );
+    for (number, state) in [(2, "42501"), (3, "25006"), (4, "57014")] {
+        db.batch(&format!(
+            "CREATE TRIGGER refuse BEFORE INSERT ON {STORED} FOR EACH STATEMENT EXECUTE FUNCTION refuse_key('{state}')"
+        ));
+        insert_unroutable(&db, state);
+        relay.says(&format!("no key now: {state}"));
+        // The position is not held up for ever.
+        if state != "25006" {
+            rig.caught_up();
+        }
+        assert_eq!(count(&db, DEAD), number - 1, "{state}");
+        db.batch(&format!("DROP TRIGGER refuse ON {STORED}"));
+        eventually(PATIENCE, || count(&db, DEAD) == number);
+    }
+    relay.ends_well();
+}
+
+/// A subscriber of that publication would stop at a table that it does not have.
+#[test]
+fn the_table_of_keys_is_not_created_while_a_publication_carries_all_tables() {
+    let (rig, config) = marking_dead(18);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    db.batch("CREATE PUBLICATION others FOR ALL TABLES");
+    insert_unroutable(&db, "dead");
+    relay.says("walrelay_state.dead is missing");
+    rig.caught_up();
+    let table = "SELECT to_regclass('walrelay_state.dead')::text";
+    assert!(db.text(table).is_none());
+    db.batch("DROP PUBLICATION others");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
+}
+
+/// The relay stopped before it had marked the row as sent.
+#[test]
+fn a_rollback_marks_the_row_of_a_redriven_dead_letter() {
+    let (rig, config) = marking_dead(15);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "redriven");
+    insert_unroutable(&db, "open");
+    eventually(PATIENCE, || count(&db, DEAD) == 2);
+    rig.caught_up();
+    relay.ends_well();
+    let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'redriven'");
+    let id = dead_letter(&config, &event.expect("an id"));
+    let topic = format!("--topic-override={}order", rig.prefix);
+    done(&output_with(
+        "dlq redrive --yes --id",
+        &config,
+        &[&id, &topic],
+    ));
+    assert_eq!(count(&db, SENT), 0);
+    let said = done(&output_with("cutover rollback --yes", &config, &[]));
+    crate::rig::assert_has(&said, &["marked 1 rows", "left 1 rows unmarked"]);
+    assert_eq!(
+        count(&db, &format!("{SENT} AND aggregateid = 'redriven'")),
+        1
+    );
+    assert_eq!(count(&db, DEAD), 1);
+}
+
 /// Such a row would be pruned, and its event is in the topic of dead letters alone.
 #[test]
 fn a_mark_after_which_the_row_would_count_as_sent_is_not_made() {
@@ -224,6 +314,11 @@ fn mark_dead_needs_mark_sent_and_values_without_quotes() {
     let (rig, config) = marking_dead(18);
     for (from, to, words) in [
         ("= {error}", "= '{error}'", "write it without quotes"),
+        (
+            "= {error}",
+            "= 'failed: {error}, see'",
+            "write it without quotes",
+        ),
         ("mark_sent", "# mark_sent", "needs `source.mark_sent`"),
     ] {
         edit(&config, from, to);

@@ -10,6 +10,7 @@ use walrelay_settings::{
 use secrecy::{ExposeSecret, SecretString};
 use walrelay_relay::TableName;
 
+use crate::assigned::is_quoted;
 use crate::table_name;
 
 /// `wal_sender_timeout` is milliseconds in a 32-bit integer (`GUC_UNIT_MS`).
@@ -159,9 +160,10 @@ fn condition(text: &str) -> Result<String, String> {
 
 /// Checks the assignments of `mark_dead`: a value in quotes would be a text of its name.
 fn dead_assignments(text: &str) -> Result<String, String> {
-    let quoted =
-        |name: &str| text.contains(&format!("'{name}")) || text.contains(&format!("{name}'"));
-    match [ATTEMPTS, ERROR].into_iter().find(|name| quoted(name)) {
+    match [ATTEMPTS, ERROR]
+        .into_iter()
+        .find(|name| is_quoted(text, name))
+    {
         Some(name) => Err(format!("{name} is a value: write it without quotes")),
         None => condition(text),
     }

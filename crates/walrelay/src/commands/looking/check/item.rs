@@ -110,6 +110,7 @@ items! {
     Slot = Postgres, "slot";
     SlotPosition = Postgres, "slot-position";
     Move = Postgres, "move";
+    Marks = Postgres, "marks";
     Account = Postgres, "account";
     Waiting = Postgres, "waiting-rows";
     Snapshot = Postgres, "snapshot";

@@ -155,6 +155,8 @@ async fn mark_and_drop(
             .await
             .map_err(mark_failure)?;
         read_dead_letters(args, dead_letters).await?;
+        let redriven = marking.work_off_redriven(&mut session, dead_letters).await;
+        rows += redriven.map_err(mark_failure)?;
         let mut left = 0;
         if args.mark_dead_letters {
             let marked = marking.mark_dead_letters(&mut session, dead_letters).await;
@@ -331,7 +333,10 @@ fn mark_failure(error: MarkError) -> Failure {
                 "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
             )
         }
-        error @ (MarkError::Left(_) | MarkError::DeadCountsAsSent(_) | MarkError::Confirmed(_)) => {
+        error @ (MarkError::Left(_)
+        | MarkError::DeadCountsAsSent(_)
+        | MarkError::NoDeadTable
+        | MarkError::Confirmed(_)) => {
             Failure::new("cutover-busy", Exit::Temporary, error.to_string())
                 .remedy("begin it again: the slot is there")
         }

@@ -194,6 +194,7 @@ async fn connect_and_check(
     let (samples, largest) = samples(&mut session, &db).await;
     let snapshot = slot::snapshot(&mut session, &db).await;
     let account = account::account(&mut session, info, &db).await?;
+    let marks = tables::marks(&mut session, &db).await?;
     let connection = server::connection(&db, session.is_encrypted());
     let mut addresses = Addresses::new();
     let waiting = match &router {
@@ -232,6 +233,7 @@ async fn connect_and_check(
     checks.push((Item::Slot, slot::slot(&db)));
     checks.extend(with_item(Item::SlotPosition, slot::position(&db)));
     checks.extend(with_item(Item::Move, slot::moved(&db)));
+    checks.extend(with_item(Item::Marks, marks));
     checks.extend(with_item(Item::Account, account));
     checks.extend(with_item(Item::LastRun, slot::last_run(&db)));
     checks.extend(with_item(Item::Losses, slot::losses(&db)));

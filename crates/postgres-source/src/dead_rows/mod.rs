@@ -1,0 +1,667 @@
+//! Marks the rows of dead letters (`[source] mark_dead`), and marks those as sent whose dead letters were redriven
+//! (docs/adr/0067-a-row-says-that-it-is-a-dead-letter.md).
+//!
+//! The key of such a row comes as that of a sent row does: the destination acknowledged the dead letter. It is
+//! stored before the position is confirmed, and stays until the dead letter is resolved. The topic of dead letters
+//! tells how it was resolved.
+//!
+//! A row whose mark fails holds up no other: `failing` keeps a delay for each.
+
+mod failing;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+use walrelay_lsn::Lsn;
+use walrelay_relay::{Chain, KeyedTable, TableName};
+use walrelay_sink::EventPosition;
+use walrelay_sink::dead_letters::Outcome;
+use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+
+use super::catalog::row::{is_true, parsed};
+use super::dead_letters::DeadLetters;
+use super::kept;
+use super::mark_error::MarkError;
+use super::noted;
+use super::sections::{ATTEMPTS, ERROR};
+use super::sent_keys::{MarkByKey, RowKey, array, in_progress};
+use super::state_version;
+use super::unmarked::{STORED_KEY, stored_key};
+use failing::FailingRows;
+
+const TABLE: &str = "walrelay_state.dead";
+const NAME: &str = "dead";
+/// Keys that one statement stores, at most.
+const KEYS_OF_STATEMENT: usize = 500;
+/// Rows that one round looks at, at most.
+const PAGE: usize = 1_000;
+/// Memory of the keys of one query.
+const PAGE_BYTES: usize = 64 << 20;
+/// Interval between two reads of the resolutions.
+const RESOLVED_INTERVAL: Duration = Duration::from_secs(3);
+/// The time for which one round waits for the resolutions: rows of sent events wait for it, too.
+const READ_WAIT: Duration = Duration::from_millis(200);
+/// The time after which a round ends with the row that it is at. The next one goes on from there.
+const PASS: Duration = Duration::from_secs(3);
+/// Rows whose marks failed before that one round attempts again, at most: each attempt leaves a dead row.
+const RETRIES: usize = 20;
+/// Keys that are kept in memory while they cannot be stored, at most, and the interval of attempts to store them.
+const MOST_WAITING: usize = 10_000;
+const WAITING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Returns SQL that creates the table. It holds keys of rows, so only its owner may read it, and `role`: the
+/// relay's role, if another one creates the table.
+pub fn create_sql(role: Option<&str>) -> String {
+    let schema = state_version::create_sql();
+    let create = format!(
+        "{schema}\n\
+         GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
+         CREATE TABLE IF NOT EXISTS {TABLE} (\n    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n    \
+         slot        name NOT NULL,        -- the relay's slot\n    \
+         lsn         pg_lsn NOT NULL,      -- the event's position, as in its dead letter\n    \
+         \"row\"       bigint NOT NULL,\n    \
+         relation    oid NOT NULL,         -- the table or partition that the log names\n    \
+         \"table\"     text[] NOT NULL,      -- schema and name of the outbox table\n    \
+         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers\n    \
+         xid         bigint NOT NULL,      -- the transaction that inserted the row; 0: a snapshot read it\n    \
+         key         text[] NOT NULL,\n    hash        text NOT NULL,        -- of the row as it was inserted\n    \
+         marked_hash text,                 -- of the row as mark_dead left it\n    \
+         marked      boolean NOT NULL DEFAULT false,\n    \
+         attempts    integer NOT NULL DEFAULT 1,\n    \
+         error       text NOT NULL,        -- the cause of the dead letter\n    \
+         run         text NOT NULL,        -- the process that made the last attempt\n    \
+         since       timestamptz NOT NULL DEFAULT now(),\n    UNIQUE (slot, lsn, \"row\")\n);"
+    );
+    let grant = role.map(|role| {
+        let role = quote_ident(role);
+        format!("\nGRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {role};")
+    });
+    create + &grant.unwrap_or_default()
+}
+
+/// The key of a row whose event became a dead letter.
+pub(super) struct DeadKey {
+    pub(super) event: EventPosition,
+    pub(super) key: RowKey,
+    pub(super) reason: String,
+}
+
+// Not derived: keys are values of rows.
+impl fmt::Debug for DeadKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadKey").finish_non_exhaustive()
+    }
+}
+
+/// A stored key.
+struct StoredRow {
+    id: u64,
+    event: EventPosition,
+    marked: bool,
+    table: KeyedTable,
+    key: RowKey,
+}
+
+/// The outcome of marking a row.
+enum Marked {
+    Now,
+    /// It is locked, or not visible yet.
+    Later,
+    /// It is gone, or was changed since: it is another event.
+    Gone,
+}
+
+/// A pass over the stored keys that is not at its end.
+#[derive(Debug, Clone, Copy)]
+struct Scan {
+    /// The key that was looked at last.
+    after: u64,
+    /// Only rows that are not marked are looked at: no dead letter was resolved since the last scan.
+    unmarked_only: bool,
+}
+
+/// Marks the rows of dead letters.
+#[derive(Debug)]
+pub struct DeadMarking {
+    /// The SQL assignments of `mark_dead`.
+    set: String,
+    dead_letters: DeadLetters,
+    /// Tells the attempts of this process from those of others.
+    run: String,
+    /// Keys are stored, as far as is known.
+    has_rows: bool,
+    /// Rows were stored, or are locked, since the last scan began.
+    is_due: bool,
+    scan: Option<Scan>,
+    /// The end of the last complete read of the resolutions, and those that the last scan knew.
+    resolved_at: Option<Instant>,
+    resolved: Option<u64>,
+    failing: FailingRows,
+    /// Keys that could not be stored.
+    waiting: Vec<(Arc<KeyedTable>, DeadKey)>,
+    waiting_until: Instant,
+    /// The reason why they could not.
+    not_stored: String,
+    /// Keys that there was no memory for.
+    dropped: u64,
+}
+
+impl DeadMarking {
+    /// Creates it from `mark_dead` and the reader of the slot's dead letters.
+    pub fn new(set: String, dead_letters: DeadLetters) -> Self {
+        Self {
+            set,
+            dead_letters,
+            // Two processes have the same number by chance only.
+            run: format!("{:016x}", RandomState::new().build_hasher().finish()),
+            has_rows: true,
+            is_due: true,
+            scan: None,
+            resolved_at: None,
+            resolved: None,
+            failing: FailingRows::default(),
+            waiting: Vec::new(),
+            waiting_until: Instant::now(),
+            not_stored: String::new(),
+            dropped: 0,
+        }
+    }
+
+    /// Returns true if there are keys whose rows may need a mark, as far as is known.
+    pub(super) fn has_rows(&self) -> bool {
+        self.has_rows || !self.waiting.is_empty()
+    }
+
+    /// Returns the reason why rows are not marked.
+    pub(super) fn problem(&self) -> Option<String> {
+        let rows = self.waiting.len();
+        if rows > 0 {
+            return Some(format!(
+                "keys of {rows} dead letters wait to be stored in {TABLE}: {}",
+                self.not_stored
+            ));
+        }
+        self.failing.problem()
+    }
+
+    /// Keeps keys that cannot be stored now, as far as memory is allowed for them. They are lost with the process.
+    pub(super) fn keep(&mut self, table: &Arc<KeyedTable>, keys: Vec<DeadKey>, why: &str) {
+        let room = MOST_WAITING.saturating_sub(self.waiting.len());
+        let dropped = keys.len().saturating_sub(room) as u64;
+        if dropped > 0 && self.dropped == 0 {
+            warn!(
+                error = why,
+                "rows of dead letters stay unmarked, because their keys cannot be stored in walrelay_state.dead"
+            );
+        }
+        self.dropped += dropped;
+        why.clone_into(&mut self.not_stored);
+        let kept = keys.into_iter().take(room);
+        self.waiting
+            .extend(kept.map(|key| (Arc::clone(table), key)));
+        self.waiting_until = Instant::now() + WAITING_INTERVAL;
+    }
+
+    /// Stores the keys that could not be stored before, if it is time for an attempt.
+    async fn store_waiting(&mut self, session: &mut Session, slot: &str, create: bool) {
+        if self.waiting.is_empty() || Instant::now() < self.waiting_until {
+            return;
+        }
+        self.waiting_until = Instant::now() + WAITING_INTERVAL;
+        while let Some((table, _)) = self.waiting.first() {
+            let table = Arc::clone(table);
+            let waiting = std::mem::take(&mut self.waiting);
+            let (of_table, others): (Vec<_>, Vec<_>) =
+                waiting.into_iter().partition(|(of, _)| *of == table);
+            self.waiting = others;
+            let keys = of_table.into_iter().map(|(_, key)| key).collect();
+            let stored = Storing {
+                marking: self,
+                table,
+                keys,
+            };
+            if !stored.run(session, slot, create).await {
+                return;
+            }
+        }
+    }
+
+    /// Stores keys. That of an event which this slot has stored before counts one attempt more, unless this
+    /// process has stored it.
+    pub(super) async fn store(
+        &mut self,
+        session: &mut Session,
+        slot: &str,
+        create: bool,
+        table: &KeyedTable,
+        keys: &[DeadKey],
+    ) -> Result<(), MarkError> {
+        if create && !exists(session).await? {
+            if kept::is_published(session).await? || !noted::may_create(session, NAME).await? {
+                return Err(MarkError::NoDeadTable);
+            }
+            let sql = format!("{} {}", noted::LOCK, create_sql(None));
+            session.query(&sql).await?;
+        }
+        for keys in keys.chunks(KEYS_OF_STATEMENT) {
+            session
+                .query(&insert_sql(slot, &self.run, table, keys))
+                .await?;
+        }
+        self.has_rows = true;
+        self.is_due = true;
+        Ok(())
+    }
+
+    /// Marks the stored rows that are not marked yet, and as sent those whose dead letters were redriven, within
+    /// some seconds: the next call goes on from there. Returns their number.
+    ///
+    /// # Errors
+    /// Not if the mark of one row fails: see [`problem`](Self::problem).
+    pub(super) async fn work_off(
+        &mut self,
+        session: &mut Session,
+        slot: &str,
+        create: bool,
+        sent: &MarkByKey<'_>,
+    ) -> Result<u64, MarkError> {
+        self.store_waiting(session, slot, create).await;
+        if !exists(session).await? {
+            self.has_rows = false;
+            return Ok(0);
+        }
+        let until = Instant::now() + PASS;
+        let read = self.read_resolved(session, slot).await;
+        // Rows of a topic that was never read to its end may be resolved, so none is marked.
+        if self.resolved_at.is_none() || !self.has_rows {
+            return read.map(|()| 0);
+        }
+        let mut rows = 0;
+        while let Some(Scan {
+            after,
+            unmarked_only,
+        }) = self.scan
+        {
+            let unmarked = if unmarked_only { " AND NOT marked" } else { "" };
+            let page = page(session, slot, &format!("id > {after}{unmarked}")).await?;
+            if page.is_empty() {
+                self.scan = None;
+            }
+            for dead in &page {
+                if Instant::now() >= until {
+                    return read.map(|()| rows);
+                }
+                // Before the attempt: one that is given up must not hold up the rows after it.
+                self.scan = Some(Scan {
+                    after: dead.id,
+                    unmarked_only,
+                });
+                let outcome = self.dead_letters.outcome(dead.event);
+                let is_done = outcome.is_none() && dead.marked;
+                if !is_done && !self.failing.passes_over(dead.id, outcome) {
+                    rows += self.attempt(session, sent, dead, outcome).await?;
+                }
+            }
+        }
+        let due = self.failing.due(RETRIES);
+        if !due.is_empty() {
+            let ids: Vec<String> = due.iter().map(u64::to_string).collect();
+            let condition = format!("id = ANY ('{{{}}}')", ids.join(","));
+            let page = page(session, slot, &condition).await?;
+            let gone = |id: &&u64| !page.iter().any(|dead| dead.id == **id);
+            for id in due.iter().filter(gone) {
+                self.failing.end(*id);
+            }
+            for dead in &page {
+                if Instant::now() >= until {
+                    break;
+                }
+                let outcome = self.dead_letters.outcome(dead.event);
+                rows += self.attempt(session, sent, dead, outcome).await?;
+            }
+        }
+        read.map(|()| rows)
+    }
+
+    /// Reads how dead letters were resolved, if it is time for that, and begins a scan if that, or stored rows,
+    /// make one necessary.
+    async fn read_resolved(&mut self, session: &mut Session, slot: &str) -> Result<(), MarkError> {
+        if self.scan.is_some() {
+            return Ok(());
+        }
+        let mut read = Ok(());
+        if self
+            .resolved_at
+            .is_none_or(|at| at.elapsed() >= RESOLVED_INTERVAL)
+        {
+            let any = format!(
+                "SELECT FROM {TABLE} WHERE slot = {} LIMIT 1",
+                quote_literal(slot)
+            );
+            if session.query(&any).await?.is_empty() {
+                self.has_rows = false;
+                return Ok(());
+            }
+            // A read that takes longer goes on, and a later round sees its end.
+            if let Ok(ended) = timeout(READ_WAIT, self.dead_letters.read_on()).await {
+                if ended.is_ok() {
+                    self.resolved_at = Some(Instant::now());
+                }
+                read = ended.map_err(MarkError::from);
+            }
+        }
+        let resolved = self.dead_letters.digest();
+        let unmarked_only = self.resolved == Some(resolved);
+        if self.resolved_at.is_some() && (self.is_due || !unmarked_only) {
+            self.is_due = false;
+            self.resolved = Some(resolved);
+            self.scan = Some(Scan {
+                after: 0,
+                unmarked_only,
+            });
+        }
+        read
+    }
+
+    /// Marks a row. Returns the number of rows that were marked.
+    async fn attempt(
+        &mut self,
+        session: &mut Session,
+        sent: &MarkByKey<'_>,
+        dead: &StoredRow,
+        outcome: Option<Outcome>,
+    ) -> Result<u64, MarkError> {
+        // An attempt that does not end counts as one that failed.
+        self.failing.begin(dead.id, outcome);
+        let worked = match outcome {
+            Some(Outcome::Redriven) => redriven(session, sent, dead).await,
+            // The row stays as mark_dead has left it.
+            Some(Outcome::Dropped) => Ok(Marked::Gone),
+            None if dead.marked => Ok(Marked::Later),
+            None => mark(session, sent, dead, &self.set).await,
+        };
+        match worked {
+            Err(error) => {
+                // If the connection is lost, this fails as well.
+                let _ = session.query("ROLLBACK").await;
+                if error.may_pass() {
+                    self.failing.end(dead.id);
+                    self.is_due = true;
+                    return Err(error);
+                }
+                self.failing.fail(Chain(&error).to_string());
+                return Ok(0);
+            }
+            Ok(marked) => {
+                self.failing.end(dead.id);
+                match marked {
+                    Marked::Now => return Ok(1),
+                    Marked::Later => self.is_due |= !dead.marked || outcome.is_some(),
+                    Marked::Gone => delete(session, dead.id).await?,
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Keys that could not be stored, and are to be stored now. Dropping it keeps them, because the attempt may be given
+/// up with its session.
+struct Storing<'a> {
+    marking: &'a mut DeadMarking,
+    table: Arc<KeyedTable>,
+    keys: Vec<DeadKey>,
+}
+
+impl Storing<'_> {
+    /// Returns false if the keys cannot be stored.
+    async fn run(mut self, session: &mut Session, slot: &str, create: bool) -> bool {
+        let Self {
+            marking,
+            table,
+            keys,
+        } = &mut self;
+        match marking.store(session, slot, create, table, keys).await {
+            Ok(()) => {
+                keys.clear();
+                true
+            }
+            Err(error) => {
+                marking.not_stored = Chain(&error).to_string();
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        let keys = std::mem::take(&mut self.keys).into_iter();
+        let waiting = keys.map(|key| (Arc::clone(&self.table), key));
+        self.marking.waiting.extend(waiting);
+    }
+}
+
+/// Marks as sent the rows of redriven dead letters, of a slot that no relay reads, and waits for locked ones. Rows of
+/// open dead letters stay as they are. Returns the number of marked rows.
+///
+/// # Errors
+/// Also if not every such row that is still unsent is marked.
+pub(super) async fn work_off_stopped(
+    session: &mut Session,
+    slot: &str,
+    dead_letters: &DeadLetters,
+    sent: &MarkByKey<'_>,
+) -> Result<u64, MarkError> {
+    if !exists(session).await? {
+        return Ok(0);
+    }
+    let (mut after, mut rows, mut left) = (0, 0, 0);
+    loop {
+        let page = page(session, slot, &format!("id > {after}")).await?;
+        let Some(last) = page.last() else {
+            break;
+        };
+        after = last.id;
+        for dead in &page {
+            match dead_letters.outcome(dead.event) {
+                Some(Outcome::Redriven) => match redriven(session, sent, dead).await? {
+                    Marked::Now => rows += 1,
+                    Marked::Later => left += 1,
+                    Marked::Gone => {}
+                },
+                Some(Outcome::Dropped) => delete(session, dead.id).await?,
+                None => {}
+            }
+        }
+    }
+    match left {
+        0 => Ok(rows),
+        left => Err(MarkError::Left(left)),
+    }
+}
+
+/// Writes the statement that stores keys.
+fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[DeadKey]) -> String {
+    let texts = |values: &[String]| {
+        let array = array(values.iter().map(String::as_str));
+        format!("{}::text[]", quote_literal(&array))
+    };
+    let name = [table.table.schema.clone(), table.table.name.clone()];
+    let values = keys.iter().map(|dead| {
+        // PostgreSQL has no text with a zero character.
+        let reason = dead.reason.replace('\0', "");
+        let values = [
+            quote_literal(slot),
+            quote_literal(&Lsn::new(dead.event.lsn).to_string()),
+            dead.event.row.to_string(),
+            table.relation.get().to_string(),
+            texts(&name),
+            texts(&table.columns),
+            texts(&table.row_columns),
+            dead.key.xid.to_string(),
+            texts(&dead.key.values),
+            quote_literal(&dead.key.hash),
+            quote_literal(&reason),
+            quote_literal(run),
+        ];
+        let event = (dead.event.lsn, dead.event.row);
+        (event, format!("({})", values.join(", ")))
+    });
+    // A statement may name each event once: the newest key of an event counts.
+    let values: BTreeMap<_, String> = values.collect();
+    let values: Vec<String> = values.into_values().collect();
+    format!(
+        "INSERT INTO {TABLE} AS known (slot, lsn, \"row\", relation, \"table\", key_columns, row_columns, xid, key, \
+         hash, error, run) VALUES {} ON CONFLICT (slot, lsn, \"row\") DO UPDATE SET \
+         attempts = CASE WHEN known.hash <> excluded.hash OR known.key <> excluded.key THEN 1 \
+         ELSE known.attempts + (known.run <> excluded.run)::int END, \
+         marked_hash = CASE WHEN known.hash = excluded.hash AND known.key = excluded.key \
+         THEN known.marked_hash END, \
+         marked = false, relation = excluded.relation, \"table\" = excluded.\"table\", \
+         key_columns = excluded.key_columns, row_columns = excluded.row_columns, xid = excluded.xid, \
+         key = excluded.key, hash = excluded.hash, error = excluded.error, run = excluded.run",
+        values.join(", ")
+    )
+}
+
+/// Marks a row as sent, and deletes its key.
+async fn redriven(
+    session: &mut Session,
+    sent: &MarkByKey<'_>,
+    dead: &StoredRow,
+) -> Result<Marked, MarkError> {
+    let keys = std::slice::from_ref(&dead.key);
+    let marked = sent.mark(session, &dead.table, keys).await?;
+    if !marked.later.is_empty() {
+        return Ok(Marked::Later);
+    }
+    delete(session, dead.id).await?;
+    Ok(if marked.rows > 0 {
+        Marked::Now
+    } else {
+        Marked::Gone
+    })
+}
+
+/// Marks a row as a dead letter. It counts as not sent after that, too.
+async fn mark(
+    session: &mut Session,
+    by_key: &MarkByKey<'_>,
+    dead: &StoredRow,
+    set: &str,
+) -> Result<Marked, MarkError> {
+    let Some(target) = by_key.target(session, &dead.table).await? else {
+        warn!(
+            table = %dead.table.table,
+            event = %Lsn::new(dead.event.lsn),
+            "the row of a dead letter is not marked: its table is not among [source] tables, or has no primary key"
+        );
+        return Ok(Marked::Gone);
+    };
+    if in_progress(session).await?.contains(dead.key.xid) {
+        return Ok(Marked::Later);
+    }
+    let same = target.same_keys(std::slice::from_ref(&dead.key), &[0]);
+    let name = super::script::table(target.table);
+    let (condition, from, is_sent) = (target.condition, &target.from, &target.is_sent);
+    // The values are read from the stored row, so no text of them is a part of the statement.
+    let value = |column: &str| {
+        format!(
+            "(SELECT walrelay_dead.{column} FROM {TABLE} AS walrelay_dead WHERE walrelay_dead.id = {})",
+            dead.id
+        )
+    };
+    let set = set
+        .replace(ATTEMPTS, &value("attempts"))
+        .replace(ERROR, &value("error"));
+    let hash = target.hash.as_deref().unwrap_or("NULL::text");
+    // The condition and the assignments are on lines of their own, because they may end in a comment.
+    let change = format!(
+        "WITH batch AS (SELECT {name}.tableoid AS walrelay_part, {name}.ctid AS walrelay_place \
+         FROM {from}, {same} AND (\n{condition}\n) AND {is_sent} FOR UPDATE SKIP LOCKED), \
+         changed AS (UPDATE {from} SET {set}\n FROM batch \
+         WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
+         RETURNING (\n{condition}\n) AS unsent, {hash} AS hash) \
+         SELECT count(*) AS rows, count(*) FILTER (WHERE unsent) AS unsent, min(hash) AS hash FROM changed",
+    );
+    session.query("BEGIN").await?;
+    let changed = session.query(&change).await?;
+    let count = |name| {
+        let row = changed.first();
+        row.and_then(|row| parsed::<u64>(&row, name)).unwrap_or(0)
+    };
+    if count("rows") > 0 {
+        if count("unsent") < count("rows") {
+            let table: TableName = target.table.clone();
+            return Err(MarkError::DeadCountsAsSent(table));
+        }
+        let hash = changed
+            .first()
+            .and_then(|row| row.get("hash").map(quote_literal));
+        let noted = format!(
+            "UPDATE {TABLE} SET marked = true, marked_hash = {} WHERE id = {}",
+            hash.unwrap_or_else(|| "NULL".to_owned()),
+            dead.id
+        );
+        session.query(&noted).await?;
+        session.query("COMMIT").await?;
+        return Ok(Marked::Now);
+    }
+    session.query("ROLLBACK").await?;
+    let locked = format!("SELECT FROM {from}, {same} AND (\n{condition}\n) AND {is_sent}");
+    let is_locked = !session.query(&locked).await?.is_empty();
+    Ok(if is_locked {
+        Marked::Later
+    } else {
+        Marked::Gone
+    })
+}
+
+/// Returns true if the table exists.
+async fn exists(session: &mut Session) -> Result<bool, Error> {
+    // `to_regclass` would need USAGE on the schema.
+    let sql = format!(
+        "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = '{NAME}' AND c.relkind = 'r'"
+    );
+    Ok(!session.query(&sql).await?.is_empty())
+}
+
+/// Queries the first keys of a slot that fulfil a condition.
+async fn page(session: &mut Session, slot: &str, condition: &str) -> Result<Vec<StoredRow>, Error> {
+    let sql = format!(
+        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash FROM {TABLE} \
+         WHERE slot = {} AND {condition} ORDER BY id LIMIT {PAGE}",
+        quote_literal(slot)
+    );
+    let rows = session.query_within(&sql, PAGE_BYTES).await?;
+    let rows = rows.iter().filter_map(|row| {
+        let (table, key) = stored_key(&row)?;
+        let lsn: Lsn = parsed(&row, "lsn")?;
+        Some(StoredRow {
+            id: parsed(&row, "id")?,
+            event: EventPosition {
+                lsn: lsn.get(),
+                row: parsed(&row, "row")?,
+            },
+            marked: is_true(&row, "marked"),
+            table,
+            key,
+        })
+    });
+    Ok(rows.collect())
+}
+
+/// Deletes a key: its row is marked as sent, gone, or stays as it is.
+async fn delete(session: &mut Session, id: u64) -> Result<(), Error> {
+    session
+        .query(&format!("DELETE FROM {TABLE} WHERE id = {id}"))
+        .await?;
+    Ok(())
+}
