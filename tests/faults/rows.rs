@@ -1,4 +1,4 @@
-//! Rows that are marked as sent and deleted, and events without rows, while faults happen.
+//! Rows that are marked as sent, or as dead letters, and deleted, and events without rows, while faults happen.
 
 use std::collections::BTreeSet;
 
@@ -130,4 +130,76 @@ pub(crate) fn batches(ctx: &mut Context, times: u32) -> Outcome {
     outcome.expect((rows as usize) < all / 2, || {
         format!("{rows} of {all} are rows")
     })
+}
+
+/// Marks rows as sent, and those of dead letters as such.
+const DEAD: &str = "source.snapshot = \"unsent\"\nsource.snapshot_where = \"status <> 'SENT'\"\n\
+     source.snapshot_order = [\"created_at\"]\nsource.mark_sent = \"status = 'SENT'\"\n\
+     source.mark_dead = \"status = 'DEAD', attempts = {attempts}, last_error = {error}\"\n\
+     poison.unroutable = \"dead-letter\"\n";
+
+/// Rows whose events become dead letters, between rows of the load, while the relay is killed at random moments: at
+/// the end exactly these rows have the mark of a dead letter, and each other row that of a sent one.
+pub(crate) fn dead_letters(ctx: &mut Context, kills: u32) -> Outcome {
+    ctx.outbox();
+    let db = ctx.db();
+    db.batch(
+        "ALTER TABLE outbox ADD status text NOT NULL DEFAULT 'PENDING', ADD attempts int, ADD last_error text, \
+         ADD created_at timestamptz DEFAULT now()",
+    );
+    let topic = format!("poison.topic = \"dead.{}\"", ctx.name);
+    let config = ctx.config().set(DEAD).set(&topic);
+    let mut relay = ctx.streaming(&config);
+    let load = ctx.load();
+    ctx.wait_topics(&load);
+    for _ in 0..kills {
+        for _ in 0..ctx.rng.u32(2..5) {
+            // No topic has such a name.
+            db.batch(
+                "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT gen_random_uuid(), \
+                 'no topic', 'dead', 'T', '{}' FROM generate_series(1, 3)",
+            );
+            ctx.wait_rows(&load, 1..100);
+        }
+        ctx.fault_begins();
+        relay.kill();
+        ctx.fault_ends();
+        relay = ctx.start(&config);
+    }
+    relay.streaming();
+    load.stop();
+    ctx.caught_up();
+    let count = |rows: &str| db.value::<i64>(&format!("SELECT count(*) FROM outbox {rows}"));
+    eventually(PATIENCE, || count("WHERE status = 'PENDING'") == 0);
+    relay.ends_well();
+
+    let ids = |rows: &str| -> BTreeSet<String> {
+        let sql = format!("SELECT id::text FROM outbox {rows}");
+        db.column(&sql, &[]).into_iter().collect()
+    };
+    let poison = ids("WHERE aggregatetype = 'no topic'");
+    let dead = ids("WHERE status = 'DEAD' AND attempts > 0 AND last_error <> ''");
+    let again = count("WHERE attempts > 1");
+    let sent = ids("WHERE status = 'SENT'");
+    let mut committed = ctx.committed_by_the_log();
+    committed.retain(|row| !poison.contains(&row.id));
+    let mut commits = ctx.commit_log().ids();
+    commits.retain(|row| !poison.contains(&row.id));
+    let records = ctx.records(committed.len());
+    let delivered: BTreeSet<String> = records.iter().filter_map(|of| of.id.clone()).collect();
+    ctx.judge_records(&committed, &commits, &records, Ragged::Allowed)
+        .expect(dead == poison, || {
+            let (dead, all) = (dead.len(), poison.len());
+            format!("{dead} rows have the mark of a dead letter, {all} events are dead letters")
+        })
+        .expect(sent == delivered, || {
+            format!(
+                "{} rows are marked, {} were sent",
+                sent.len(),
+                delivered.len()
+            )
+        })
+        .expect(!poison.is_empty() && again <= poison.len() as i64, || {
+            "no event became a dead letter".to_owned()
+        })
 }

@@ -259,6 +259,10 @@ pub(crate) const SCENARIOS: &[Scenario] = scenarios! {
         "data: rows are marked and deleted, and the publication loses the table for a while, between SIGKILL at random moments";
     "batches" [subset, every_sink] => |ctx| rows::batches(ctx, 8),
         "data: events in batches of `outbox.emit_all`, messages and rows of one transaction: SIGKILL at random moments, 8 times";
+    "dead-rows-few" [subset] => |ctx| rows::dead_letters(ctx, 2),
+        "data: rows of dead letters are marked as such, and others as sent; SIGKILL at random moments, twice";
+    "dead-rows" => |ctx| rows::dead_letters(ctx, 8),
+        "data: rows of dead letters are marked as such, and others as sent; SIGKILL at random moments, 8 times";
     "replay-killed" [subset] => |ctx| replays::replay_moving_slots(ctx, 6),
         "replays of what a slot or a bookmark is about to leave behind: SIGKILL of relay and replay at random moments, 6 ranges";
     "rollback-killed" [subset] => |ctx| rollbacks::killed(ctx, 2),
