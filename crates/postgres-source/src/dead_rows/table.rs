@@ -1,0 +1,151 @@
+//! The table of the keys of dead letters' rows.
+
+use std::collections::BTreeMap;
+
+use walrelay_lsn::Lsn;
+use walrelay_relay::KeyedTable;
+use walrelay_sink::EventPosition;
+use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
+
+use super::DeadKey;
+use crate::catalog::row::{is_true, parsed};
+use crate::sent_keys::{RowKey, array};
+use crate::state_version;
+use crate::unmarked::{STORED_KEY, stored_key};
+
+pub(super) const TABLE: &str = "walrelay_state.dead";
+pub(super) const NAME: &str = "dead";
+/// Keys that one query returns, at most.
+const PAGE: usize = 1_000;
+/// Memory of the keys of one query.
+const PAGE_BYTES: usize = 64 << 20;
+
+/// Returns SQL that creates the table. It holds keys of rows, so only its owner may read it, and `role`: the
+/// relay's role, if another one creates the table.
+pub fn create_sql(role: Option<&str>) -> String {
+    let schema = state_version::create_sql();
+    let create = format!(
+        "{schema}\n\
+         GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
+         CREATE TABLE IF NOT EXISTS {TABLE} (\n    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n    \
+         slot        name NOT NULL,        -- the relay's slot\n    \
+         lsn         pg_lsn NOT NULL,      -- the event's position, as in its dead letter\n    \
+         \"row\"       bigint NOT NULL,\n    \
+         relation    oid NOT NULL,         -- the table or partition that the log names\n    \
+         \"table\"     text[] NOT NULL,      -- schema and name of the outbox table\n    \
+         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers\n    \
+         xid         bigint NOT NULL,      -- the transaction that inserted the row; 0: a snapshot read it\n    \
+         key         text[] NOT NULL,\n    hash        text NOT NULL,        -- of the row as it was inserted\n    \
+         marked_hash text,                 -- of the row as mark_dead left it\n    \
+         marked      boolean NOT NULL DEFAULT false,\n    \
+         attempts    integer NOT NULL DEFAULT 1,\n    \
+         error       text NOT NULL,        -- the cause of the dead letter\n    \
+         run         text NOT NULL,        -- the process that made the last attempt\n    \
+         since       timestamptz NOT NULL DEFAULT now(),\n    UNIQUE (slot, lsn, \"row\")\n);"
+    );
+    let grant = role.map(|role| {
+        let role = quote_ident(role);
+        format!("\nGRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {role};")
+    });
+    create + &grant.unwrap_or_default()
+}
+
+/// A stored key.
+pub(super) struct StoredRow {
+    pub(super) id: u64,
+    pub(super) event: EventPosition,
+    pub(super) marked: bool,
+    pub(super) table: KeyedTable,
+    pub(super) key: RowKey,
+}
+
+/// Writes the statement that stores keys.
+pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[DeadKey]) -> String {
+    let texts = |values: &[String]| {
+        let array = array(values.iter().map(String::as_str));
+        format!("{}::text[]", quote_literal(&array))
+    };
+    let name = [table.table.schema.clone(), table.table.name.clone()];
+    let values = keys.iter().map(|dead| {
+        // PostgreSQL has no text with a zero character.
+        let reason = dead.reason.replace('\0', "");
+        let values = [
+            quote_literal(slot),
+            quote_literal(&Lsn::new(dead.event.lsn).to_string()),
+            dead.event.row.to_string(),
+            table.relation.get().to_string(),
+            texts(&name),
+            texts(&table.columns),
+            texts(&table.row_columns),
+            dead.key.xid.to_string(),
+            texts(&dead.key.values),
+            quote_literal(&dead.key.hash),
+            quote_literal(&reason),
+            quote_literal(run),
+        ];
+        let event = (dead.event.lsn, dead.event.row);
+        (event, format!("({})", values.join(", ")))
+    });
+    // A statement may name each event once: the newest key of an event counts.
+    let values: BTreeMap<_, String> = values.collect();
+    let values: Vec<String> = values.into_values().collect();
+    format!(
+        "INSERT INTO {TABLE} AS known (slot, lsn, \"row\", relation, \"table\", key_columns, row_columns, xid, key, \
+         hash, error, run) VALUES {} ON CONFLICT (slot, lsn, \"row\") DO UPDATE SET \
+         attempts = CASE WHEN known.hash <> excluded.hash OR known.key <> excluded.key THEN 1 \
+         ELSE known.attempts + (known.run <> excluded.run)::int END, \
+         marked_hash = CASE WHEN known.hash = excluded.hash AND known.key = excluded.key \
+         THEN known.marked_hash END, \
+         marked = false, relation = excluded.relation, \"table\" = excluded.\"table\", \
+         key_columns = excluded.key_columns, row_columns = excluded.row_columns, xid = excluded.xid, \
+         key = excluded.key, hash = excluded.hash, error = excluded.error, run = excluded.run",
+        values.join(", ")
+    )
+}
+
+/// Returns true if the table exists.
+pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
+    // `to_regclass` would need USAGE on the schema.
+    let sql = format!(
+        "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = '{NAME}' AND c.relkind = 'r'"
+    );
+    Ok(!session.query(&sql).await?.is_empty())
+}
+
+/// Queries the first keys of a slot that fulfil a condition.
+pub(super) async fn page(
+    session: &mut Session,
+    slot: &str,
+    condition: &str,
+) -> Result<Vec<StoredRow>, Error> {
+    let sql = format!(
+        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash FROM {TABLE} \
+         WHERE slot = {} AND {condition} ORDER BY id LIMIT {PAGE}",
+        quote_literal(slot)
+    );
+    let rows = session.query_within(&sql, PAGE_BYTES).await?;
+    let rows = rows.iter().filter_map(|row| {
+        let (table, key) = stored_key(&row)?;
+        let lsn: Lsn = parsed(&row, "lsn")?;
+        Some(StoredRow {
+            id: parsed(&row, "id")?,
+            event: EventPosition {
+                lsn: lsn.get(),
+                row: parsed(&row, "row")?,
+            },
+            marked: is_true(&row, "marked"),
+            table,
+            key,
+        })
+    });
+    Ok(rows.collect())
+}
+
+/// Deletes a key: its row is marked as sent, gone, or stays as it is.
+pub(super) async fn delete(session: &mut Session, id: u64) -> Result<(), Error> {
+    session
+        .query(&format!("DELETE FROM {TABLE} WHERE id = {id}"))
+        .await?;
+    Ok(())
+}
