@@ -179,7 +179,8 @@ impl OutboxTable {
             age.clone_into(&mut self.age);
         }
         let age = quote_ident(&self.age);
-        self.indexes.push(format!("USING brin ({age})"));
+        // No BRIN index: only a B-tree has the oldest row at its front, which the ages of the metrics are read from.
+        self.indexes.push(format!("({age})"));
         let sent = [SENT, "sent_at"].into_iter().find(|name| self.has(name));
         let sent = sent.map(|name| format!("{name} IS NULL"));
         // On lines of its own, because it may end in a comment.

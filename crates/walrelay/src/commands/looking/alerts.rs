@@ -9,6 +9,11 @@ const RULES: &str = include_str!("../../../shipped/alerts.yml");
 /// Thresholds in the rules.
 const LAG: &str = "walrelay_lag_seconds > ";
 const RETAINED: &str = "walrelay_slot_retained_wal_bytes > ";
+/// The beginning of a rule.
+const ALERT: &str = "      - alert: ";
+/// The share of missed seconds at which each rule fires, at most, and the days of a budget.
+const MOST_MISSED: f64 = 0.95;
+const DAYS: f64 = 30.0;
 
 /// A rule about the rate at which the budget is used, over a long and a short window.
 struct BurnRate {
@@ -18,7 +23,7 @@ struct BurnRate {
     long: &'static str,
     short: &'static str,
     severity: &'static str,
-    gone_in: &'static str,
+    usually_gone_in: &'static str,
 }
 
 /// The rates and windows of the Site Reliability Workbook, chapter 5.
@@ -29,7 +34,7 @@ const BURN_RATES: [BurnRate; 2] = [
         long: "1h",
         short: "5m",
         severity: "page",
-        gone_in: "two days",
+        usually_gone_in: "two days",
     },
     BurnRate {
         alert: "WalrelaySloBurnsSlowly",
@@ -37,7 +42,7 @@ const BURN_RATES: [BurnRate; 2] = [
         long: "6h",
         short: "30m",
         severity: "ticket",
-        gone_in: "five days",
+        usually_gone_in: "five days",
     },
 ];
 
@@ -51,9 +56,11 @@ fn rules(config: &Config) -> String {
     let slo = &config.process.slo;
     let mut rules = with_threshold(RULES, LAG, slo.lag.as_secs_f64());
     let retained = config.pipeline.source.retained_wal_warning;
-    if retained > 0 {
-        rules = with_threshold(&rules, RETAINED, retained as f64);
-    }
+    rules = match retained {
+        // Zero turns the warning off.
+        0 => without_rule(&rules, RETAINED),
+        retained => with_threshold(&rules, RETAINED, retained as f64),
+    };
     if let Some(objective) = slo.commit_to_ack {
         let objective = objective.as_secs_f64();
         rules.extend(BURN_RATES.iter().map(|rate| rate.rule(slo, objective)));
@@ -71,18 +78,41 @@ fn with_threshold(rules: &str, expression: &str, threshold: f64) -> String {
     format!("{before}{expression}{threshold}{rest}")
 }
 
+/// Removes the rule that has this expression.
+fn without_rule(rules: &str, expression: &str) -> String {
+    let mut parts = rules.split(ALERT);
+    let head = parts.next().unwrap_or_default().to_owned();
+    let others = parts.filter(|rule| !rule.contains(expression));
+    others.fold(head, |rules, rule| rules + ALERT + rule)
+}
+
 impl BurnRate {
+    /// Returns the multiple at which the rule fires. A window cannot have more missed seconds than seconds.
+    fn effective(&self, slo: &Slo) -> f64 {
+        self.factor.min(MOST_MISSED / slo.budget())
+    }
+
+    /// Returns the time in which the budget is used up at that rate.
+    fn gone_in(&self, slo: &Slo) -> String {
+        let factor = self.effective(slo);
+        if factor < self.factor {
+            format!("{:.0} days", DAYS / factor)
+        } else {
+            self.usually_gone_in.to_owned()
+        }
+    }
+
     fn rule(&self, slo: &Slo, objective: f64) -> String {
         let Self {
             alert,
             long,
             short,
             severity,
-            gone_in,
             ..
         } = self;
+        let gone_in = self.gone_in(slo);
         // Without the digits that binary fractions add.
-        let share = format!("{:.8}", self.factor * slo.budget());
+        let share = format!("{:.8}", self.effective(slo) * slo.budget());
         let share = share.trim_end_matches('0');
         let exceeds = |window: &str| {
             format!(
@@ -130,6 +160,35 @@ mod tests {
             "{rules}"
         );
         assert_eq!(rules.lines().count(), RULES.lines().count());
+    }
+
+    #[test]
+    fn a_warning_that_is_off_has_no_rule() {
+        let rules = rules_of(&["source.retained_wal_warning=0B"]);
+        assert!(!rules.contains(RETAINED), "{rules}");
+        let alerts = |rules: &str| rules.matches(ALERT).count();
+        assert_eq!(alerts(&rules), alerts(RULES) - 1);
+        assert!(rules.ends_with(&RULES[RULES.len() - 200..]));
+    }
+
+    /// 14.4 times a budget of a tenth would be more seconds than a window has.
+    #[test]
+    fn rules_of_a_low_target_can_fire() {
+        for (target, shares, gone) in [
+            ("95", ["> 0.72 *", "> 0.3 *"], ["two days", "five days"]),
+            ("90", ["> 0.95 *", "> 0.6 *"], ["3 days", "five days"]),
+            ("50", ["> 0.95 *", "> 0.95 *"], ["16 days", "16 days"]),
+        ] {
+            let rules = rules_of(&["slo.commit_to_ack=2s", &format!("slo.target={target}")]);
+            let (_, burning) = rules
+                .split_once(RULES)
+                .expect("the other rules are the same");
+            let each = burning.split(ALERT).skip(1);
+            for ((rule, share), gone) in each.zip(shares).zip(gone) {
+                assert_eq!(rule.matches(share).count(), 2, "{target}: {rule}");
+                assert!(rule.contains(&format!("is gone in {gone}\"")), "{rule}");
+            }
+        }
     }
 
     /// `UPDATE_DOCS=1` rewrites the file, which the tests of the rules read.
