@@ -75,6 +75,7 @@ macro_rules! tests {
 mod accounted;
 mod alerts;
 mod batches;
+mod audit;
 mod bench;
 mod check;
 mod children;

@@ -68,8 +68,9 @@ pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{
-    BookmarkReport, EndpointReport, FormerRunReport, LossReport, OutboxReport, ProblemReport,
-    ProcessReport, SinkReport, SlotReport, SnapshotReport, StatusReport,
+    AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LossReport,
+    OutboxReport, ProblemReport, ProcessReport, SinkReport, SlotReport, SnapshotReport,
+    StatusReport,
 };
 pub use run_observer::RunObserver;
 pub use service_manager::{ServiceManager, heartbeat};

@@ -11,7 +11,7 @@ use walrelay_sink::{Poison, Retrying};
 
 use super::problems::RECONNECTS;
 use super::recent::{is_of_sink, remedy_of_cause};
-use super::report::{BookmarkReport, OutboxReport, SlotReport};
+use super::report::{AuditReport, BookmarkReport, OutboxReport, SlotReport};
 use super::{millis_now, wall_clock};
 
 /// A pipeline that has not reported for this long is not ready. Usually it reports each second.
@@ -65,6 +65,8 @@ pub(super) struct Live {
     pub(super) table_lock_holder: Option<String>,
     /// The outbox tables, and why the last query of them failed.
     pub(super) outboxes: (Vec<OutboxReport>, Option<String>),
+    /// The last round of the audit.
+    pub(super) audit: Option<AuditReport>,
     /// When a record was acknowledged last, or this relay began to relay.
     pub(super) event_at: Instant,
     /// The time at which a record was acknowledged last.
@@ -116,6 +118,7 @@ impl Live {
             table_lock: None,
             table_lock_holder: None,
             outboxes: (Vec::new(), None),
+            audit: None,
             event_at: now,
             acknowledged_at_ms: None,
             reconnects: BTreeMap::new(),

@@ -20,7 +20,9 @@ use super::batches::Batches;
 use super::history::Recorder;
 use super::latencies::Latency;
 use super::live::{Live, remedy};
-use super::report::{BookmarkReport, History, OutboxReport, Sample, SlotReport};
+use super::report::{
+    AuditReport, AuditedTable, BookmarkReport, History, OutboxReport, Sample, SlotReport,
+};
 use super::setup::Setup;
 use super::slo::SloSeconds;
 use super::{DlqAccess, RecentErrors, millis_now};
@@ -193,6 +195,28 @@ impl Telemetry {
             Ok(outboxes) => (outboxes, None),
             Err(why) => (Vec::new(), Some(why)),
         };
+    }
+
+    /// Sets what the last round of the audit found: tables, their rows without evidence, and the part of them that was
+    /// looked at, in percent; and why the round did not end, if it did not.
+    pub fn audited(
+        &self,
+        found: impl IntoIterator<Item = (String, u64, u64)>,
+        error: Option<String>,
+    ) {
+        let tables = found
+            .into_iter()
+            .map(|(table, rows, percent)| AuditedTable {
+                table,
+                rows,
+                percent,
+            });
+        let audit = AuditReport {
+            at_ms: millis_now(),
+            tables: tables.collect(),
+            error,
+        };
+        lock(&self.live).audit = Some(audit);
     }
 
     /// Adds to the number of deleted rows.

@@ -397,6 +397,7 @@ fn add_source_problems(found: &mut Problems, report: &StatusReport) {
         problem.reason(lock.clone()).remedy(remedy);
     }
     add_outboxes(found, source);
+    add_audit(found, source);
     if let Some(error) = &report.slot_error {
         found
             .add("warn", WATCHING, "The slot cannot be watched")
@@ -575,6 +576,16 @@ const OVERDUE: f64 = 3600.0;
 
 /// Adds outbox tables with rows that should be marked or deleted by now.
 fn add_outboxes(found: &mut Problems, source: &SourceReport) {
+    if let Some(error) = &source.outbox_error {
+        found
+            .add(
+                "note",
+                WATCHING,
+                "Sizes and ages of the outbox are not known",
+            )
+            .reason(error.clone())
+            .remedy("nothing while events are relayed: see what keeps the server from answering");
+    }
     for outbox in &source.outboxes {
         let table = &outbox.table;
         if let Some(age) = outbox.oldest_unmarked_seconds.filter(|age| *age > UNSENT) {
@@ -599,6 +610,29 @@ fn add_outboxes(found: &mut Problems, source: &SourceReport) {
                 ))
                 .remedy("walrelay prune --dry-run, and walrelay stuck, name the rows that stay");
         }
+    }
+}
+
+/// Adds tables with rows that were never seen, and an audit that does not work.
+fn add_audit(found: &mut Problems, source: &SourceReport) {
+    let Some(audit) = &source.audit else {
+        return;
+    };
+    for table in audit.tables.iter().filter(|table| table.rows > 0) {
+        let (name, rows) = (&table.table, table.rows);
+        let title = format!("{name} has rows without evidence that they were sent");
+        found
+            .alert("warn", "WalrelayUnseenRows", title)
+            .reason(format!(
+                "{rows} rows have no mark and no dead letter, and the slot is past them"
+            ))
+            .remedy("walrelay stuck lists these rows; walrelay resend sends one again");
+    }
+    if let Some(error) = &audit.error {
+        found
+            .add("note", WATCHING, "The rows of the outbox cannot be audited")
+            .reason(error.clone())
+            .remedy("nothing while events are relayed; the next round looks again");
     }
 }
 

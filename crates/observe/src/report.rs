@@ -276,9 +276,36 @@ pub struct SourceReport {
     /// Why the last query of the outbox tables failed.
     #[serde(default)]
     pub outbox_error: Option<String>,
+    /// The last round of the audit; `null` without `[audit]`, and before the first round.
+    #[serde(default)]
+    pub audit: Option<AuditReport>,
     /// Rows of tables that are no outboxes, which were passed over, by table.
     #[serde(default)]
     pub passed_over_rows: BTreeMap<String, u64>,
+}
+
+/// A round of the audit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AuditReport {
+    /// Its end, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The outbox tables.
+    pub tables: Vec<AuditedTable>,
+    /// Why the round did not look at everything that it was to look at.
+    pub error: Option<String>,
+}
+
+/// An outbox table, as the audit has seen it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AuditedTable {
+    /// `schema.table`.
+    pub table: String,
+    /// Rows without evidence that they were sent, though the slot is past them.
+    pub rows: u64,
+    /// The part of the table that was looked at, in percent.
+    pub percent: u64,
 }
 
 /// Sizes and ages of an outbox table with its partitions. Counts are those of the server's statistics.

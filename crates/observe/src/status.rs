@@ -175,6 +175,7 @@ impl Telemetry {
             table_lock_remedy: live.table_lock.as_ref().map(|(_, remedy)| remedy.clone()),
             outboxes: live.outboxes.0.clone(),
             outbox_error: live.outboxes.1.clone(),
+            audit: live.audit.clone(),
             passed_over_rows: live.passed_over.clone(),
         }
     }

@@ -33,6 +33,7 @@
 //!   `presets`: the preset that fits a table. [`table_name`]: names as SQL writes them.
 
 mod assigned;
+mod audit;
 mod bookmarks;
 mod carried;
 mod catalog;
@@ -73,6 +74,7 @@ mod unseen;
 mod waiting;
 
 pub use assigned::assigned_columns;
+pub use audit::{Audit, AuditError, AuditWatch, UnseenRows};
 pub use bookmarks::{
     Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
     read_notes, slot_of as bookmark_slot, write_notes,

@@ -58,6 +58,10 @@ pub struct UnseenTable {
     published: String,
     /// A condition for rows with an open dead letter.
     dead: String,
+    /// A condition for rows whose dead letter was redriven or dropped.
+    resolved: Option<String>,
+    /// A condition for the blocks that are looked at.
+    blocks: String,
 }
 
 /// The reason why rows of a table are not looked at.
@@ -115,10 +119,20 @@ impl UnseenTable {
             dead: dead_letters
                 .rows(table)?
                 .unwrap_or_else(|| "false".to_owned()),
+            resolved: dead_letters.resolved_rows(table)?,
+            blocks: String::new(),
         })
     }
 
-    /// Returns the rows that are not marked, and whose keys are not stored as acknowledged.
+    /// Looks only at rows of these blocks, the second one excluded, of the table and of each partition.
+    #[must_use]
+    pub(crate) fn within_blocks(mut self, (from, to): (u64, u64)) -> Self {
+        self.blocks = format!(" AND ctid >= '({from},0)'::tid AND ctid < '({to},0)'::tid");
+        self
+    }
+
+    /// Returns the rows that are not marked, whose keys are not stored as acknowledged, and whose dead letters were
+    /// not resolved: a redriven event was sent, and a dropped one is not to be sent.
     pub async fn unmarked(
         &self,
         session: &mut Session,
@@ -132,6 +146,9 @@ impl UnseenTable {
         if unmarked::is_readable(session).await? {
             let stored = unmarked::has_row_sql(slot, &self.table, &self.id);
             condition = format!("{condition} AND NOT {stored}");
+        }
+        if let Some(resolved) = &self.resolved {
+            condition = format!("{condition} AND ({resolved}) IS NOT TRUE");
         }
         self.rows(session, &condition, span).await
     }
@@ -231,11 +248,12 @@ impl UnseenTable {
             format!(" AND {age} >= {}", before(since))
         });
         let sql = format!(
-            "SELECT {} FROM {} WHERE {age} < {} AND {age} > '-infinity'{since} AND (\n{condition}\n) ORDER BY {age} LIMIT {}",
+            "SELECT {} FROM {} WHERE {age} < {} AND {age} > '-infinity'{since}{blocks} AND (\n{condition}\n) ORDER BY {age} LIMIT {}",
             self.values(),
             self.from,
             before(span.older_than),
             span.limit,
+            blocks = self.blocks,
         );
         Ok(Self::parse(&session.query(&sql).await?))
     }

@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit_worker;
 pub mod cli;
 mod commands;
 pub mod config;

@@ -19,7 +19,8 @@ use super::latencies::{Buckets, Latency};
 use super::observed::Telemetry;
 use super::pipelines::Pipelines;
 use super::report::{
-    BookmarkReport, EndpointReport, OutboxReport, STATES, SinkReport, StatusReport, TopicReport,
+    AuditedTable, BookmarkReport, EndpointReport, OutboxReport, STATES, SinkReport, StatusReport,
+    TopicReport,
 };
 
 /// The media type of the OpenMetrics text format.
@@ -174,6 +175,13 @@ fn table_lock_reason(report: &StatusReport) -> Vec<Row> {
         .collect()
 }
 
+/// Returns a figure of each audited table.
+fn audited(report: &StatusReport, figure: fn(&AuditedTable) -> f64) -> Vec<Row> {
+    let tables = report.source.audit.iter().flat_map(|audit| &audit.tables);
+    let rows = tables.map(|one| (vec![("table", one.table.clone())], figure(one)));
+    rows.collect()
+}
+
 /// Returns a figure of each outbox table for which it is known.
 fn outbox_figures(report: &StatusReport, figure: fn(&OutboxReport) -> Option<f64>) -> Vec<Row> {
     let outboxes = report.source.outboxes.iter();
@@ -276,6 +284,14 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| outbox_figures(r, |o| o.oldest_unmarked_seconds) },
     Metric { name: "outbox_prune_overdue", unit: Some(Unit::Seconds), kind: Gauge, help: "By how much the oldest row of an outbox table is older than [prune] keep; absent without it, and if no index tells it",
         rows: |r| outbox_figures(r, |o| o.prune_overdue_seconds) },
+    Metric { name: "outbox_look_failing", unit: None, kind: Gauge, help: "1 while the sizes and ages of the outbox tables cannot be read",
+        rows: |r| one(Some(f64::from(u8::from(r.source.outbox_error.is_some())))) },
+    Metric { name: "unseen_rows", unit: None, kind: Gauge, help: "Rows of an outbox table without evidence that they were sent, though the slot is past them; absent without [audit]",
+        rows: |r| audited(r, |table| table.rows as f64) },
+    Metric { name: "audited_ratio", unit: None, kind: Gauge, help: "Part of an outbox table that the audit has looked at; 1 after the first whole pass",
+        rows: |r| audited(r, |table| table.percent as f64 / 100.0) },
+    Metric { name: "audit_failing", unit: None, kind: Gauge, help: "1 while the audit cannot look at the rows; absent without [audit]",
+        rows: |r| one(r.source.audit.as_ref().map(|audit| f64::from(u8::from(audit.error.is_some())))) },
     Metric { name: "clock_difference", unit: Some(Unit::Seconds), kind: Gauge, help: "Difference between the clocks of this machine and of another one, at least: by the label of, postgres or sink; absent if it is not known",
         rows: clock_differences },
     Metric { name: "slo", unit: Some(Unit::Seconds), kind: Counter, help: "Seconds of this run by slo.commit_to_ack; absent without it, 0 on a standby relay",

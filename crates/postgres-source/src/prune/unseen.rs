@@ -41,12 +41,11 @@ impl Pruning {
         let accounted = self.accounted(session, table).await?;
         let limit = accounted.limit(session, self.keep).await?;
         let first = match since {
-            Some(since) => accounted.limit(session, since).await?,
-            None => i64::MIN,
+            Some(since) => Some(accounted.limit(session, since).await?),
+            None => None,
         };
-        let candidates = accounted.candidates(session, limit).await?;
+        let candidates = accounted.candidates_from(session, first, limit).await?;
         let numbers = candidates.iter().map(|one| one.counts.bucket);
-        let numbers = numbers.filter(|bucket| *bucket >= first);
         let Some(ends) = numbers.clone().min().zip(numbers.max()) else {
             return Ok(Vec::new());
         };

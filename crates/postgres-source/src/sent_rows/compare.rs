@@ -191,6 +191,17 @@ impl AccountedTable {
         session: &mut Session,
         limit: i64,
     ) -> Result<Vec<Candidate>, Error> {
+        self.candidates_from(session, None, limit).await
+    }
+
+    /// Counts the rows and the accounts of each bucket from `first` on and before `limit` that has any. With `first`,
+    /// an index on the age bounds the rows that are read.
+    pub(crate) async fn candidates_from(
+        &self,
+        session: &mut Session,
+        first: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<Candidate>, Error> {
         let (mut present, mut accounted, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for (number, account) in self.slots.iter().enumerate() {
             let (filter, slot) = (account.rows(), quote_literal(&account.slot));
@@ -204,16 +215,20 @@ impl AccountedTable {
         }
         let sql = format!(
             "SELECT bucket{counts} FROM (SELECT {bucket} AS bucket{present} FROM {from} WHERE \
-             {older} AND {finite} GROUP BY 1) AS p FULL JOIN (SELECT bucket{accounted} FROM walrelay_state.account \
-             WHERE {account} GROUP BY 1) AS a USING (bucket) WHERE bucket < {limit} ORDER BY bucket",
+             {rows} GROUP BY 1) AS p FULL JOIN (SELECT bucket{accounted} FROM walrelay_state.account \
+             WHERE {account} GROUP BY 1) AS a USING (bucket) WHERE bucket < {limit} AND bucket >= {from_bucket} \
+             ORDER BY bucket",
             counts = counts.concat(),
             bucket = bucket(&self.columns),
             present = present.concat(),
             accounted = accounted.concat(),
             from = self.from,
-            older = self.older(limit),
-            finite = is_finite(&self.columns),
+            rows = match first {
+                Some(first) => self.between((first, limit.saturating_sub(1))),
+                None => format!("{} AND {}", self.older(limit), is_finite(&self.columns)),
+            },
             account = self.account(),
+            from_bucket = first.unwrap_or(i64::MIN),
         );
         let rows = session.query_within(&sql, 64 << 20).await?;
         let candidates = rows.iter().filter_map(|row| {

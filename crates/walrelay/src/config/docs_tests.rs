@@ -268,6 +268,14 @@ fn every_default_is_a_value_of_its_kind() {
             if row.path.starts_with("retention.") {
                 overrides.push("retention.keep=24h".to_owned());
             }
+            if row.path.starts_with("audit.") {
+                let needed = [
+                    "audit.every=1h",
+                    "source.snapshot=unsent",
+                    "source.mark_sent=a = 1",
+                ];
+                overrides.extend(needed.map(str::to_owned));
+            }
             parse_with(text, "t", &overrides, &|_| None, &|_| Ok(String::new())).unwrap();
         }
     }

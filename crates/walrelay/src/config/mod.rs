@@ -42,9 +42,9 @@ pub use walrelay_settings::{ConfigError, Location, Problem};
 #[cfg(test)]
 pub(crate) use schema_tests::problems as schema_problems;
 pub use sections::{
-    BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel, Poison, Prune,
-    Retention, RouterConfig, SinkConfig, Slo, SnapshotMode, SourceSection, preset_names,
-    sink_names,
+    AuditSettings, BackoffLimits, Debezium, Delivery, Guarantee, Http, Log, LogFormat, Otel,
+    Poison, Prune, Retention, RouterConfig, SinkConfig, Slo, SnapshotMode, SourceSection,
+    preset_names, sink_names,
 };
 pub(crate) use sections::{DEFAULT_KIND, Sample, sample};
 #[cfg(test)]
@@ -106,6 +106,8 @@ pub struct PipelineConfig {
     pub retention: Option<Retention>,
     /// `[prune]`: which confirmed rows are deleted. `None`: rows from before the slot forbid it.
     pub prune: Option<Prune>,
+    /// `[audit]`: the look for rows that were never seen.
+    pub audit: Option<AuditSettings>,
     /// Keys and values of the whole configuration, the process's sections included, as written in
     /// the file and on the command line, with defaults and without secrets.
     pub shown: Vec<(String, String)>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use walrelay_observe::{
-    BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport, SinkReport,
-    SlotReport, SnapshotReport, StatusReport, colours, printable_json, printable_lines,
+    AuditedTable, BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport,
+    SinkReport, SlotReport, SnapshotReport, StatusReport, colours, printable_json, printable_lines,
     slot_report,
 };
 use walrelay_postgres_source::last_error::{self, LastError};
@@ -346,6 +346,20 @@ impl Screen {
         }
         for outbox in &source.outboxes {
             self.line("outbox", outbox_line(outbox));
+        }
+        if let Some(audit) = &source.audit {
+            for table in &audit.tables {
+                let AuditedTable {
+                    table,
+                    rows,
+                    percent,
+                } = table;
+                let seen = format!("{table}: {rows} rows without evidence, {percent} % looked at");
+                self.line("audit", seen);
+            }
+            if let Some(error) = &audit.error {
+                self.line("audit", format!("not looked at now, {error}"));
+            }
         }
         if let Some(error) = &source.outbox_error {
             self.line("outbox", format!("not known now, {error}"));

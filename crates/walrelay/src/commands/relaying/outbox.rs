@@ -1,10 +1,11 @@
-//! The monitor of the outbox tables' sizes and ages, by the configuration.
+//! The monitor of the outbox tables' sizes and ages, and the audit of their rows, by the configuration.
 
 use walrelay_observe::OutboxMonitor;
-use walrelay_postgres_source::{OutboxWatch, Selection, age_columns};
+use walrelay_postgres_source::{AuditWatch, DeadLetters, OutboxWatch, Selection, age_columns};
 use walrelay_walsender::ConnInfo;
 
-use crate::commands::assembly::selection;
+use crate::cli::{Exit, Failure};
+use crate::commands::assembly::{id_column, selection};
 use crate::config::PipelineConfig;
 
 /// Makes the monitor of the configured tables.
@@ -20,4 +21,28 @@ pub(super) fn outbox_monitor(config: &PipelineConfig, info: ConnInfo) -> OutboxM
         marks,
     };
     OutboxMonitor::new(info, watch, prune.and_then(|prune| prune.keep))
+}
+
+/// Describes the tables that are audited.
+pub(super) fn audit_watch(
+    config: &PipelineConfig,
+    dead_letters: DeadLetters,
+) -> Result<AuditWatch, Failure> {
+    let id = id_column(config).cloned().ok_or_else(|| {
+        let what = "[audit] every: the route names no column for the id of events";
+        Failure::new("audit-id", Exit::Config, what).remedy("set router.route.id")
+    })?;
+    let prune = config.prune.as_ref();
+    Ok(AuditWatch {
+        slot: config.source.slot.clone(),
+        publication: config.source.publication.clone(),
+        tables: config.source.tables.clone(),
+        id,
+        ages: age_columns(prune.and_then(|prune| prune.column.as_deref())),
+        marks: Selection {
+            unsent: true,
+            ..selection(config)
+        },
+        dead_letters,
+    })
 }

@@ -15,14 +15,15 @@ use walrelay_observe::{
 use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{
-    CopySource, DeadMarking, Poller, PostgresError, PostgresSource, ROLLING, SentMarker, SlotWait,
-    SnapshotProgress, SourceOptions, bookmark_slot,
+    Audit, CopySource, DeadMarking, Poller, PostgresError, PostgresSource, ROLLING, SentMarker,
+    SlotWait, SnapshotProgress, SourceOptions, bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
 use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
 use walrelay_walsender::ConnInfo;
 
-use super::outbox::outbox_monitor;
+use super::outbox::{audit_watch, outbox_monitor};
+use crate::audit_worker::AuditWorker;
 use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
@@ -347,6 +348,17 @@ impl Relay<'_> {
                 info: info.clone(),
                 slot: slot.clone(),
                 pruning,
+                walsender: source.walsender(),
+                telemetry: telemetry.clone(),
+            };
+            workers.push(worker.start().map_err(no_thread)?);
+        }
+        if let Some(settings) = config.audit.filter(|_| self.sent_rows.is_some()) {
+            let worker = AuditWorker {
+                info: info.clone(),
+                slot: slot.clone(),
+                audit: Audit::new(audit_watch(config, unsent()?)?, settings),
+                every: settings.every,
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };

@@ -22,7 +22,9 @@ pub use sink::{SinkConfig, sink_names};
 #[cfg(test)]
 pub(crate) use sink::{SinkSection, SinkSettings, StdoutSection, descriptions};
 pub use walrelay_observe::sections::{Http, Log, LogFormat, Otel, Slo};
-pub use walrelay_postgres_source::sections::{Prune, Retention, SnapshotMode, SourceSection};
+pub use walrelay_postgres_source::sections::{
+    AuditSettings, Prune, Retention, SnapshotMode, SourceSection,
+};
 
 use super::{Config, PipelineConfig, ProcessConfig};
 
@@ -72,6 +74,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
         Poison::declare,
         sections::RetentionKeys::declare,
         Prune::declare,
+        sections::AuditKeys::declare,
         observe::HttpKeys::declare,
         observe::OtelKeys::declare,
         Slo::declare,
@@ -131,6 +134,15 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
         .is_ok_and(|source| source.snapshot != SnapshotMode::Never);
     let own = source.as_ref().ok().map(|source| source.slot.as_str());
     let prune = sections::prune(reader, snapshots, own);
+    let marks = source
+        .as_ref()
+        .is_ok_and(|source| source.mark_sent.is_some());
+    // Without the source, its problem is the one to report.
+    let audit = if source.is_ok() {
+        sections::audit(reader, marks)
+    } else {
+        Ok(None)
+    };
     let http = observe::http(reader);
     let otel = observe::otel(reader, http.as_ref().ok());
     let slo = observe::slo(reader);
@@ -152,6 +164,7 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
             poison: poison?,
             retention: retention?,
             prune: prune?,
+            audit: audit?,
             shown: reader.shown(&WITH_DEFAULTS),
         },
         process: ProcessConfig {

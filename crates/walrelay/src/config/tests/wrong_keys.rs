@@ -62,7 +62,7 @@ fn unknown_keys_suggest_the_nearest() {
         delivery        => inflight = 1                        => `delivery.max_in_flight_records` or `delivery.max_in_flight_bytes`
         delivery        => timeout = "1s"                      => `delivery.drain_timeout`
         poison          => dlq = "x"                           => `poison.topic`
-        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, prune, http, otel, slo, log
+        zzzzzzzz        =>                                     => the sections are source, router, sink, delivery, poison, retention, prune, audit, http, otel, slo, log
         log             => qqqqqqqqqqqqqq = 1                  => the keys of [log] are level, format
         "#,
     ) {
