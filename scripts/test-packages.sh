@@ -73,8 +73,15 @@ if [ "${1:-}" = --from ]; then
 fi
 [ ${#releases[@]} -gt 0 ] || releases=(bookworm trixie)
 shopt -s nullglob
-debs=("$from"/*.deb) rpms=("$from"/*.rpm) archives=("$from"/*.tar.gz)
-[ ${#debs[@]}${#rpms[@]}${#archives[@]} = 111 ] || die "$from has no release: run scripts/release.sh first"
+# Those of this machine: a release may have others.
+machine=$(uname -m)
+case $machine in
+    x86_64) architecture=amd64 ;;
+    aarch64) architecture=arm64 ;;
+    *) skip "there are no packages of $machine" ;;
+esac
+debs=("$from"/*_"$architecture".deb) rpms=("$from"/*."$machine".rpm) archives=("$from"/*-"$machine"-*.tar.gz)
+[ ${#debs[@]}${#rpms[@]}${#archives[@]} = 111 ] || die "$from has no release for $machine: run scripts/release.sh first"
 
 if [ -z "${WALRELAY_EXAMPLE_POSTGRES:-}" ]; then
     cargo build --locked --quiet -p walrelay-testkit --example servers
