@@ -266,6 +266,13 @@ debian() { # release
     until_true 60 "the first event in Kafka" complete
     say "$release: from the package to the first event in Kafka: $((SECONDS - begun)) s"
 
+    # A reload is refused and leaves the relay as it is; a restart drains it, and it streams again.
+    pid=$(shows MainPID)
+    ! inside systemctl reload walrelay 2>/dev/null || die "a relay was reloaded, and reads no configuration again"
+    is MainPID "$pid" && streams || die "after a refused reload: $(shows StatusText)"
+    run_block change
+    restarted "$pid" || die "after a restart: $(shows StatusText)"
+
     # Killed by the watchdog once it does nothing, and started again.
     inside mkdir -p /etc/systemd/system/walrelay.service.d
     printf '[Service]\nWatchdogSec=4s\nRestartSec=1s\n' >"$root/etc/systemd/system/walrelay.service.d/test.conf"
