@@ -74,8 +74,8 @@ macro_rules! tests {
 
 mod accounted;
 mod alerts;
-mod batches;
 mod audit;
+mod batches;
 mod bench;
 mod check;
 mod children;
