@@ -23,9 +23,8 @@ fn read(content: &str) -> Vec<Result<String, MessageError>> {
     read
 }
 
-fn key(text: &str) -> Result<String, MessageError> {
-    let value = walrelay_pgoutput::Value::Text(text.as_bytes());
-    Ok(format!("{:?}", Some(value)))
+fn shown(key: &str) -> String {
+    format!("{:?}", Some(walrelay_pgoutput::Value::Text(key.as_bytes())))
 }
 
 #[test]
@@ -35,7 +34,7 @@ fn events_are_read_one_by_one() {
     let content = r#" [ {"key":"a","payload":[1,[2]]} ,{"key":"b","payload":"],["}
         ,	{"key":3}]
         "#;
-    assert_eq!(read(content), [key("a"), key("b"), key("3")]);
+    assert_eq!(read(content), ["a", "b", "3"].map(|key| Ok(shown(key))));
     for message in ["{}", "", "  ", "x", r#"{"payload":[]}"#] {
         assert!(!BatchEvent::are_in(message.as_bytes()), "{message}");
     }
@@ -47,7 +46,8 @@ fn the_events_around_a_malformed_one_are_read() {
         r#"[{"key":"a"}, {"kye":"secret"}, 7, null, [{}], "secret", {"topic":""}, {"key":"b"}]"#;
     let events = read(content);
     assert_eq!(events.len(), 8);
-    assert_eq!((&events[0], &events[7]), (&key("a"), &key("b")));
+    assert_eq!(events[0], Ok(shown("a")));
+    assert_eq!(events[7], Ok(shown("b")));
     for (number, event) in events.iter().enumerate().skip(1).take(6) {
         let error = event.as_ref().unwrap_err();
         let text = error.to_string();
@@ -73,7 +73,7 @@ fn the_rest_of_a_content_that_is_no_array_is_one_event() {
         (r#"[{"key":"a"},]"#, 1, 13),
         (r#"[{"key":"a"} {"key":"b"}]"#, 1, 13),
         (r#"[{"key":"a"}]x"#, 1, 13),
-        (r#"[] {}"#, 0, 3),
+        ("[] {}", 0, 3),
         (r#"[{"key":"a"}, {"key":]"#, 1, 13),
         (r#"[{"key":"a"}}"#, 1, 12),
     ] {
@@ -83,7 +83,7 @@ fn the_rest_of_a_content_that_is_no_array_is_one_event() {
             Some(Err(MessageError::NoBatch { at })),
             "{content}"
         );
-        assert_eq!(read, vec![key("a"); events], "{content}");
+        assert_eq!(read, vec![Ok(shown("a")); events], "{content}");
     }
     let latin = b"[{\"key\":\"a\"},{\"key\":\"\xe4\"},{}]";
     assert_eq!(BatchEvent::count(latin), 2);
