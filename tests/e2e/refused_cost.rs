@@ -352,7 +352,7 @@ fn seconds() -> u64 {
 /// Events of a destination that a row chooses, and that refuses all for ever, fill the window. They are named, and
 /// after `retry_for` the others go on.
 #[test]
-#[ignore = "was not seen to pass: with Kafka the views do not meet the condition, though all is delivered"]
+#[ignore = "was not run since its condition was corrected for Kafka, which names no next attempt"]
 fn a_destination_that_refuses_all_is_named_and_stops_others_for_retry_for_only() {
     for kind in KINDS {
         let servers = Servers::start(kind);
@@ -376,7 +376,8 @@ fn a_destination_that_refuses_all_is_named_and_stops_others_for_retry_for_only()
             let shown = status(at);
             let waiting = &shown["delivery"]["retrying"];
             let is_named = waiting["keys"].as_u64() > Some(1)
-                && waiting["next_seconds"].is_number()
+                // A broker is asked for a topic once a second.
+                && (kind == "kafka" || waiting["next_seconds"].is_number())
                 && metric(at, "walrelay_retrying_keys") > Some(1.0)
                 && metric(at, "walrelay_in_flight_bytes") > Some(0.0);
             is_named.then_some(shown)
