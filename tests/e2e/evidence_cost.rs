@@ -188,3 +188,56 @@ fn of_pruned_rows() {
         running.ends_well();
     }
 }
+
+#[test]
+#[ignore = "minutes: its figures are in docs/how-to/where.md"]
+fn of_an_audit() {
+    let rows: u64 =
+        env::var("WALRELAY_ROWS").map_or(4_000_000, |rows| rows.parse().expect("a number"));
+    println!(
+        "| unmarked index | rows | MB | pass, s | server CPU of the pass, s | of the same time without it, s |"
+    );
+    for index in [
+        "",
+        "CREATE INDEX ON outbox (created_at) WHERE sent_at IS NULL;",
+    ] {
+        let rig = rig(18);
+        let db = rig.db();
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, sent_at) SELECT gen_random_uuid(), \
+             'order', 'key-' || n, 'T', jsonb_build_object('number', n, 'text', repeat('x', 100)), now() \
+             FROM generate_series(1, {rows}) n; {index} ANALYZE outbox"
+        ));
+        // Hint bits are written by the first reader.
+        count(&db, "outbox");
+        let bytes: i64 = db.value("SELECT pg_relation_size('outbox')");
+        let config = with_source(
+            rig.config_and("\n[audit]\nevery = \"10s\"\nbytes = \"100GiB\"\n\n[http]\nlisten = \"127.0.0.1:0\"\n"),
+            MARK,
+        );
+        let running = relay(&rig, &config, None);
+        let ratio = || {
+            let (_, body) = crate::endpoint::get(crate::endpoint::address(&running), "/api/status")
+                .expect("an answer");
+            body.contains("\"percent\":100")
+        };
+        let before = server_cpu(&rig);
+        let begun = Instant::now();
+        // The first round begins after the interval.
+        eventually(FIRST_START, ratio);
+        let took = begun.elapsed().as_secs_f64();
+        let cpu = server_cpu(&rig) - before;
+        running.ends_well();
+        let idle = relay(&rig, &with_source(rig.config(), MARK), None);
+        let before = server_cpu(&rig);
+        thread::sleep(Duration::from_secs_f64(took.min(30.0)));
+        let without = (server_cpu(&rig) - before) * took / took.min(30.0);
+        idle.ends_well();
+        println!(
+            "| {} | {rows} | {} | {:.1} | {cpu:.2} | {without:.2} |",
+            !index.is_empty(),
+            bytes / 1_000_000,
+            took - 10.0
+        );
+    }
+}

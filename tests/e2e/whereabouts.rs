@@ -319,3 +319,41 @@ fn a_missing_table_is_named() {
     let usage = output_with("where", &config, &[]);
     assert_eq!(usage.status.code(), Some(64), "{}", said(&usage));
 }
+
+#[test]
+fn the_endpoint_of_another_relay_is_not_asked_and_two_tables_with_the_id_are_shown() {
+    let rig = Rig::with_outbox(17);
+    let db = rig.db();
+    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+    let config = rig.config_and(LISTEN);
+    edit(
+        &config,
+        "\"public.outbox\"",
+        "\"public.outbox\", \"public.other\"",
+    );
+    let relay = rig.streaming(&config);
+    let at = at(address(&relay));
+    let id = insert(&db, "key", 1);
+    rig.caught_up();
+    let sent = answer(&config, &id, &[&at], "delivered");
+    assert_has(&text(&sent, "relay"), &["streaming"]);
+    // The relay of another slot says nothing of this one's events.
+    let others = [&at, "--set=source.slot=another"];
+    let other = document(&config, &id, &others);
+    assert_has(
+        &text(&other, "relay"),
+        &["is the endpoint of the relay of slot walrelay"],
+    );
+    relay.ends_well();
+
+    let both = insert(&db, "key", 2);
+    db.batch(&format!(
+        "INSERT INTO other SELECT * FROM outbox WHERE id = '{both}'"
+    ));
+    let both_waiting = answer(&config, &both, &[], "behind-slot");
+    assert_eq!(both_waiting["rows"].as_array().map(Vec::len), Some(2));
+    let log = text(&both_waiting, "log");
+    assert_eq!(log.matches("committed at").count(), 2, "{log}");
+    let shown = output_with(&format!("where {both}"), &config, &[]);
+    assert_has(&said(&shown), &["2 rows have this id"]);
+}

@@ -21,8 +21,13 @@ use crate::sinks::{Count, Counting, NullSinkFactory};
 /// The events that are looked for.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Sought {
-    /// The event with this id.
-    Event(Vec<u8>),
+    /// The events with this id, so many at most.
+    Event {
+        /// The id.
+        id: Vec<u8>,
+        /// The number.
+        most: usize,
+    },
     /// All events, so many at most.
     All {
         /// The number.
@@ -82,7 +87,7 @@ impl Count for Sightings {
     fn sent(&self, record: &Record<'_>) {
         let mut seen = lock(&self.seen);
         let (is_sought, is_enough) = match &self.sought {
-            Sought::Event(id) => (record.event_id == Some(&**id), true),
+            Sought::Event { id, most } => (record.event_id == Some(&**id), seen.len() + 1 >= *most),
             Sought::All { most } => (seen.len() < *most, seen.len() + 1 >= *most),
         };
         if is_sought {

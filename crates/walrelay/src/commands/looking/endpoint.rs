@@ -44,6 +44,31 @@ pub(crate) fn fetch_status(http: &Http) -> Result<StatusReport, NoDocument> {
         .map_err(|_| format!("{url} is not of walrelay, or of another version").into())
 }
 
+/// Fetches the status document of the relay of this slot.
+///
+/// # Errors
+/// Also if the endpoint is that of relays of other slots, because theirs tells nothing of this one's events.
+pub(crate) fn fetch_status_of(http: &Http, slot: &str) -> Result<StatusReport, NoDocument> {
+    let status = match fetch_status(http) {
+        // The endpoint of several pipelines wants the name of one.
+        Err(error) if !error.is_silent => {
+            let named = fetch(http, &format!("/api/status?pipeline={slot}"));
+            let named = named.ok().and_then(|body| serde_json::from_str(&body).ok());
+            named.ok_or(error)?
+        }
+        status => status?,
+    };
+    let other = &status.pipeline.slot;
+    if other != slot {
+        let what = format!(
+            "{} is the endpoint of the relay of slot {other}",
+            http.listen
+        );
+        return Err(what.into());
+    }
+    Ok(status)
+}
+
 /// Fetches a path of the endpoint.
 pub(crate) fn fetch(http: &Http, path: &str) -> Result<String, NoDocument> {
     let mut address = http.listen;

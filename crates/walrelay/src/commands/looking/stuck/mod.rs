@@ -23,7 +23,7 @@ use crate::commands::assembly::{
     accounts_rows, block_on, dead_letters, id_column, prunes_by_account, selection,
 };
 use crate::commands::database::prune::{failed, pruning};
-use crate::commands::looking::endpoint::fetch_status;
+use crate::commands::looking::endpoint::fetch_status_of;
 use crate::commands::{EnvVars, log_warnings, print_as};
 use crate::config::PipelineConfig;
 use report::{Basis, Behind, Bucket, Report, StuckRow, Why};
@@ -85,7 +85,7 @@ fn look(args: &StuckArgs, server: &Server) -> Result<Report, Failure> {
     let sought = Sought::All { most: MOST };
     let log = behind_slot::read(server, &sought, args.timeout);
     let received = server.process.http.as_ref().and_then(|http| {
-        let status = fetch_status(http).ok()?;
+        let status = fetch_status_of(http, server.slot()).ok()?;
         Some(status.source.received_lsn?.get())
     });
     let letters_problem = block_on(letters.read())?.err();

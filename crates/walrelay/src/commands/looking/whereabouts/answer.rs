@@ -275,14 +275,16 @@ impl Report {
         };
         let Log { confirmed, end, .. } = log;
         match self.evidence.position() {
-            Some(at) => line(
-                "log",
-                true,
-                format!(
-                    "committed at {at}, {} behind the slot's position {confirmed}: not confirmed",
-                    bytes(at.lsn.saturating_sub(confirmed.get()))
-                ),
-            ),
+            Some(_) => {
+                let each = log.seen.iter().map(|seen| {
+                    let at = seen.position;
+                    format!(
+                        "committed at {at}, {} behind the slot's position {confirmed}: not confirmed",
+                        bytes(at.lsn.saturating_sub(confirmed.get()))
+                    )
+                });
+                line("log", true, each.collect::<Vec<_>>().join("; "))
+            }
             None if log.is_whole => line(
                 "log",
                 false,
@@ -476,6 +478,13 @@ impl fmt::Display for Report {
                 ""
             };
             writeln!(f, "{place:NAME_WIDTH$} {unknown}{}", printable(&text))?;
+        }
+        let rows = self.evidence.rows().count();
+        if rows > 1 {
+            writeln!(
+                f,
+                "{rows} rows have this id: the answer is that of the one with the best evidence, and says nothing of the others"
+            )?;
         }
         if answer == Answer::NoEvidence {
             let why = if self.evidence.rows().next().is_some() {

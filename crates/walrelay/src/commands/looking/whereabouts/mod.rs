@@ -23,7 +23,7 @@ use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{accounts_rows, block_on, dead_letters, id_column, selection};
 use crate::commands::database::prune::{failed, pruning};
 use crate::commands::looking::behind_slot::{self, Sighting, Sightings, Sought};
-use crate::commands::looking::endpoint::fetch_status;
+use crate::commands::looking::endpoint::fetch_status_of;
 use crate::commands::looking::tail::milliseconds;
 use crate::commands::topics::rows::route_selected;
 use crate::commands::{EnvVars, log_warnings, print_as};
@@ -67,11 +67,15 @@ fn look(args: &WhereArgs, server: &Server) -> Result<Report, Failure> {
         Some(column) if can_route(&evidence.tables) => routed(&event, server, column),
         _ => Ok(Vec::new()),
     };
-    let sought = Sought::Event(event.clone().into_bytes());
+    let sought = Sought::Event {
+        id: event.clone().into_bytes(),
+        // Each table may have an event of this id.
+        most: server.config.source.tables.len().max(1),
+    };
     let log = behind_slot::read(server, &sought, args.timeout);
     // The relay is asked after the log was read: it has then read at least as far.
     evidence.relay = match &server.process.http {
-        Some(http) => fetch_status(http)
+        Some(http) => fetch_status_of(http, server.slot())
             .map(|status| relay(&event, &status))
             .map_err(|error| error.to_string()),
         None => Err("the configuration has no [http] listen".to_owned()),
@@ -216,7 +220,10 @@ fn routed(event: &str, server: &Server, column: &str) -> Result<Vec<Sighting>, F
     let progress = Arc::new(SnapshotProgress::default());
     let mut source = selected_rows(server, condition, &progress);
     block_on(Box::pin(source.count()))??;
-    let sightings = Arc::new(Sightings::new(Sought::Event(event.to_owned().into_bytes())));
+    let sightings = Arc::new(Sightings::new(Sought::Event {
+        id: event.to_owned().into_bytes(),
+        most: usize::MAX,
+    }));
     route_selected(&server.config, source, &progress, &sightings)?;
     Ok(sightings.take())
 }
