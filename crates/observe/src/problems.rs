@@ -584,7 +584,7 @@ fn add_outboxes(found: &mut Problems, source: &SourceReport) {
                 "Sizes and ages of the outbox are not known",
             )
             .reason(error.clone())
-            .remedy("nothing while events are relayed: see what keeps the server from answering");
+            .remedy("nothing while events are relayed; if it lasts, see the cause");
     }
     for outbox in &source.outboxes {
         let table = &outbox.table;
