@@ -7,6 +7,7 @@ use crate::docs::block;
 use crate::endpoint::{self, LISTEN, address, at};
 use crate::old_rows::{self, count, insert, insert_row, rig, wait_until_all_are_marked};
 use crate::rig::{NOWHERE, PATIENCE, Relay, Rig, assert_has, done, edit, output_with, said};
+use crate::shown::Views;
 
 const AUDIT: &str = "\n[audit]\nevery = \"1s\"\n";
 
@@ -82,6 +83,11 @@ fn rows_that_the_stream_never_carried_are_reported_until_they_are_settled() {
                 "public.outbox: 3 rows without evidence, 100 % looked at",
                 "WalrelayUnseenRows",
             ],
+        );
+        Views::new(&config, &relay).show_problem(
+            &["public.outbox has rows without evidence that they were sent"],
+            "walrelay stuck lists these rows",
+            "WalrelayUnseenRows, after 5m",
         );
         db.batch("UPDATE outbox SET sent_at = now() WHERE aggregateid = 'unseen'");
         reports(&relay, 0);
