@@ -206,10 +206,10 @@ async fn look(
 }
 
 fn is_timeout(error: &AuditError) -> bool {
-    let sql = match error {
-        AuditError::Unseen(UnseenError::Postgres(crate::error::PostgresError::Wal(error)))
-        | AuditError::Confirmed(ConfirmedError::Sql(error)) => error,
-        _ => return false,
+    let (AuditError::Unseen(UnseenError::Postgres(crate::error::PostgresError::Wal(sql)))
+    | AuditError::Confirmed(ConfirmedError::Sql(sql))) = error
+    else {
+        return false;
     };
     sql.sqlstate() == Some("57014")
 }
