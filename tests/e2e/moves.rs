@@ -284,7 +284,7 @@ fn a_move_is_given_up_in_each_state() {
         match db.try_batch(insert) {
             Ok(()) => true,
             Err(error) => {
-                assert_eq!(error.code().map(|code| code.code()), Some(FENCED));
+                assert_eq!(error.code().expect("a code").code(), FENCED);
                 false
             }
         }

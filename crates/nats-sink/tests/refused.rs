@@ -186,7 +186,7 @@ fn what_waits_for_an_exclusive_stream_is_counted_and_named() {
         let delivered = |state: &ReportState| (0..31).all(|row| state.is_delivered(row));
         relay.reports.wait(delivered);
         eventually(PATIENCE, || relay.retrying().is_none());
-        assert_eq!(stored(server, "good"), Vec::from_iter(0..31));
+        assert_eq!(stored(server, "good"), (0..31).collect::<Vec<_>>());
         relay.close(PATIENCE);
     });
 }

@@ -107,15 +107,13 @@ impl MoveRecords {
     /// Returns the state for which a relay of the server with this `system_identifier` must wait for the switch: what
     /// is in the log there may have been sent from the former server.
     pub fn awaited(&self, system: &str) -> Option<MoveState> {
-        match self.of(system) {
-            Some(own) => Some(own.state).filter(|state| *state == MoveState::Prepared),
-            None => {
-                let unfinished = |record: &&MoveRecord| {
-                    matches!(record.state, MoveState::Fenced | MoveState::Drained)
-                };
-                self.0.iter().find(unfinished).map(|record| record.state)
-            }
+        if let Some(own) = self.of(system) {
+            return Some(own.state).filter(|state| *state == MoveState::Prepared);
         }
+        let states = self.0.iter().map(|record| record.state);
+        let mut unfinished =
+            states.filter(|state| matches!(state, MoveState::Fenced | MoveState::Drained));
+        unfinished.next()
     }
 
     /// Returns the `system_identifier` of the former server if the outbox was moved from it to this one: every event
@@ -239,13 +237,11 @@ pub async fn unfenced(
 
 /// Reads the records of a slot's move, newest first. None if this role may not read them.
 pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords, Error> {
-    let exists = format!(
-        "SELECT coalesce(pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
+    let exists = "SELECT coalesce(pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
          AND pg_catalog.has_table_privilege(c.oid, 'SELECT'), false) AS may FROM pg_catalog.pg_class c \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname = 'walrelay_state' AND c.relname = 'move' AND c.relkind = 'r'"
-    );
-    let rows = session.query(&exists).await?;
+         WHERE n.nspname = 'walrelay_state' AND c.relname = 'move' AND c.relkind = 'r'";
+    let rows = session.query(exists).await?;
     if !rows.first().is_some_and(|row| is_true(&row, "may")) {
         return Ok(MoveRecords::default());
     }

@@ -48,7 +48,7 @@ pub enum Evidence {
         /// The columns of the account.
         columns: AccountColumns,
         /// The dead letters of the own slot: rows of open ones are not deleted.
-        dead_letters: DeadLetters,
+        dead_letters: Box<DeadLetters>,
         /// The store that they are read from.
         store: String,
     },

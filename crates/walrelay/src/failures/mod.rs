@@ -171,7 +171,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 RouteError::SchemaMismatch { .. } => {
                     "have what writes the events keep to the schema, or register one that they fit,"
                 }
-                RouteError::Value { ref why, .. } => again(why),
+                RouteError::Value { why, .. } => again(why),
                 _ => "correct the row's table",
             };
             let confirmed = "what came before is confirmed.";
@@ -235,7 +235,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
 }
 
 /// Returns the remedy without which the next row has this fault, too.
-fn again(why: &ValueError) -> &'static str {
+fn again(why: ValueError) -> &'static str {
     match why {
         ValueError::Null => "make the column NOT NULL",
         ValueError::NotInTable => "add the value to the lookup table,",

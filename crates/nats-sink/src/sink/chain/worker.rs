@@ -116,9 +116,7 @@ async fn session(
                 endpoints.attempt(exchange.address(), Some(began.elapsed()), true);
                 let until = reconnects.failed();
                 let what = &obstacle.what;
-                let mut state = shared.state();
-                state.records.hold_all(what, Instant::now(), until);
-                drop(state);
+                shared.state().records.hold_all(what, Instant::now(), until);
                 let pause = sleep_until(until.into());
                 if shared.unless_over(pause).await.is_none() {
                     return Ok(Failure::closed());

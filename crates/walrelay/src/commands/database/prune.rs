@@ -196,7 +196,7 @@ pub(crate) fn pruning(
         Evidence::Account {
             slots: own.chain(&prune.slots).cloned().collect(),
             columns: account_columns(config),
-            dead_letters,
+            dead_letters: Box::new(dead_letters),
             store: config.poison.topic.clone(),
         }
     } else {

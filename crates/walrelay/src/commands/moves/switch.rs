@@ -91,24 +91,21 @@ async fn proof(place: &Place, former: Option<&Place>) -> Result<(PlaceState, Mov
         return Ok((look, record));
     }
     look.check_new(place)?;
-    let drained = match former {
-        Some(former) => {
-            look.check_fence(
-                "run walrelay move prepare on this server before your services reach it. If they have written here \
-                 already, the relay must send that: run walrelay init and run instead",
-            )?;
-            let drained = former_record(former, &look).await?;
-            wait_for_subscriptions(&mut session, place, former, &drained).await?;
-            drained
-        }
-        None => {
-            let drained = copied_record(&look)?;
-            look.check_fence(
-                "this copy has lost its fence, so events may have been written here that no slot has: find them with \
-                 walrelay stuck",
-            )?;
-            drained
-        }
+    let drained = if let Some(former) = former {
+        look.check_fence(
+            "run walrelay move prepare on this server before your services reach it. If they have written here \
+             already, the relay must send that: run walrelay init and run instead",
+        )?;
+        let drained = former_record(former, &look).await?;
+        wait_for_subscriptions(&mut session, place, former, &drained).await?;
+        drained
+    } else {
+        let drained = copied_record(&look)?;
+        look.check_fence(
+            "this copy has lost its fence, so events may have been written here that no slot has: find them with \
+             walrelay stuck",
+        )?;
+        drained
     };
     session.close().await;
     Ok((look, drained))
