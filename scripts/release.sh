@@ -111,7 +111,8 @@ compile_for() { # target
     export "CARGO_TARGET_${variable//-/_}_LINKER=$CC"
     export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_LIBDIR=$root/usr/lib/$cpu-linux-gnu/pkgconfig
     export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
-    CFLAGS+=" -ffile-prefix-map=$root=sysroot"
+    # libz-sys builds a zlib of its own if its test program does not link: it asks only the compiler where zlib is.
+    CFLAGS+=" -ffile-prefix-map=$root=sysroot -L$root/usr/lib/$cpu-linux-gnu"
     CXXFLAGS=$CFLAGS
     runner=("qemu-$cpu-static" -L "$root")
 }
