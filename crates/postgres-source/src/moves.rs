@@ -65,7 +65,7 @@ pub struct MoveServer {
     pub timeline: u32,
 }
 
-/// What one server has recorded of a slot's move.
+/// The record of one server about a slot's move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MoveRecord {
     /// The state.
@@ -84,14 +84,14 @@ pub struct MoveRecords(Vec<MoveRecord>);
 
 impl MoveRecords {
     /// Returns the record of the server with this `system_identifier`.
-    pub fn of(&self, system: &str) -> Option<&MoveRecord> {
+    pub fn find(&self, system: &str) -> Option<&MoveRecord> {
         self.0.iter().find(|record| record.server.system == system)
     }
 
     /// Returns the record of this server itself. That of the server which it was copied from, or promoted from, is
     /// another one.
     pub fn own(&self, here: &MoveServer) -> Option<&MoveRecord> {
-        self.of(&here.system)
+        self.find(&here.system)
             .filter(|record| record.server == *here)
     }
 
@@ -107,7 +107,7 @@ impl MoveRecords {
     /// Returns the state for which a relay of the server with this `system_identifier` must wait for the switch: what
     /// is in the log there may have been sent from the former server.
     pub fn awaited(&self, system: &str) -> Option<MoveState> {
-        if let Some(own) = self.of(system) {
+        if let Some(own) = self.find(system) {
             return Some(own.state).filter(|state| *state == MoveState::Prepared);
         }
         let states = self.0.iter().map(|record| record.state);
@@ -119,7 +119,7 @@ impl MoveRecords {
     /// Returns the `system_identifier` of the former server if the outbox was moved from it to this one: every event
     /// of it was delivered before.
     pub fn former_of(&self, system: &str) -> Option<String> {
-        let own = self.of(system);
+        let own = self.find(system);
         let switched = own.filter(|record| record.state == MoveState::Switched);
         switched.and_then(|record| record.former.clone())
     }

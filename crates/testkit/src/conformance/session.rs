@@ -135,7 +135,7 @@ impl Session {
         self.wait_by(what, until, |session| session.reports.state().refusals);
     }
 
-    /// `settle` returns the number of refusals.
+    /// Waits until the reports fulfil `until`. `settle` returns the number of refusals.
     #[track_caller]
     fn wait_by(
         &mut self,

@@ -177,7 +177,10 @@ async fn connect_and_check(
         continued,
         noted: is_noted.then_some((standing, noted.access)),
         carried,
-        moved: [moved.of(system).map(|own| own.state), moved.awaited(system)],
+        moved: [
+            moved.find(system).map(|own| own.state),
+            moved.awaited(system),
+        ],
         last_error,
         run,
         facts,
