@@ -325,17 +325,15 @@ fn a_second_writer_and_missing_rows_are_named() {
     done(&step(&from, "drain --yes"));
     relay.ends_well();
     let switch = format!("switch --yes --from {}", from.display());
-    let mut waiting = command_with(&format!("move {switch}"), &to, &[]);
-    let mut waiting = ChildGuard::spawn(&mut waiting).expect("it starts");
+    let waiting = thread::spawn({
+        let to = to.clone();
+        move || step(&to, &switch)
+    });
     // It waits for the subscription, and ends once that has the row.
     sleep(Duration::from_millis(500));
-    assert!(waiting.try_wait().expect("it is looked at").is_none());
+    assert!(!waiting.is_finished());
     new.db().batch("ALTER SUBSCRIPTION green ENABLE");
-    eventually(PATIENCE, || {
-        waiting.try_wait().expect("looked at").is_some()
-    });
-    let status = waiting.try_wait().expect("it is looked at");
-    assert_eq!(status.and_then(|status| status.code()), Some(0));
+    done(&waiting.join().expect("it ends"));
     assert_eq!(new.db().value::<i64>("SELECT count(*) FROM outbox"), 2);
     let second = new.streaming(&to);
     let verify = format!("verify --from {}", from.display());

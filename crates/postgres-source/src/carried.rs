@@ -19,7 +19,7 @@ use crate::error::{Gap, SetupError};
 use crate::noted::{self, Access, CarriedNote, Noted};
 
 /// The time that a note may take: the server ends a stream of which it hears nothing.
-pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(3);
 /// Settings of a session that may write the note. A commit waits for no standby, which may be this relay.
 pub(crate) const SETTINGS: [(&str, &str); 1] = [("synchronous_commit", "local")];
 
