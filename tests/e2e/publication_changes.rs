@@ -88,6 +88,15 @@ fn a_table_that_was_taken_out_and_put_back_is_named() {
     changed_under_a_relay(17, out, "publication-lacks-table", back);
 }
 
+/// The publication keeps the former table, and nothing publishes the new one of the same name.
+#[test]
+fn a_table_that_is_exchanged_under_a_relay_stops_it() {
+    let exchange = "BEGIN; ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL); \
+                    COMMIT";
+    let repair = "ALTER PUBLICATION walrelay SET TABLE outbox";
+    changed_under_a_relay(16, exchange, "publication-lacks-table", repair);
+}
+
 #[test]
 fn inserts_that_were_not_published_for_a_while_are_named() {
     let out = "ALTER PUBLICATION walrelay SET (publish = 'update')";

@@ -405,10 +405,7 @@ fn outcome(
     };
     Outcome::Again(Again {
         what: Chain(&error).to_string(),
-        remedy: connect.map_or(
-            "check that the server runs, and that it answers within timeout in [sink.http]",
-            ConnectError::remedy,
-        ),
+        remedy: connect.map_or_else(|| remedy_without_answer(&error), ConnectError::remedy),
         disposition: if connect.is_some_and(ConnectError::is_configuration) {
             Disposition::Configuration
         } else {
@@ -418,6 +415,16 @@ fn outcome(
         stops_lane: !matches!(error, SendFailure::Broken(_)),
         is_outage,
     })
+}
+
+/// Returns the remedy for a request on a connection that was made.
+fn remedy_without_answer(error: &SendFailure) -> &'static str {
+    match error {
+        SendFailure::Broken(error) if error.is_parse() => {
+            "see which server answers at url in [sink.http]: its answer is not of HTTP, or has more than 100 header fields"
+        }
+        _ => "check that the server runs, and that it answers within timeout in [sink.http]",
+    }
 }
 
 #[cfg(test)]

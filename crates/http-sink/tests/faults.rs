@@ -723,3 +723,24 @@ fn answers_that_a_server_provokes_over_http2_are_bounded() {
         Box::new(sending.sink).close(Duration::ZERO);
     }
 }
+
+#[test]
+fn an_answer_with_too_many_header_fields_has_a_remedy() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let mut sending = Sending::new(config(
+        &format!("http://{address}/"),
+        HttpVersion::One,
+        ROOMY,
+    ));
+    sending.send("k", "v", 0);
+    let (mut server, _) = listener.accept().expect("a connection");
+    let fields: String = (0..300).map(|n| format!("x-field-{n}: 1\r\n")).collect();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{fields}\r\n");
+    server.write_all(head.as_bytes()).expect("an answer");
+    eventually(PATIENCE, || sending.sink.waiting_for().is_some());
+    let obstacle = sending.sink.waiting_for().unwrap();
+    let remedy = obstacle.remedy.unwrap_or_default();
+    assert!(remedy.contains("100 header fields"), "{remedy}");
+    Box::new(sending.sink).close(Duration::ZERO);
+}

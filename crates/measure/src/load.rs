@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 /// Rows that one statement of a backlog writes: a fifth of them in transactions of one row, the
-/// rest in transactions of [`ROWS_PER_TRANSACTION`] rows. The mix per statement makes both halves
+/// rest in transactions of `ROWS_PER_TRANSACTION` rows. The mix per statement makes both halves
 /// of a backlog alike.
 pub const BLOCK_ROWS: u64 = 10_000;
 const ROWS_PER_TRANSACTION: u64 = 100;
