@@ -735,7 +735,7 @@ fn an_answer_with_too_many_header_fields_has_a_remedy() {
     ));
     sending.send("k", "v", 0);
     let (mut server, _) = listener.accept().expect("a connection");
-    let fields: String = (0..300).map(|n| format!("x-field-{n}: 1\r\n")).collect();
+    let fields = "x-field: 1\r\n".repeat(300);
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{fields}\r\n");
     server.write_all(head.as_bytes()).expect("an answer");
     eventually(PATIENCE, || sending.sink.waiting_for().is_some());
