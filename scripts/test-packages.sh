@@ -269,7 +269,7 @@ debian() { # release
     # A reload is refused and leaves the relay as it is; a restart drains it, and it streams again.
     pid=$(shows MainPID)
     ! inside systemctl reload walrelay 2>/dev/null || die "a relay was reloaded, and reads no configuration again"
-    is MainPID "$pid" && streams || die "after a refused reload: $(shows StatusText)"
+    if ! is MainPID "$pid" || ! streams; then die "after a refused reload: $(shows StatusText)"; fi
     run_block change
     restarted "$pid" || die "after a restart: $(shows StatusText)"
 
