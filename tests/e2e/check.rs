@@ -36,6 +36,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "formats.rs: a_later_schema_is_refused_by_its_version",
     ),
     (
+        "postgres/move",
+        "moves.rs: a_move_is_given_up_in_each_state",
+    ),
+    (
         "relay/losses",
         "losses.rs: streams_of_redis_that_were_flushed",
     ),
