@@ -555,7 +555,8 @@ fn domains_and_json_in_bytes_are_read_as_their_types() {
     db.batch(insert);
     rig.caught_up();
     relay.ends_well();
-    let records = rig.records_in(&topic, 2);
+    // Everything is confirmed, and the records have no header with an id.
+    let records = rig.records_in(&topic, 0);
     let expected = json!({
         "payload": {"n": 1}, "raw": "AP8=", "ok": true, "n": 7, "at": "2026-01-02T03:04:05Z"
     });
