@@ -214,14 +214,14 @@ fn is_timeout(error: &AuditError) -> bool {
     sql.sqlstate() == Some("57014")
 }
 
-/// Counts the rows of some blocks that have no evidence, and are not on their way.
-async fn unseen(
+/// Reads the rows of some blocks that have no mark now.
+async fn unmarked(
     session: &mut Session,
     watch: &AuditWatch,
     settings: &AuditSettings,
     table: &TableName,
     blocks: (u64, u64),
-) -> Result<u64, AuditError> {
+) -> Result<Vec<UnseenRow>, UnseenError> {
     let span = RowSpan {
         older_than: settings.older_than,
         since: None,
@@ -236,9 +236,19 @@ async fn unseen(
         &watch.dead_letters,
     );
     let part = read.await?.within_blocks(blocks);
-    let first = part
-        .unmarked(session, &watch.marks, &watch.slot, &span)
-        .await?;
+    part.unmarked(session, &watch.marks, &watch.slot, &span)
+        .await
+}
+
+/// Counts the rows of some blocks that have no evidence, and are not in flight.
+async fn unseen(
+    session: &mut Session,
+    watch: &AuditWatch,
+    settings: &AuditSettings,
+    table: &TableName,
+    blocks: (u64, u64),
+) -> Result<u64, AuditError> {
+    let first = unmarked(session, watch, settings, table, blocks).await?;
     if first.is_empty() {
         return Ok(0);
     }
@@ -251,18 +261,7 @@ async fn unseen(
         .read()
         .await
         .map_err(UnseenError::DeadLetters)?;
-    let read = UnseenTable::read(
-        session,
-        table,
-        &watch.publication,
-        &watch.id,
-        &watch.ages,
-        &watch.dead_letters,
-    );
-    let part = read.await?.within_blocks(blocks);
-    let second = part
-        .unmarked(session, &watch.marks, &watch.slot, &span)
-        .await?;
+    let second = unmarked(session, watch, settings, table, blocks).await?;
     let key = |row: &UnseenRow| (row.at_ms, row.id.clone());
     let first: BTreeSet<_> = first.iter().map(key).collect();
     let both = second.iter().filter(|row| {

@@ -181,7 +181,6 @@ pub async fn raise_fence(
     lock_timeout: Duration,
 ) -> Result<Lsn, Error> {
     let mut statements = vec![
-        "BEGIN".to_owned(),
         // The fence must outlive a crash of the server.
         "SET LOCAL synchronous_commit = local".to_owned(),
         format!(
@@ -192,11 +191,10 @@ pub async fn raise_fence(
         create_sql(),
     ];
     statements.extend(fence_sql(tables, state));
-    let of_each = tables.iter().map(relations).collect::<Vec<_>>();
     let names = format!(
         "SELECT coalesce(jsonb_object_agg(c.oid::text, jsonb_build_array(n.nspname, c.relname)), '{{}}') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({})",
-        of_each.join(" UNION ")
+        all_relations(tables)
     );
     statements.push(format!(
         "INSERT INTO {TABLE} AS known (slot, state, system, timeline, relations) VALUES ({}, '{}', {}, {}, ({names})) \
@@ -207,12 +205,25 @@ pub async fn raise_fence(
         quote_literal(&server.system),
         server.timeline,
     ));
-    statements.push("COMMIT".to_owned());
-    if let Err(error) = session.query_all(&statements).await {
-        let _ = session.query("ROLLBACK").await;
-        return Err(error);
-    }
+    in_transaction(session, &statements).await?;
     insert_position(session).await
+}
+
+/// Executes statements in one transaction.
+async fn in_transaction(session: &mut Session, statements: &[String]) -> Result<(), Error> {
+    let [begin, commit] = ["BEGIN", "COMMIT"].map(str::to_owned);
+    let whole = [&[begin], statements, &[commit]].concat();
+    let done = session.query_all(&whole).await;
+    if done.is_err() {
+        let _ = session.query("ROLLBACK").await;
+    }
+    done.map(drop)
+}
+
+/// Writes a subquery of the OIDs of all these tables and their partitions.
+fn all_relations(tables: &[TableName]) -> String {
+    let of_each: Vec<String> = tables.iter().map(relations).collect();
+    of_each.join(" UNION ")
 }
 
 /// Returns the tables, and partitions, that have no fence which refuses the inserts of this session.
@@ -220,13 +231,12 @@ pub async fn unfenced(
     session: &mut Session,
     tables: &[TableName],
 ) -> Result<Vec<TableName>, Error> {
-    let of_each: Vec<String> = tables.iter().map(relations).collect();
     let sql = format!(
         "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({}) AND NOT EXISTS \
          (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' \
          AND t.tgenabled IN ('O', 'A') AND t.tgfoid = pg_catalog.to_regproc('{FUNCTION}')) ORDER BY 1, 2",
-        of_each.join(" UNION ")
+        all_relations(tables)
     );
     let rows = session.query(&sql).await?;
     let names = rows
@@ -298,18 +308,12 @@ pub async fn abort_move(
     slot: &str,
     tables: &[TableName],
 ) -> Result<(), Error> {
-    let mut statements = vec!["BEGIN".to_owned()];
-    statements.extend(lift_sql(tables));
+    let mut statements = lift_sql(tables);
     statements.push(format!(
         "DELETE FROM {TABLE} WHERE slot = {}",
         quote_literal(slot)
     ));
-    statements.push("COMMIT".to_owned());
-    let done = session.query_all(&statements).await;
-    if done.is_err() {
-        let _ = session.query("ROLLBACK").await;
-    }
-    done.map(|_| ())
+    in_transaction(session, &statements).await
 }
 
 /// Ends a move on the new server, whose slot is at `position`, in one transaction: the note of the position, the
@@ -327,10 +331,7 @@ pub async fn finish_move(
     noted::forget(session, slot).await?;
     noted::made(session, slot).await?;
     noted::set_system(session, slot, &server.system).await?;
-    let mut statements = vec![
-        "BEGIN".to_owned(),
-        "SET LOCAL synchronous_commit = local".to_owned(),
-    ];
+    let mut statements = vec!["SET LOCAL synchronous_commit = local".to_owned()];
     statements
         .extend(continue_account(session, slot, server, &drained.server.system, position).await?);
     statements.extend(lift_sql(tables));
@@ -346,12 +347,7 @@ pub async fn finish_move(
         timeline = server.timeline,
         former = quote_literal(&drained.server.system),
     ));
-    statements.push("COMMIT".to_owned());
-    let done = session.query_all(&statements).await;
-    if done.is_err() {
-        let _ = session.query("ROLLBACK").await;
-    }
-    done.map(|_| ())
+    in_transaction(session, &statements).await
 }
 
 /// Returns SQL by which the account of sent rows, if the database has one, goes on on this server: under the fence
@@ -407,13 +403,12 @@ pub async fn subscriptions(
     session: &mut Session,
     tables: &[TableName],
 ) -> Result<Vec<Subscription>, Error> {
-    let of_each: Vec<String> = tables.iter().map(relations).collect();
     // Columns but the connection string are public (pg_subscription).
     let sql = format!(
         "SELECT s.subname AS name, coalesce(s.subslotname, '') AS slot, bool_and(r.srsubstate = 'r') AS is_copied \
          FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid \
          WHERE r.srrelid IN ({}) GROUP BY s.subname, s.subslotname ORDER BY 1",
-        of_each.join(" UNION ")
+        all_relations(tables)
     );
     let rows = session.query(&sql).await?;
     let found = rows.iter().map(|row| Subscription {

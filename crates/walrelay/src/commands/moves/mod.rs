@@ -59,12 +59,7 @@ pub(crate) fn move_outbox(command: &MoveCommand, env: EnvVars<'_>) -> Result<Exi
 
 /// Shows the state on this server.
 fn plan(args: &PlanMoveArgs, place: &Place) -> Result<(), Failure> {
-    let look = block_on(Box::pin(async {
-        let mut session = place.connect().await?;
-        let look = place.look(&mut session).await?;
-        session.close().await;
-        Ok::<_, Failure>(look)
-    }))??;
+    let look = block_on(Box::pin(place.look_once()))??;
     let object = json!({
         "slot": place.server.slot(),
         "record": look.own(),
@@ -87,12 +82,7 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
     if args.ask.change.dry_run {
         return print_text(&(lift_sql(tables).join(";\n") + ";\n"));
     }
-    let look = block_on(Box::pin(async {
-        let mut session = place.connect().await?;
-        let look = place.look(&mut session).await?;
-        session.close().await;
-        Ok::<_, Failure>(look)
-    }))??;
+    let look = block_on(Box::pin(place.look_once()))??;
     let Some(record) = look.own().or(look.copied()) else {
         return print_line("no move is recorded here, and the outbox is not fenced by one");
     };

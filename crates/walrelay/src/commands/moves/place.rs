@@ -75,6 +75,14 @@ impl Place {
         &self.server.config.source.tables
     }
 
+    /// Looks at the server over a connection of its own.
+    pub(super) async fn look_once(&self) -> Result<PlaceState, Failure> {
+        let mut session = self.connect().await?;
+        let look = self.look(&mut session).await?;
+        session.close().await;
+        Ok(look)
+    }
+
     /// Looks at the server, and changes nothing.
     pub(super) async fn look(&self, session: &mut Session) -> Result<PlaceState, Failure> {
         let system = self.server.identify().await?;

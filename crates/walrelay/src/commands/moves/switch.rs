@@ -143,9 +143,7 @@ fn copied_record(look: &PlaceState) -> Result<MoveRecord, Failure> {
 
 /// Reads the record of the former server itself.
 async fn former_record(former: &Place, look: &PlaceState) -> Result<MoveRecord, Failure> {
-    let mut session = former.connect().await?;
-    let there = former.look(&mut session).await?;
-    session.close().await;
+    let there = former.look_once().await?;
     if there.here == look.here {
         let what = "--from names the server that is to be switched to";
         return Err(Failure::new("move-same-server", Exit::Usage, what)

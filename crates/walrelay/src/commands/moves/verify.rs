@@ -59,9 +59,7 @@ pub(super) fn verify(
 }
 
 async fn new_findings(place: &Place) -> Result<Vec<Finding>, Failure> {
-    let mut session = place.connect().await?;
-    let look = place.look(&mut session).await?;
-    session.close().await;
+    let look = place.look_once().await?;
     let slot = look.slot.as_ref();
     let is_read = slot.is_some_and(|slot| slot.active_pid.is_some());
     Ok(vec![
@@ -89,9 +87,7 @@ async fn new_findings(place: &Place) -> Result<Vec<Finding>, Failure> {
 }
 
 async fn old_findings(former: &Place) -> Result<Vec<Finding>, Failure> {
-    let mut session = former.connect().await?;
-    let look = former.look(&mut session).await?;
-    session.close().await;
+    let look = former.look_once().await?;
     let drained = look.state() == Some(MoveState::Drained);
     let mut findings = vec![
         finding(
