@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use walrelay_testkit::{Db, Delivered, History, emit_in_batches, eventually};
 
+use crate::emitting;
 use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, said, stdout};
 use crate::verify_topic;
 
@@ -58,29 +59,8 @@ fn through_sigkill(major: u32) {
     workload.create_tables();
     emit_in_batches(&db, "public.events", "public.outbox");
     let config = rig.config_and(MESSAGES);
-    let mut relay = rig.streaming(&config);
-    let workload = workload.rows(10_000).rate(2_500.0);
-    let load = workload.seed(u64::from(major)).start();
-    for round in 1..=5_u64 {
-        eventually(PATIENCE, || load.written().rows >= 1_500 * round);
-        relay.kill();
-        relay = rig.streaming(&config);
-    }
-    let written = load.wait();
-    assert!(
-        written.rolled_back > 20 && written.savepoints > 20,
-        "a tame workload: {written:?}"
-    );
-    rig.caught_up();
-    let history = History::collect(
-        &rig.postgres.url(),
-        "public.events",
-        &rig.bootstrap,
-        &rig.prefix,
-        PATIENCE,
-    );
-    let verdict = history.check();
-    let rows: i64 = db.value("SELECT count(*) FROM public.outbox");
+    let workload = workload.rows(10_000).rate(2_500.0).seed(u64::from(major));
+    let (relay, verdict, rows) = emitting::through_sigkill(&rig, &config, &workload, 1_500);
     eprintln!(
         "Postgres {major}, {rows} rows, the rest messages and batches, SIGKILL x5: {verdict}"
     );

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use walrelay_testkit::{Db, Delivered, History, eventually};
+use walrelay_testkit::{Db, Delivered, History, Verdict, Workload, eventually};
 use walrelay_throwaway::cache_dir;
 
-use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, stdout};
+use crate::rig::{PATIENCE, Relay, Rig, assert_has, assert_lacks, edit, ends, output_with, stdout};
 
 const MESSAGES: &str = "\n[source.messages]\nprefix = \"outbox\"\n";
 
@@ -28,6 +28,39 @@ fn init(config: &Path) -> String {
     stdout(&output_with("init", config, &[]))
 }
 
+/// Runs a load into `public.events`, and kills the relay five times, each time after so many more rows. Returns the
+/// last relay, the verdict, and the number of rows in `public.outbox`: the other events have none.
+pub(crate) fn through_sigkill(
+    rig: &Rig,
+    config: &Path,
+    workload: &Workload,
+    rows_of_a_round: u64,
+) -> (Relay, Verdict, i64) {
+    let mut relay = rig.streaming(config);
+    let load = workload.start();
+    for round in 1..=5_u64 {
+        eventually(PATIENCE, || load.written().rows >= rows_of_a_round * round);
+        relay.kill();
+        relay = rig.streaming(config);
+    }
+    let written = load.wait();
+    let some = rows_of_a_round / 60;
+    assert!(
+        written.rolled_back > some && written.savepoints > some,
+        "a tame workload: {written:?}"
+    );
+    rig.caught_up();
+    let history = History::collect(
+        &rig.postgres.url(),
+        "public.events",
+        &rig.bootstrap,
+        &rig.prefix,
+        PATIENCE,
+    );
+    let rows = rig.db().value("SELECT count(*) FROM public.outbox");
+    (relay, history.check(), rows)
+}
+
 /// Half of the events are rows and half are messages, in the same transactions and of the same
 /// keys. The check uses a table that the relay does not know.
 fn twenty_thousand_events(major: u32) {
@@ -48,29 +81,9 @@ fn twenty_thousand_events(major: u32) {
          CREATE TRIGGER publish AFTER INSERT ON public.events \
            FOR EACH ROW EXECUTE FUNCTION publish()",
     );
-    let mut relay = rig.streaming(&config);
     let workload = workload.rows(20_000).rate(4_000.0);
-    let load = workload.seed(u64::from(major)).start();
-    for round in 1..=5_u64 {
-        eventually(PATIENCE, || load.written().rows >= 3_000 * round);
-        relay.kill();
-        relay = rig.streaming(&config);
-    }
-    let written = load.wait();
-    assert!(
-        written.rolled_back > 50 && written.savepoints > 50,
-        "a tame workload: {written:?}"
-    );
-    rig.caught_up();
-    let history = History::collect(
-        &rig.postgres.url(),
-        "public.events",
-        &rig.bootstrap,
-        &rig.prefix,
-        PATIENCE,
-    );
-    let verdict = history.check();
-    let rows: i64 = db.value("SELECT count(*) FROM public.outbox");
+    let (relay, verdict, rows) =
+        through_sigkill(&rig, &config, &workload.seed(u64::from(major)), 3_000);
     eprintln!("Postgres {major}, {rows} rows, the rest messages, SIGKILL x5: {verdict}");
     verdict.assert_clean_but_for_ragged();
     assert!(verdict.committed >= 20_000);
