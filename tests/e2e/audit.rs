@@ -1,11 +1,11 @@
 //! `[audit]`: rows that the stream never carried are found while the relay runs, and no other row.
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Db, eventually};
+use walrelay_testkit::eventually;
 
 use crate::docs::block;
 use crate::endpoint::{self, LISTEN, address, at};
-use crate::old_rows::{self, count, insert, insert_row, rig, wait_until_all_are_marked};
+use crate::old_rows::{self, count, insert, insert_row, rig, unseen, wait_until_all_are_marked};
 use crate::rig::{NOWHERE, PATIENCE, Relay, Rig, assert_has, done, edit, output_with, said};
 use crate::shown::Views;
 
@@ -44,13 +44,6 @@ fn passes(relay: &Relay, rounds: usize) {
     }
 }
 
-/// Inserts rows that the stream does not carry, and that nothing shows later.
-fn insert_unseen(db: &Db, rows: u32) {
-    db.batch("BEGIN; ALTER PUBLICATION walrelay DROP TABLE outbox");
-    insert(db, rows, "unseen");
-    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox; COMMIT");
-}
-
 #[test]
 fn rows_that_the_stream_never_carried_are_reported_until_they_are_settled() {
     for major in [14, 18] {
@@ -62,7 +55,7 @@ fn rows_that_the_stream_never_carried_are_reported_until_they_are_settled() {
         wait_until_all_are_marked(&db);
         reports(&relay, 0);
         relay.ends_well();
-        insert_unseen(&db, 3);
+        unseen(&db, || insert(&db, 3, "unseen"));
         let relay = rig.streaming(&config);
         insert(&db, 1, "sent");
         reports(&relay, 3);
@@ -139,7 +132,7 @@ fn rows_on_their_way_and_rows_of_dead_letters_are_not_reported() {
     assert_eq!(why, [&json!("dead-letter")], "{found:#}");
 
     db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now()");
-    insert_unseen(&db, 1);
+    unseen(&db, || insert(&db, 1, "unseen"));
     passes(&relay, 1);
     reports(&relay, 0);
     db.batch("DELETE FROM outbox WHERE aggregateid = 'unseen'");

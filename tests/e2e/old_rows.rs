@@ -64,6 +64,14 @@ pub(crate) fn wait_until_all_are_marked(db: &Db) {
     eventually(PATIENCE, || count(db, UNMARKED) == 0);
 }
 
+/// Changes rows in a transaction that the stream does not carry, which nothing shows later. The entry of the table in
+/// the publication stays: a relay that sees another one stops.
+pub(crate) fn unseen(db: &Db, change: impl FnOnce()) {
+    db.batch("BEGIN; ALTER PUBLICATION walrelay SET (publish = 'truncate')");
+    change();
+    db.batch("ALTER PUBLICATION walrelay SET (publish = 'insert'); COMMIT");
+}
+
 /// Starts a relay with a new configuration, and waits until it has marked rows of the key `before`.
 pub(crate) fn marking(rig: &Rig, rows: u32) -> (PathBuf, Relay) {
     let config = config(rig, "");

@@ -7,7 +7,7 @@ use walrelay_testkit::Db;
 
 use crate::docs::block;
 use crate::endpoint::{LISTEN, address, at};
-use crate::old_rows::{self, insert, insert_row, rig, wait_until_all_are_marked};
+use crate::old_rows::{self, insert, insert_row, rig, unseen, wait_until_all_are_marked};
 use crate::rig::{NOWHERE, Rig, assert_has, edit, output_with, refused, said};
 
 /// Runs the command, and returns its document. The exit code must fit it.
@@ -37,13 +37,6 @@ fn reasons(document: &Value, db: &Db, key: &str) -> Vec<String> {
         .collect()
 }
 
-/// Inserts rows while no relay runs and the publication lacks the table, which nothing shows later.
-fn insert_unseen(db: &Db, rows: u32, key: &str) {
-    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
-    insert(db, rows, key);
-    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
-}
-
 #[test]
 fn rows_without_a_mark_are_found_and_the_reason_is_told() {
     let rig = rig(17);
@@ -57,7 +50,7 @@ fn rows_without_a_mark_are_found_and_the_reason_is_told() {
     assert_eq!(none["rows"], json!([]), "{none:#}");
     relay.ends_well();
 
-    insert_unseen(&db, 2, "unseen");
+    unseen(&db, || insert(&db, 2, "unseen"));
     let relay = rig.streaming(&config);
     insert(&db, 1, "sent");
     rig.caught_up();
@@ -120,7 +113,7 @@ fn a_row_that_the_account_lacks_is_named_and_two_are_counted() {
     assert_eq!((&none["rows"], &none["buckets"]), (&json!([]), &json!([])));
     relay.ends_well();
 
-    insert_unseen(&db, 1, "unseen");
+    unseen(&db, || insert(&db, 1, "unseen"));
     let relay = rig.streaming(&config);
     insert(&db, 1, "sent");
     rig.caught_up();
@@ -144,7 +137,7 @@ fn a_row_that_the_account_lacks_is_named_and_two_are_counted() {
 
     db.batch("DELETE FROM outbox WHERE aggregateid = 'unseen'");
     db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '3 days'");
-    insert_unseen(&db, 2, "unseen");
+    unseen(&db, || insert(&db, 2, "unseen"));
     let found = document(&config, &[]);
     assert_eq!(found["rows"], json!([]), "{found:#}");
     assert_eq!(found["buckets"][0]["rows"], json!(2), "{found:#}");

@@ -7,6 +7,7 @@ use std::path::Path;
 use walrelay_testkit::eventually;
 
 use super::{block, run_block};
+use crate::old_rows::unseen;
 use crate::rig::{PATIENCE, Rig, SLOT, assert_has, create_slot, edit, output_with, psql, said};
 
 const DOCUMENT: &str = "docs/how-to/pruning.md";
@@ -45,11 +46,11 @@ fn the_ways_of_the_page() {
     assert_has(&text, &["[prune]"]);
 
     // Rows that no relay sent stay until they are accepted.
-    db.batch(
-        "BEGIN; ALTER PUBLICATION walrelay DROP TABLE outbox; \
-         INSERT INTO outbox SELECT gen_random_uuid(), 'Order', '1', 'T', '1', now() - interval '20 days'; \
-         ALTER PUBLICATION walrelay ADD TABLE outbox; COMMIT",
-    );
+    unseen(&db, || {
+        db.batch(
+            "INSERT INTO outbox SELECT gen_random_uuid(), 'Order', '1', 'T', '1', now() - interval '20 days'",
+        );
+    });
     let refused = output_with("prune", &config, &["--keep=7d", "--yes"]);
     assert_has(&said(&refused), &["[prune-unaccounted]", "1 rows more"]);
     run_block(DOCUMENT, "prune-accept", &config);

@@ -8,7 +8,7 @@ use std::thread;
 use walrelay_testkit::{Db, eventually};
 
 use super::only_out_is_unmarked;
-use crate::old_rows::{UNMARKED, config, count, insert, rig};
+use crate::old_rows::{UNMARKED, config, count, insert, rig, unseen};
 use crate::rig::{
     PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, output_with, refused,
 };
@@ -197,9 +197,7 @@ fn a_rollback_marks_rows_that_could_not_be_marked() {
     rig.caught_up();
     relay.ends_well();
     // The log has neither of these.
-    db.batch("BEGIN; ALTER PUBLICATION walrelay DROP TABLE outbox");
-    insert(&db, 3, "out");
-    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox; COMMIT");
+    unseen(&db, || insert(&db, 3, "out"));
     let rollback = thread::spawn({
         let configured = configured.clone();
         move || output_with("cutover rollback", &configured, &["--yes"])
