@@ -14,7 +14,9 @@ use walrelay_testkit::{Db, Delivered, eventually, rng};
 use walrelay_throwaway::ChildGuard;
 
 use crate::docs::{block, shell};
-use crate::rig::{PATIENCE, Rig, assert_has, command_with, done, edit, output_with, refused, said};
+use crate::rig::{
+    PATIENCE, Rig, SLOT, assert_has, command_with, done, edit, output_with, refused, said,
+};
 
 /// Services, each of which writes the events of one key.
 const WRITERS: u32 = 4;
@@ -141,11 +143,22 @@ fn replicated(old: u32, new: u32) -> (Rig, Rig, PathBuf, PathBuf) {
     // With what this relay records, as a blue/green deployment replicates it.
     let tables = "outbox, walrelay_state.move";
     done(&step(&from, "prepare"));
-    done(&step(&from, "abort --yes"));
+    give_up_prepared(&from);
+    done(&output_with("init", &from, &[]));
     old.db()
         .batch(&format!("CREATE PUBLICATION green FOR TABLE {tables}"));
     done(&output_with("init", &to, &[]));
     (old, new, from, to)
+}
+
+/// Gives a preparation up. The slot has what was replicated.
+#[track_caller]
+fn give_up_prepared(config: &Path) {
+    let refusal = ["[move-state]", "would send the replicated rows again"];
+    refused(&step(config, "abort --yes"), 64, &refusal);
+    let drop = format!("slots drop {SLOT}");
+    done(&output_with(&drop, config, &["--yes"]));
+    done(&step(config, "abort --yes"));
 }
 
 fn subscribe(old: &Rig, new: &Rig) {
@@ -211,9 +224,11 @@ fn copy(old: &Rig, new: &Rig) {
             &[&row],
         );
     }
+    let fence = "SELECT tgname::text FROM pg_trigger WHERE tgrelid = 'outbox'::regclass AND tgname LIKE 'walrelay_move%'";
+    let fence = db.text(fence).expect("there is a fence");
     db.batch(&format!(
         "UPDATE walrelay_state.move SET state = '{state}', system = '{system}', timeline = {timeline}, \
-         barrier = '{barrier}', relations = '{relations}'; ALTER TABLE outbox ENABLE ALWAYS TRIGGER walrelay_move"
+         barrier = '{barrier}', relations = '{relations}'; ALTER TABLE outbox ENABLE ALWAYS TRIGGER {fence}"
     ));
 }
 
@@ -294,19 +309,108 @@ fn a_move_is_given_up_in_each_state() {
     assert!(!writes(&new.db()), "prepared");
     let checked = said(&output_with("check", &to, &[]));
     assert_has(&checked, &["[move-pending]"]);
-    done(&step(&to, "abort --yes"));
+    refused(&step(&to, "drain --yes"), 64, &["[move-state]"]);
+    give_up_prepared(&to);
     assert!(writes(&new.db()), "given up");
     done(&step(&from, "drain --yes"));
     assert!(!writes(&old.db()), "drained");
     let checked = said(&output_with("check", &from, &[]));
     assert_has(&checked, &["inserts into it fail here"]);
+    // The drain holds without its relay: a second one waits for nothing, and lifts nothing.
+    relay.ends_well();
+    done(&step(&from, "drain --yes --patience 1s"));
+    assert!(!writes(&old.db()), "drained twice");
     let switch = format!("switch --yes --from {}", from.display());
     refused(&step(&to, &switch), 78, &["[move-unfenced]"]);
     done(&step(&from, "abort --yes"));
     assert!(writes(&old.db()), "given up");
     done(&step(&to, "prepare"));
     refused(&step(&to, &switch), 78, &["[move-unfenced]"]);
+    let other = "--set=source.slot=other";
+    let output = output_with(&format!("move {switch}"), &to, &[other]);
+    refused(&output, 78, &["[move-unfenced]"]);
+    let output = output_with(
+        &format!("move {switch}"),
+        &to,
+        &["--set=source.tables=[\"other\"]"],
+    );
+    refused(&output, 64, &["--from is of another outbox"]);
+}
+
+/// Two relays send one outbox. A drain of one that fails, or is given up, leaves the fence of the other.
+#[test]
+fn each_slot_of_an_outbox_has_its_fence() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config();
+    done(&output_with("init", &config, &[]));
+    let relay = rig.streaming(&config);
+    let other = "--set=source.slot=other";
+    done(&output_with("init", &config, &[other]));
+    done(&step(&config, "drain --yes"));
     relay.ends_well();
+    let drain = output_with("move drain --yes --patience 1s", &config, &[other]);
+    refused(&drain, 75, &["[move-not-drained]", "the fence is lifted"]);
+    let insert = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+                  VALUES (gen_random_uuid(), 'order', 'key', 'T', '1')";
+    let error = rig.db().try_batch(insert).expect_err("it is fenced");
+    assert_eq!(error.code().expect("a code").code(), FENCED);
+    let shown = done(&step(&config, "plan"));
+    assert_has(&shown, &["refused by the fence", "drained"]);
+    done(&step(&config, "abort --yes"));
+    rig.db().batch(insert);
+}
+
+/// Two operators switch the same server. The second one looked before the first had ended, and must not advance the
+/// slot: services write already.
+#[test]
+fn a_second_switch_changes_nothing() {
+    let (old, new, from, to) = replicated(15, 17);
+    let relay = old.streaming(&from);
+    done(&step(&to, "prepare"));
+    done(&step(&from, "drain --yes"));
+    relay.ends_well();
+    let without = format!("switch --yes --from {}", from.display());
+    refused(
+        &step(&to, &without),
+        78,
+        &["[move-behind]", "--rows-arrived"],
+    );
+    let switch = format!("{without} --rows-arrived");
+    let lock = new.db();
+    lock.batch(&format!(
+        "SELECT pg_advisory_lock(hashtextextended('walrelay move {SLOT}', 0))"
+    ));
+    let operators = [(); 2].map(|()| {
+        let (to, switch) = (to.clone(), switch.clone());
+        thread::spawn(move || step(&to, &switch))
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    eventually(PATIENCE, || lock.value::<i64>(waiting) == 2);
+    lock.batch("SELECT pg_advisory_unlock_all()");
+    let said: Vec<String> = operators
+        .map(|operator| done(&operator.join().expect("it ends")))
+        .into();
+    let second = said
+        .iter()
+        .filter(|said| said.contains("switched to already"));
+    assert_eq!(second.count(), 1, "{said:?}");
+    // Not drained in time: the record of the switch stands again.
+    crate::rig::insert(&new.db(), 0);
+    refused(
+        &step(&to, "drain --yes --patience 1s"),
+        75,
+        &["[move-not-drained]", "the fence is lifted"],
+    );
+    assert_has(&done(&step(&to, "plan")), &["switched"]);
+    let relay = new.streaming(&to);
+    new.caught_up();
+    relay.ends_well();
+    assert_eq!(judge_one(&old), [0]);
+}
+
+/// Returns the numbers of the events of the topic.
+fn judge_one(rig: &Rig) -> Vec<u64> {
+    rig.records(1).iter().map(number).collect()
 }
 
 /// A superuser writes past the fence, and a subscription lags: each is named.

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::sleep;
 use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
@@ -20,8 +21,13 @@ use super::confirmed::insert_position;
 use super::sent_rows::account::relations;
 use super::{noted, script, state_version};
 
-/// The name of the trigger at each outbox table.
-const TRIGGER: &str = "walrelay_move";
+/// The time that services wait behind one attempt to lift a fence, and the attempts.
+const LIFT_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
+const LIFT_ATTEMPTS: u32 = 15;
+/// Pause between two attempts, in which services read.
+const LIFT_PAUSE: Duration = Duration::from_millis(500);
+/// SQLSTATE `lock_not_available`.
+pub const LOCKED: &str = "55P03";
 const FUNCTION: &str = "walrelay_state.refuse_while_moving";
 const TABLE: &str = "walrelay_state.move";
 
@@ -104,22 +110,24 @@ impl MoveRecords {
         self.0.iter().find(fenced)
     }
 
-    /// Returns the state for which a relay of the server with this `system_identifier` must wait for the switch: what
-    /// is in the log there may have been sent from the former server.
-    pub fn awaited(&self, system: &str) -> Option<MoveState> {
-        if let Some(own) = self.find(system) {
+    /// Returns the state for which a relay of this server must wait for the switch: what is in the log here may have
+    /// been sent from the former server. A standby that was promoted during the drain has events that were not.
+    pub fn awaited(&self, here: &MoveServer) -> Option<MoveState> {
+        if let Some(own) = self.own(here) {
             return Some(own.state).filter(|state| *state == MoveState::Prepared);
         }
-        let states = self.0.iter().map(|record| record.state);
-        let mut unfinished =
-            states.filter(|state| matches!(state, MoveState::Fenced | MoveState::Drained));
-        unfinished.next()
+        let mut unfinished = self.0.iter().filter(|record| match record.state {
+            MoveState::Drained => true,
+            MoveState::Fenced => record.server.system != here.system,
+            MoveState::Prepared | MoveState::Switched => false,
+        });
+        unfinished.next().map(|record| record.state)
     }
 
     /// Returns the `system_identifier` of the former server if the outbox was moved from it to this one: every event
-    /// of it was delivered before.
-    pub fn former_of(&self, system: &str) -> Option<String> {
-        let own = self.find(system);
+    /// of it was delivered before. A promoted standby has that of its former primary.
+    pub fn former_of(&self, here: &MoveServer) -> Option<String> {
+        let own = self.own(here);
         let switched = own.filter(|record| record.state == MoveState::Switched);
         switched.and_then(|record| record.former.clone())
     }
@@ -151,9 +159,32 @@ fn create_sql() -> String {
     )
 }
 
-/// Returns the SQL of a fence, for `--dry-run`.
-pub fn fence_sql(tables: &[TableName], state: MoveState) -> Vec<String> {
-    let trigger = quote_ident(TRIGGER);
+/// Returns the name of the trigger at each outbox table. Each slot has its own: the outbox of several relays is
+/// open only when the last of them is switched.
+fn trigger(slot: &str) -> String {
+    format!("walrelay_move_{:016x}", noted::number_of(slot))
+}
+
+/// Waits until no other step of a move of this slot works on the database, and locks others out until the session
+/// ends. A step that was killed holds the lock until the server has ended its statement.
+///
+/// # Errors
+/// [`LOCKED`] after this time.
+pub async fn lock_move(session: &mut Session, slot: &str, patience: Duration) -> Result<(), Error> {
+    let lock = format!(
+        "SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended({}, 0))",
+        quote_literal(&format!("walrelay move {slot}"))
+    );
+    let limit = |limit: u128| format!("SET lock_timeout = {limit}");
+    session.query(&limit(patience.as_millis().max(1))).await?;
+    session.query(&lock).await?;
+    session.query(&limit(0)).await?;
+    Ok(())
+}
+
+/// Returns the SQL of a slot's fence, for `--dry-run`.
+pub fn fence_sql(slot: &str, tables: &[TableName], state: MoveState) -> Vec<String> {
+    let trigger = quote_ident(&trigger(slot));
     let fences = tables.iter().flat_map(|table| {
         let table = script::table(table);
         let create = format!(
@@ -190,7 +221,7 @@ pub async fn raise_fence(
         noted::LOCK.to_owned(),
         create_sql(),
     ];
-    statements.extend(fence_sql(tables, state));
+    statements.extend(fence_sql(slot, tables, state));
     let names = format!(
         "SELECT coalesce(jsonb_object_agg(c.oid::text, jsonb_build_array(n.nspname, c.relname)), '{{}}') \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({})",
@@ -207,6 +238,21 @@ pub async fn raise_fence(
     ));
     in_transaction(session, &statements).await?;
     insert_position(session).await
+}
+
+/// Executes statements that lift a fence in one transaction, in attempts: nothing waits behind one of them for long.
+async fn lifting(session: &mut Session, mut statements: Vec<String>) -> Result<(), Error> {
+    statements.insert(0, LIFT_TIMEOUT.to_owned());
+    let mut attempts = 1;
+    loop {
+        match in_transaction(session, &statements).await {
+            Err(error) if error.sqlstate() == Some(LOCKED) && attempts < LIFT_ATTEMPTS => {
+                attempts += 1;
+                sleep(LIFT_PAUSE).await;
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Executes statements in one transaction.
@@ -226,17 +272,19 @@ fn all_relations(tables: &[TableName]) -> String {
     of_each.join(" UNION ")
 }
 
-/// Returns the tables, and partitions, that have no fence which refuses the inserts of this session.
+/// Returns the tables, and partitions, that have no fence of this slot which refuses the inserts of this session.
 pub async fn unfenced(
     session: &mut Session,
+    slot: &str,
     tables: &[TableName],
 ) -> Result<Vec<TableName>, Error> {
     let sql = format!(
         "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({}) AND NOT EXISTS \
-         (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = '{TRIGGER}' \
+         (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = {trigger} \
          AND t.tgenabled IN ('O', 'A') AND t.tgfoid = pg_catalog.to_regproc('{FUNCTION}')) ORDER BY 1, 2",
-        all_relations(tables)
+        all_relations(tables),
+        trigger = quote_literal(&trigger(slot)),
     );
     let rows = session.query(&sql).await?;
     let names = rows
@@ -274,25 +322,26 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords,
     Ok(MoveRecords(records.collect()))
 }
 
-/// Records that the slot of this server has confirmed the barrier under the fence.
+/// Records that the slot of this server has confirmed the barrier under the fence. Returns false if the record is no
+/// longer that of a fenced server.
 pub async fn record_drained(
     session: &mut Session,
     slot: &str,
     server: &MoveServer,
     barrier: Lsn,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let sql = format!(
-        "UPDATE {TABLE} SET state = 'drained', barrier = '{barrier}', at = now() WHERE slot = {} AND system = {}",
+        "UPDATE {TABLE} SET state = 'drained', barrier = '{barrier}', at = now() \
+         WHERE slot = {} AND system = {} AND state = 'fenced' RETURNING slot",
         quote_literal(slot),
         quote_literal(&server.system),
     );
-    session.query(&sql).await?;
-    Ok(())
+    Ok(!session.query(&sql).await?.is_empty())
 }
 
-/// Returns SQL that lifts the fence.
-pub fn lift_sql(tables: &[TableName]) -> Vec<String> {
-    let trigger = quote_ident(TRIGGER);
+/// Returns SQL that lifts the fence of a slot.
+pub fn lift_sql(slot: &str, tables: &[TableName]) -> Vec<String> {
+    let trigger = quote_ident(&trigger(slot));
     let lift = |table| {
         format!(
             "DROP TRIGGER IF EXISTS {trigger} ON {}",
@@ -308,12 +357,50 @@ pub async fn abort_move(
     slot: &str,
     tables: &[TableName],
 ) -> Result<(), Error> {
-    let mut statements = lift_sql(tables);
+    let mut statements = lift_sql(slot, tables);
     statements.push(format!(
         "DELETE FROM {TABLE} WHERE slot = {}",
         quote_literal(slot)
     ));
-    in_transaction(session, &statements).await
+    lifting(session, statements).await
+}
+
+/// Lifts the fence of a drain that failed, and records what stood before it: the record of a former switch, or none.
+pub async fn undo_fence(
+    session: &mut Session,
+    slot: &str,
+    tables: &[TableName],
+    server: &MoveServer,
+    before: Option<&MoveRecord>,
+) -> Result<(), Error> {
+    let mut statements = lift_sql(slot, tables);
+    let own = format!(
+        "WHERE slot = {} AND system = {}",
+        quote_literal(slot),
+        quote_literal(&server.system)
+    );
+    let switched = before.filter(|before| before.state == MoveState::Switched);
+    if let Some(MoveRecord {
+        barrier, former, ..
+    }) = switched
+    {
+        statements.push(format!(
+            "UPDATE {TABLE} SET state = 'switched', barrier = {}, former = {}, at = now() {own}",
+            barrier.map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'")),
+            former
+                .as_deref()
+                .map_or_else(|| "NULL".to_owned(), quote_literal),
+        ));
+    } else {
+        // The first fence of a database that could not be raised has made no table.
+        let exists = format!(
+            "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass('{TABLE}')"
+        );
+        if !session.query(&exists).await?.is_empty() {
+            statements.push(format!("DELETE FROM {TABLE} {own}"));
+        }
+    }
+    lifting(session, statements).await
 }
 
 /// Ends a move on the new server, whose slot is at `position`, in one transaction: the note of the position, the
@@ -334,7 +421,13 @@ pub async fn finish_move(
     let mut statements = vec!["SET LOCAL synchronous_commit = local".to_owned()];
     statements
         .extend(continue_account(session, slot, server, &drained.server.system, position).await?);
-    statements.extend(lift_sql(tables));
+    // The former server's record was of use for the account; a later copy of this server would take it for its own.
+    statements.push(format!(
+        "DELETE FROM {TABLE} WHERE slot = {} AND system <> {}",
+        quote_literal(slot),
+        quote_literal(&server.system)
+    ));
+    statements.extend(lift_sql(slot, tables));
     let barrier = drained
         .barrier
         .map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'"));
@@ -347,7 +440,7 @@ pub async fn finish_move(
         timeline = server.timeline,
         former = quote_literal(&drained.server.system),
     ));
-    in_transaction(session, &statements).await
+    lifting(session, statements).await
 }
 
 /// Returns SQL by which the account of sent rows, if the database has one, goes on on this server: under the fence
@@ -372,12 +465,12 @@ async fn continue_account(
         quote_literal(former)
     );
     Ok(vec![
-        // The statement sees the rows that it deletes as deleted, so OIDs may be swapped.
+        // All are deleted before the first is inserted (ORDER BY), because OIDs may be swapped.
         format!(
             "WITH former AS (DELETE FROM walrelay_state.account AS account USING {from} AND account.slot = {slot} \
              AND {others} AND {relation} IS NOT NULL RETURNING account.*, {relation} AS now) \
              INSERT INTO walrelay_state.account SELECT slot, now, columns, bucket, rows, high, low, diverted, \
-             diverted_high, diverted_low, diverted_to FROM former"
+             diverted_high, diverted_low, diverted_to FROM former ORDER BY now"
         ),
         format!(
             "UPDATE walrelay_state.accounts SET system = {}, through = '{position}', opening = DEFAULT \
@@ -417,4 +510,50 @@ pub async fn subscriptions(
         is_copied: is_true(&row, "is_copied"),
     });
     Ok(found.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relay_waits_on_a_copy_of_a_drained_server_and_on_no_server_whose_events_are_its_own() {
+        let server = |(system, timeline): (&str, u32)| MoveServer {
+            system: system.to_owned(),
+            timeline,
+        };
+        let record = |state, of| MoveRecord {
+            state,
+            server: server(of),
+            barrier: None,
+            former: Some("7".to_owned()),
+        };
+        let (old, promoted, other) = (("7", 1), ("7", 2), ("8", 1));
+        for (state, of, here, waits) in [
+            (MoveState::Fenced, old, old, false),
+            (MoveState::Drained, old, old, false),
+            // Promoted before the drain had ended: its slot has events that were not sent.
+            (MoveState::Fenced, old, promoted, false),
+            (MoveState::Drained, old, promoted, true),
+            (MoveState::Fenced, old, other, true),
+            (MoveState::Drained, old, other, true),
+            (MoveState::Prepared, other, other, true),
+            (MoveState::Prepared, other, old, false),
+            (MoveState::Switched, other, other, false),
+        ] {
+            let records = MoveRecords(vec![record(state, of)]);
+            let awaited = records.awaited(&server(here));
+            assert_eq!(awaited, waits.then_some(state), "{state:?} {of:?} {here:?}");
+            let former = records.former_of(&server(here));
+            let is_moved = state == MoveState::Switched && of == here;
+            assert_eq!(former.is_some(), is_moved, "{state:?} {of:?} {here:?}");
+        }
+    }
+
+    #[test]
+    fn each_slot_has_a_trigger_whose_name_is_short_enough() {
+        let names = ["a", "b", &"x".repeat(63)].map(trigger);
+        assert_ne!(names[0], names[1]);
+        assert!(names.iter().all(|name| name.len() <= 63), "{names:?}");
+    }
 }

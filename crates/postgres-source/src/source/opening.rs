@@ -26,7 +26,7 @@ use crate::catalog::{
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::last_error;
-use crate::moves::{MoveRecords, find_move};
+use crate::moves::{MoveRecords, MoveServer, find_move};
 use crate::noted::{self, Access, Noted, Standing};
 use crate::run_note;
 use crate::sent_rows::account::{self, OpenedAccount};
@@ -84,7 +84,11 @@ impl PostgresSource {
             Session::connect(&self.info, SessionKind::Replication, &settings).await?;
         let system = bounded("IDENTIFY_SYSTEM", replication.identify_system()).await?;
         let moved = self.find_move(&mut control).await?;
-        if let Some(state) = moved.awaited(&system.system_id) {
+        let here = MoveServer {
+            system: system.system_id.clone(),
+            timeline: system.timeline,
+        };
+        if let Some(state) = moved.awaited(&here) {
             let error = PostgresError::AwaitsSwitch {
                 slot: self.wanted.slot.clone(),
                 state,
@@ -99,7 +103,7 @@ impl PostgresSource {
             return Box::pin(self.connect(resume)).await;
         }
         self.awaits_switch = false;
-        let former = moved.former_of(&system.system_id);
+        let former = moved.former_of(&here);
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
@@ -336,8 +340,8 @@ impl PostgresSource {
                     here
                 }
                 // If this process has streamed before, the pipeline logs it.
+                // The switch has noted the position of the slot, so the note shows whether it was moved since.
                 Ok(Continuity::Moved) => {
-                    is_proved = true;
                     if !self.started {
                         info!(
                             former = kept.system_id,

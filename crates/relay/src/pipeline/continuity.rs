@@ -151,6 +151,10 @@ impl Resume {
         let same_server = self.server_start.as_ref() == Some(&opened.server_start);
         if opened.timeline != self.timeline && !same_server {
             let parted = self.parted(&opened.ancestors);
+            // A standby that was promoted after the drain, and switched to.
+            if parted.is_some() && opened.former.as_ref() == Some(&self.system_id) {
+                return Ok(Continuity::Moved);
+            }
             let from = self.in_common(&opened.ancestors);
             return match parted {
                 Some(parted) if to <= from => Ok(Continuity::Promoted { parted }),
@@ -282,7 +286,29 @@ mod tests {
             server_start: "1.5".into(),
             ..promoted(confirmed, 80)
         };
+        // The record of a switch names the former server, which a promoted one shares its identifier with.
+        let switched = |opened, former: &str| Opened {
+            former: Some(former.into()),
+            ..opened
+        };
+        let went_on = || Ok(Continuity::Moved);
         for (case, opened, expected) in [
+            ("switched to", switched(other(5), "7"), went_on()),
+            (
+                "switched from a third",
+                switched(other(5), "9"),
+                other_server(5),
+            ),
+            (
+                "promoted and switched to",
+                switched(promoted(300, 80), "7"),
+                went_on(),
+            ),
+            (
+                "beyond a switch",
+                switched(opened(101), "7"),
+                Err(moved.clone()),
+            ),
             ("far before", opened(1), same()),
             ("just before", opened(99), same()),
             ("where it was left", opened(100), same()),

@@ -41,7 +41,8 @@ pub enum MoveCommand {
     /// standby), or gets the rows by a subscription: then name the old server's configuration.
     #[command(after_help = "Examples:
   walrelay move switch -c new.toml
-  walrelay move switch -c new.toml --from old.toml --yes")]
+  walrelay move switch -c new.toml --from old.toml --yes
+  walrelay move switch -c new.toml --from old.toml --rows-arrived")]
     Switch(SwitchMoveArgs),
 
     /// Check on the new server that the switch is complete, and on the old one that nothing was written
@@ -131,6 +132,11 @@ pub struct SwitchMoveArgs {
     /// The configuration of the old server, if the new one gets the rows by logical replication.
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+
+    /// With `--from`: no subscription is waited for, because every row from before the drain has arrived
+    /// here, or none will.
+    #[arg(long, requires = "from")]
+    pub rows_arrived: bool,
 
     /// The configuration of the new server, `--dry-run` and `--yes`.
     #[command(flatten)]

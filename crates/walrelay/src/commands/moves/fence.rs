@@ -7,12 +7,12 @@ use tokio::time::sleep;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::end_of_commits;
 use walrelay_postgres_source::moves::{
-    MoveServer, MoveState, abort_move, fence_sql, raise_fence, record_drained,
+    LOCKED, MoveServer, MoveState, fence_sql, raise_fence, record_drained, undo_fence,
 };
 use walrelay_walsender::Session;
 
 use super::not_agreed;
-use super::place::{Place, failure};
+use super::place::{Place, PlaceState, failure};
 use crate::cli::{DrainMoveArgs, Exit, Failure, PrepareMoveArgs};
 use crate::commands::assembly::{StopSignals, block_on};
 use crate::commands::terminal::confirm::ask_to_continue;
@@ -27,8 +27,6 @@ const LOCK_PAUSE: Duration = Duration::from_millis(500);
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of the lines about a drain that goes on.
 const NOTICE: Duration = Duration::from_secs(5);
-/// SQLSTATE `lock_not_available`.
-const LOCKED: &str = "55P03";
 
 /// Runs `walrelay move prepare`.
 pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failure> {
@@ -36,7 +34,7 @@ pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failu
         return print_sql(place, MoveState::Prepared);
     }
     block_on(Box::pin(async {
-        let mut session = place.connect().await?;
+        let mut session = place.connect_locked().await?;
         let look = place.look(&mut session).await?;
         if let Some(copied) = look.copied().filter(|_| look.unfenced.is_empty()) {
             let what = format!(
@@ -81,20 +79,31 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
     let begun = Instant::now();
     let until = begun + args.patience;
     let barrier = block_on(Box::pin(async {
-        let mut session = place.connect().await?;
+        let mut session = place.connect_locked().await?;
         let look = place.look(&mut session).await?;
+        // Its slot may be dropped by now, and its relay stopped: the fence has stood since then.
+        if let Some(own) = look.own()
+            && let (MoveState::Drained, Some(barrier)) = (own.state, own.barrier)
+            && look.unfenced.is_empty()
+        {
+            session.close().await;
+            return Ok(barrier);
+        }
         look.check_old(place)?;
         let mut signals = StopSignals::new()?;
         let drained = tokio::select! {
             drained = fence_and_wait(&mut session, place, &look.here, until) => drained,
             () = signals.next() => {
-                // The statement that was in progress is not known to have ended.
-                session = place.connect().await?;
                 Err(Failure::new("move-interrupted", Exit::Temporary, "the drain was interrupted"))
             }
         };
         if let Err(error) = drained {
-            return Err(lift(&mut session, place, error).await);
+            // The statement that was in progress is not known to have ended. The lock is free once it has.
+            drop(session);
+            return Err(match place.connect_locked().await {
+                Ok(mut session) => lift(&mut session, place, &look, error).await,
+                Err(why) => still_fenced(error, &why.what),
+            });
         }
         session.close().await;
         drained
@@ -109,7 +118,7 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
 }
 
 fn print_sql(place: &Place, state: MoveState) -> Result<(), Failure> {
-    print_text(&(fence_sql(place.tables(), state).join(";\n") + ";\n"))
+    print_text(&(fence_sql(place.server.slot(), place.tables(), state).join(";\n") + ";\n"))
 }
 
 /// Fences the outbox, and waits until the slot has confirmed the barrier. Returns the barrier.
@@ -153,9 +162,12 @@ async fn fence_and_wait(
     // A superuser, or a DDL, may have lifted the fence meanwhile.
     let look = place.look(session).await?;
     look.check_fence("run walrelay move drain again")?;
-    record_drained(session, place.server.slot(), here, barrier)
-        .await
-        .map_err(failure)?;
+    let recorded = record_drained(session, place.server.slot(), here, barrier);
+    if !recorded.await.map_err(failure)? {
+        let what = "the record of the move was changed meanwhile";
+        return Err(Failure::new("move-state", Exit::Usage, what)
+            .remedy("see where the move is: walrelay move plan"));
+    }
     Ok(barrier)
 }
 
@@ -190,9 +202,16 @@ async fn fence(
 }
 
 /// Lifts the fence of a drain that failed, so that services go on.
-async fn lift(session: &mut Session, place: &Place, error: Failure) -> Failure {
+async fn lift(
+    session: &mut Session,
+    place: &Place,
+    before: &PlaceState,
+    error: Failure,
+) -> Failure {
     let remedy = error.remedy.clone();
-    match abort_move(session, place.server.slot(), place.tables()).await {
+    let slot = place.server.slot();
+    let undone = undo_fence(session, slot, place.tables(), &before.here, before.own());
+    match undone.await {
         Ok(()) => Failure {
             what: format!("{}: the fence is lifted, nothing was changed", error.what),
             remedy: remedy.or_else(|| {
@@ -200,9 +219,11 @@ async fn lift(session: &mut Session, place: &Place, error: Failure) -> Failure {
             }),
             ..error
         },
-        Err(why) => {
-            print_notice(&format!("the fence may still be in place: {why}"));
-            error.remedy("lift the fence: walrelay move abort")
-        }
+        Err(why) => still_fenced(error, &why.to_string()),
     }
+}
+
+fn still_fenced(error: Failure, why: &str) -> Failure {
+    print_notice(&format!("the fence may still be in place: {why}"));
+    error.remedy("lift the fence: walrelay move abort")
 }

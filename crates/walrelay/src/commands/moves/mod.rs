@@ -9,6 +9,7 @@
 //!   its fence, or after the new server's slot exists. So none is lost, none is sent by both, and each key keeps
 //!   its order.
 //! - The state is in the databases alone ([`walrelay_postgres_source::moves`]): a step that was killed is repeated.
+//! - A step works under a lock of its slot, and looks again once it has the lock: what it changes rests on that look.
 
 mod fence;
 mod place;
@@ -16,13 +17,13 @@ mod switch;
 mod verify;
 
 use serde_json::json;
-use walrelay_postgres_source::moves::{MoveState, abort_move, lift_sql};
+use walrelay_postgres_source::moves::{MoveRecord, MoveState, abort_move, lift_sql};
 
 use crate::cli::{AbortMoveArgs, Exit, Failure, MoveCommand, PlanMoveArgs};
 use crate::commands::assembly::block_on;
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{EnvVars, log_warnings, print_as, print_line, print_notice, print_text};
-use place::Place;
+use place::{Place, PlaceState};
 
 /// Runs `walrelay move`.
 pub(crate) fn move_outbox(command: &MoveCommand, env: EnvVars<'_>) -> Result<Exit, Vec<Failure>> {
@@ -38,7 +39,12 @@ pub(crate) fn move_outbox(command: &MoveCommand, env: EnvVars<'_>) -> Result<Exi
     let server = &place.server;
     log_warnings(server.process.log, Some(server.slot()), env);
     let former = |from: Option<&std::path::PathBuf>| {
-        from.map(|path| Place::load_file(path, env)).transpose()
+        let former = from.map(|path| Place::load_former(path, config, env));
+        let former = former.transpose()?;
+        if let Some(former) = &former {
+            former.check_same_outbox(&place)?;
+        }
+        Ok::<_, Vec<Failure>>(former)
     };
     let done = match command {
         MoveCommand::Plan(args) => plan(args, &place),
@@ -80,17 +86,12 @@ fn plan(args: &PlanMoveArgs, place: &Place) -> Result<(), Failure> {
 fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
     let tables = &place.server.config.source.tables;
     if args.ask.change.dry_run {
-        return print_text(&(lift_sql(tables).join(";\n") + ";\n"));
+        return print_text(&(lift_sql(place.server.slot(), tables).join(";\n") + ";\n"));
     }
     let look = block_on(Box::pin(place.look_once()))??;
-    let Some(record) = look.own().or(look.copied()) else {
+    let Some(record) = to_give_up(&look, place)? else {
         return print_line("no move is recorded here, and the outbox is not fenced by one");
     };
-    if record.state == MoveState::Switched {
-        let what = "the outbox was moved to this server: there is nothing to give up here";
-        return Err(Failure::new("move-state", Exit::Usage, what)
-            .remedy("to move it back, drain this server and switch the other one"));
-    }
     if record.state == MoveState::Drained {
         print_notice(
             "lifting the fence of a server that was drained. If another server was switched to since, services that \
@@ -101,7 +102,8 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
         ask_to_continue(not_agreed())?;
     }
     block_on(Box::pin(async {
-        let mut session = place.connect().await?;
+        let mut session = place.connect_locked().await?;
+        to_give_up(&place.look(&mut session).await?, place)?;
         let slot = place.server.slot();
         abort_move(&mut session, slot, tables)
             .await
@@ -110,6 +112,27 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
         Ok::<_, Failure>(())
     }))??;
     print_line("the fence is lifted: services can write events here")
+}
+
+/// Returns the record of a move that can be given up; `None` if there is none.
+fn to_give_up<'a>(look: &'a PlaceState, place: &Place) -> Result<Option<&'a MoveRecord>, Failure> {
+    let Some(record) = look.own().or(look.copied()) else {
+        return Ok(None);
+    };
+    let slot = place.server.slot();
+    if record.state == MoveState::Switched {
+        let what = "the outbox was moved to this server: there is nothing to give up here";
+        return Err(Failure::new("move-state", Exit::Usage, what)
+            .remedy("to move it back, drain this server and switch the other one"));
+    }
+    // Its log has the replicated rows, which the old server's relay sends.
+    if record.state == MoveState::Prepared && look.slot.is_some() {
+        let what = format!("a relay that reads slot {slot} would send the replicated rows again");
+        let remedy =
+            format!("stop the relay of this server, run walrelay slots drop {slot}, and try again");
+        return Err(Failure::new("move-state", Exit::Usage, what).remedy(remedy));
+    }
+    Ok(Some(record))
 }
 
 fn not_agreed() -> Failure {

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 use walrelay_postgres_source::moves::{
-    MoveRecord, MoveRecords, MoveServer, MoveState, find_move, unfenced,
+    LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, find_move, lock_move, unfenced,
 };
 use walrelay_postgres_source::{PostgresError, SlotRow};
 use walrelay_relay::TableName;
@@ -16,6 +17,9 @@ use crate::commands::EnvVars;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{admin_info, sql_session};
 use crate::failures;
+
+/// The time that a step waits for another one, such as one that was killed.
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server, and the connection of a role that owns its outbox.
 pub(super) struct Place {
@@ -57,18 +61,68 @@ impl Place {
         Ok(Self { server, admin })
     }
 
-    /// Loads the configuration of the other server.
-    pub(super) fn load_file(path: &Path, env: EnvVars<'_>) -> Result<Self, Vec<Failure>> {
+    /// Loads the configuration of the former server. Overrides of slot and publication count for both servers: one file
+    /// may serve several relays.
+    pub(super) fn load_former(
+        path: &Path,
+        new: &ConfigArgs,
+        env: EnvVars<'_>,
+    ) -> Result<Self, Vec<Failure>> {
+        let of_both = |set: &&String| {
+            ["source.slot=", "source.publication="]
+                .iter()
+                .any(|key| set.starts_with(key))
+        };
         let config = ConfigArgs {
             config: path.to_owned(),
-            set: Vec::new(),
+            set: new.set.iter().filter(of_both).cloned().collect(),
         };
         Self::load(&config, None, env)
+    }
+
+    /// Fails unless the other server's configuration is of the same outbox: its record shows nothing of other events.
+    pub(super) fn check_same_outbox(&self, new: &Self) -> Result<(), Failure> {
+        let sorted = |place: &Self| {
+            let mut tables = place.tables().to_vec();
+            tables.sort_unstable();
+            tables
+        };
+        let slots = (self.server.slot(), new.server.slot());
+        if slots.0 == slots.1 && sorted(self) == sorted(new) {
+            return Ok(());
+        }
+        let what = format!(
+            "--from is of another outbox: its slot is {}, that of the new server is {}, or its tables are others",
+            slots.0, slots.1
+        );
+        Err(Failure::new("move-same-server", Exit::Usage, what)
+            .remedy("name the configuration of the relay that this one goes on for: the same [source] slot and tables"))
     }
 
     /// Connects as the owner of the outbox.
     pub(super) async fn connect(&self) -> Result<Session, Failure> {
         sql_session(&self.admin).await
+    }
+
+    /// Connects, and locks other steps of a move of this slot out until the session ends.
+    pub(super) async fn connect_locked(&self) -> Result<Session, Failure> {
+        let mut session = self.connect().await?;
+        self.lock(&mut session).await?;
+        Ok(session)
+    }
+
+    /// Locks other steps of a move of this slot out until the session ends.
+    pub(super) async fn lock(&self, session: &mut Session) -> Result<(), Failure> {
+        match lock_move(session, self.server.slot(), LOCK_PATIENCE).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.sqlstate() == Some(LOCKED) => {
+                let what = "another step of this move works on the server";
+                Err(Failure::new("move-busy", Exit::Temporary, what).remedy(
+                    "wait until it has ended, and see where it came with walrelay move plan",
+                ))
+            }
+            Err(error) => Err(failure(error)),
+        }
     }
 
     pub(super) fn tables(&self) -> &[TableName] {
@@ -89,19 +143,29 @@ impl Place {
         let source = &self.server.config.source;
         let publication = format!(
             "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, EXISTS (SELECT FROM pg_catalog.pg_publication \
-             WHERE pubname = {}) AS publication",
+             WHERE pubname = {}) AS publication, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
             walrelay_walsender::quote_literal(&source.publication)
         );
         let rows = session.query(&publication).await?;
         let is = |name| rows.first().is_some_and(|row| row.get(name) == Some("t"));
         let (in_recovery, has_publication) = (is("in_recovery"), is("publication"));
+        let admins = rows
+            .first()
+            .and_then(|row| row.get("system").map(str::to_owned));
+        if admins.as_ref() != Some(&system.system_id) {
+            let what = "the administrator's connection and the relay's reach different servers";
+            return Err(Failure::new("move-same-server", Exit::Usage, what)
+                .remedy("see --admin-url, and [source] url: both must name one server, and no list of hosts"));
+        }
         Ok(PlaceState {
             here: MoveServer {
                 system: system.system_id,
                 timeline: system.timeline,
             },
             records: find_move(session, &source.slot).await?,
-            unfenced: unfenced(session, &source.tables).await.map_err(failure)?,
+            unfenced: unfenced(session, &source.slot, &source.tables)
+                .await
+                .map_err(failure)?,
             slot: self.server.find_slot(session).await?,
             has_publication,
             in_recovery,
@@ -178,6 +242,11 @@ impl PlaceState {
             );
             return Err(Failure::new("move-slot", Exit::Config, what)
                 .remedy("see to the relay first: walrelay check"));
+        }
+        if self.state() == Some(MoveState::Prepared) {
+            let what = "this server was prepared as the new one";
+            return Err(Failure::new("move-state", Exit::Usage, what)
+                .remedy("drain the old server; walrelay move abort gives the preparation up"));
         }
         if let Some(copied) = self
             .copied()

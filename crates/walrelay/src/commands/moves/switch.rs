@@ -26,10 +26,18 @@ pub(super) fn switch(
     place: &Place,
     former: Option<&Place>,
 ) -> Result<(), Failure> {
-    let (look, drained) = block_on(Box::pin(proof(place, former)))??;
-    if look.state() == Some(MoveState::Switched) {
+    let already = || {
         let text = "this server was switched to already.\n";
-        return print_as(args.output, &text, &json!({ "slot": place.server.slot() }));
+        print_as(args.output, &text, &json!({ "slot": place.server.slot() }))
+    };
+    let (look, drained) = block_on(Box::pin(async {
+        let mut session = place.connect().await?;
+        let proof = proof(&mut session, args, place, former).await;
+        session.close().await;
+        proof
+    }))??;
+    if look.state() == Some(MoveState::Switched) {
+        return already();
     }
     let steps = format!(
         "server {} was drained to {}: every event of it is delivered. Slot {} of this server is {}, and its outbox \
@@ -52,7 +60,16 @@ pub(super) fn switch(
         ask_to_continue(not_agreed())?;
     }
     let position = block_on(Box::pin(async {
-        let mut session = place.connect().await?;
+        // Neither server's state changes from here on. What was looked at before the question may be over.
+        let mut session = place.connect_locked().await?;
+        let locked = match former {
+            Some(former) => Some(former.connect_locked().await?),
+            None => None,
+        };
+        let (look, drained) = proof(&mut session, args, place, former).await?;
+        if look.state() == Some(MoveState::Switched) {
+            return Ok(None);
+        }
         let mut relay = place.server.connect().await?;
         let position = place_slot(&mut relay, place, &look).await?;
         relay.close().await;
@@ -67,8 +84,14 @@ pub(super) fn switch(
         );
         finished.await.map_err(failure)?;
         session.close().await;
-        Ok::<_, Failure>(position)
+        if let Some(locked) = locked {
+            locked.close().await;
+        }
+        Ok::<_, Failure>(Some(position))
     }))??;
+    let Some(position) = position else {
+        return already();
+    };
     let text = format!(
         "slot {} is at {position}, and services can write events here.\nStart walrelay run with this configuration \
          now, and stop the relay of the old server.\n",
@@ -81,13 +104,16 @@ pub(super) fn switch(
 
 /// Returns the record of the former server, if everything shows that its events are delivered, and that this server
 /// has no event yet.
-async fn proof(place: &Place, former: Option<&Place>) -> Result<(PlaceState, MoveRecord), Failure> {
-    let mut session = place.connect().await?;
-    let look = place.look(&mut session).await?;
+async fn proof(
+    session: &mut Session,
+    args: &SwitchMoveArgs,
+    place: &Place,
+    former: Option<&Place>,
+) -> Result<(PlaceState, MoveRecord), Failure> {
+    let look = place.look(session).await?;
     if look.state() == Some(MoveState::Switched)
         && let Some(record) = look.own().cloned()
     {
-        session.close().await;
         return Ok((look, record));
     }
     look.check_new(place)?;
@@ -97,7 +123,9 @@ async fn proof(place: &Place, former: Option<&Place>) -> Result<(PlaceState, Mov
              already, the relay must send that: run walrelay init and run instead",
         )?;
         let drained = former_record(former, &look).await?;
-        wait_for_subscriptions(&mut session, place, former, &drained).await?;
+        if !args.rows_arrived {
+            wait_for_subscriptions(session, place, former, &drained).await?;
+        }
         drained
     } else {
         let drained = copied_record(&look)?;
@@ -107,7 +135,6 @@ async fn proof(place: &Place, former: Option<&Place>) -> Result<(PlaceState, Mov
         )?;
         drained
     };
-    session.close().await;
     Ok((look, drained))
 }
 
@@ -168,19 +195,20 @@ async fn wait_for_subscriptions(
     former: &Place,
     drained: &MoveRecord,
 ) -> Result<(), Failure> {
-    let found = subscriptions(session, place.tables())
-        .await
-        .map_err(failure)?;
-    if found.is_empty() {
-        print_notice(
-            "no subscription fills the outbox of this server: rows from before the drain are not in its tables",
-        );
-        return Ok(());
-    }
     let barrier = drained.barrier.unwrap_or(Lsn::MAX);
     let mut publisher = former.server.connect().await?;
     let until = Instant::now() + PATIENCE;
     loop {
+        let found = subscriptions(session, place.tables())
+            .await
+            .map_err(failure)?;
+        if found.is_empty() {
+            let what = "no subscription fills the outbox of this server: nothing shows that the rows from before the drain are here";
+            return Err(Failure::new("move-behind", Exit::Config, what).remedy(
+                "if another service copies them, wait until it has ended; then say --rows-arrived: a row that arrives \
+                 after the switch is sent a second time",
+            ));
+        }
         let all = slots(&mut publisher).await?;
         let behind = found.iter().find(|subscription| {
             let slot = all.iter().find(|slot| slot.name == subscription.slot);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::last_error::{self, LastError};
-use walrelay_postgres_source::moves::{MoveState, find_move};
+use walrelay_postgres_source::moves::{MoveServer, MoveState, find_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{
     Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
@@ -137,6 +137,12 @@ async fn connect_and_check(
         Err(_) => ("", [].as_slice()),
     };
     let moved = find_move(&mut session, &wanted.slot).await?;
+    let here = MoveServer {
+        system: system.to_owned(),
+        timeline: replication
+            .as_ref()
+            .map_or(0, |(identity, _)| identity.timeline),
+    };
     let position = facts.slot.as_ref().and_then(|slot| slot.confirmed);
     // The relay of a slot that is read has compared them, and both go on meanwhile.
     let unread = facts
@@ -147,7 +153,7 @@ async fn connect_and_check(
         (Some(known), Some(position), Ok((identity, ancestors)))
             if unread && config.sink.confirms() =>
         {
-            let former = moved.former_of(system);
+            let former = moved.former_of(&here);
             known.continued_by_slot(identity, ancestors, position, former)
         }
         _ => Ok(()),
@@ -177,10 +183,7 @@ async fn connect_and_check(
         continued,
         noted: is_noted.then_some((standing, noted.access)),
         carried,
-        moved: [
-            moved.find(system).map(|own| own.state),
-            moved.awaited(system),
-        ],
+        moved: [moved.own(&here).map(|own| own.state), moved.awaited(&here)],
         last_error,
         run,
         facts,
