@@ -312,7 +312,7 @@ const CLOCK_RIGHT: &str = "DROP FUNCTION pg_catalog.clock_timestamp(); \
      ALTER FUNCTION pg_catalog.true_clock() RENAME TO clock_timestamp";
 
 #[test]
-fn of_skipped_events_silence_and_clocks_come_and_go() {
+fn of_skipped_and_large_events_silence_and_clocks_come_and_go() {
     let rig = Rig::with_outbox(18);
     let more = "expect_event_every = \"2s\"\n[poison]\nunroutable = \"skip\"\n";
     let configured = config(&rig, &rig.postgres.url(), more);
@@ -348,6 +348,24 @@ fn of_skipped_events_silence_and_clocks_come_and_go() {
     let again = "publish the rows again";
     views.show_problem(&["unroutable 1"], again, "WalrelayEventsSkipped");
     watch.wait(&skipped, false, &[]);
+
+    // 900 of the 1000 kB that librdkafka accepts by default.
+    let near = ["WalrelayEventsNearLimit"];
+    watch.wait(&near, false, &[]);
+    db.batch(
+        "INSERT INTO outbox SELECT gen_random_uuid(), 'Order', 'key', 'T', to_json(repeat('x', 900000))",
+    );
+    watch.wait(&near, true, &[]);
+    let words = ["topic \"outbox.event.Order\"", "the limit is 1000000"];
+    let remedy = "raise the limit of server and relay";
+    views.show_problem(&words, remedy, "WalrelayEventsNearLimit");
+    let up_to = |bytes: &str| {
+        let line = format!("walrelay_event_value_bytes_bucket{{le=\"{bytes}\",sink=\"kafka\"}}");
+        metric(address(&relay), &line).expect("a bucket")
+    };
+    let larger = up_to("1048576.0") - up_to("262144.0");
+    assert!((larger - 1.0).abs() < 0.1, "{larger}");
+    watch.wait(&near, false, &[]);
 
     db.batch(CLOCK_AHEAD);
     watch.wait(&clocks, true, &[]);

@@ -69,8 +69,8 @@ pub use printable::{is_hidden, printable, printable_json, printable_lines};
 pub use recent::RecentErrors;
 pub use report::{
     AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LossReport,
-    OutboxReport, ProblemReport, ProcessReport, SinkReport, SlotReport, SnapshotReport,
-    StatusReport,
+    NearLimitReport, OutboxReport, ProblemReport, ProcessReport, SinkReport, SlotReport,
+    SnapshotReport, StatusReport,
 };
 pub use run_observer::RunObserver;
 pub use service_manager::{ServiceManager, heartbeat};

@@ -459,6 +459,16 @@ fn add_sink_problems(found: &mut Problems, sink: &SinkReport) {
         problem.reason(loss.text.clone()).remedy(&remedy);
         problem.since_ms = Some(loss.seen_ms);
     }
+    if let Some(near) = &sink.near_limit {
+        let title = format!("Events are almost as large as {} accepts", sink.title);
+        let problem = found.alert("warn", "WalrelayEventsNearLimit", title);
+        problem
+            .reason(format!(
+                "topic {:?}: an event has {} bytes, the limit is {}",
+                near.topic, near.bytes, near.limit_bytes
+            ))
+            .remedy("raise the limit of server and relay, or make the events smaller: [poison] oversize decides about larger ones");
+    }
     if sink.unavailable_count > 0 {
         found
             .alert(
@@ -740,6 +750,30 @@ mod tests {
         let reason = "30 s of this run were later than 0.001 s, with a target of 99.999 %";
         assert_eq!(problem.reason.as_deref(), Some(reason));
         assert_eq!(problem.runbook, SLO);
+    }
+
+    #[test]
+    fn an_event_near_the_limit_is_a_problem_with_topic_and_sizes() {
+        let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
+        let event = walrelay_sink::Record {
+            topic: "orders",
+            value: Some(b"secret"),
+            ..walrelay_sink::Record::default()
+        };
+        let shown = || {
+            let problems = telemetry.report().problems.into_iter();
+            let mut found = problems.filter(|it| it.title.contains("almost as large"));
+            found.next()
+        };
+        telemetry.sink.sizes.compare(&event, 80, 100);
+        assert_eq!(shown(), None);
+        telemetry.sink.sizes.compare(&event, 81, 100);
+        let problem = shown().expect("a problem");
+        assert_eq!(telemetry.report().sink.events_near_limit, 1);
+        let reason = "topic \"orders\": an event has 81 bytes, the limit is 100";
+        assert_eq!(problem.reason.as_deref(), Some(reason));
+        let alert = problem.alert.as_deref();
+        assert_eq!(alert, Some("WalrelayEventsNearLimit"));
     }
 
     #[test]

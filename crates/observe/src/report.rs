@@ -643,6 +643,24 @@ pub struct SinkReport {
     /// These losses: five, and further ones as one.
     #[serde(default)]
     pub losses: Vec<LossReport>,
+    /// The number of events larger than 80 % of the destination's limit; 0 where the relay knows no limit.
+    #[serde(default)]
+    pub events_near_limit: u64,
+    /// The largest of these events in the last quarter of an hour; `null` if there was none.
+    #[serde(default)]
+    pub near_limit: Option<NearLimitReport>,
+}
+
+/// An event that is almost larger than the destination accepts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NearLimitReport {
+    /// The topic of the event.
+    pub topic: String,
+    /// The bytes of the event that count for the limit.
+    pub bytes: u64,
+    /// The limit: `message.max.bytes`, `max_message_size`, or the server's own if it is smaller.
+    pub limit_bytes: u64,
 }
 
 /// A setting by which a server may lose what it has acknowledged.

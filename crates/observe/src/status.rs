@@ -18,9 +18,9 @@ use super::problems::problems;
 use super::recent::OPEN_TRANSACTIONS;
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
-    LastErrorReport, LatencyReport, LossReport, PipelineReport, ProcessReport, RegistryReport,
-    RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport, SourceReport,
-    StatusReport, TopicReport,
+    LastErrorReport, LatencyReport, LossReport, NearLimitReport, PipelineReport, ProcessReport,
+    RegistryReport, RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport,
+    SourceReport, StatusReport, TopicReport,
 };
 
 /// Destinations that are named of those that take no record.
@@ -299,6 +299,16 @@ impl Telemetry {
             lost_events: losses.events,
             losses: losses.list.iter().map(LossReport::new).collect(),
             risks: live.sink_risks.iter().map(SinkRiskReport::new).collect(),
+            events_near_limit: self.sink.sizes.near_limit(),
+            near_limit: self
+                .sink
+                .sizes
+                .largest_near_limit()
+                .map(|near| NearLimitReport {
+                    topic: near.topic,
+                    bytes: near.size,
+                    limit_bytes: near.limit,
+                }),
         }
     }
 }

@@ -188,6 +188,7 @@ impl<Q: Queue, S> Shared<Q, S> {
         }
         state.records.push(record, lane, seq, weight);
         drop(state);
+        self.stats.sizes.accepted(record);
         self.window.update_stats(&self.stats);
         self.wake.notify_one();
         Ok(())

@@ -12,7 +12,8 @@
 //!   react. [`Refusal`]: the same of one record that the server refuses while it takes others.
 //! - [`Window`]: bounds the records and bytes in flight. [`KeyQueues`]: for sinks that send each
 //!   record by itself, and send it again alone. [`queue_key`]: what is kept in order.
-//! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers.
+//! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers. [`EventSizes`]: those of sizes.
+//!   [`NearLimit`]: an event that is almost too large.
 //!   [`OpenRequest`]: what is in flight to one, to know whether it is silent.
 //!   [`CertificateFault`]: why the certificate of a server is refused. [`Loss`]: acknowledged events that a
 //!   destination has lost.
@@ -60,6 +61,7 @@ mod options;
 mod parking;
 mod record;
 mod sink;
+mod sizes;
 mod stats;
 mod stream_ends;
 mod sync;
@@ -88,6 +90,7 @@ pub use record::{Header, Record, RecordKind};
 pub use sink::{
     BatchingMode, Obstacle, Retrying, SendError, Sink, SinkFactory, StreamStart, TransactionEnd,
 };
+pub use sizes::{EventSizes, NEAR_LIMIT_PERCENT, NearLimit, SIZE_BOUNDS};
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use stream_ends::{SharedEnd, StreamEnd, StreamEnds};
 pub use sync::lock;

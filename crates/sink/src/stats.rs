@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::sync::lock;
 use crate::unanswered::{ANSWER_LIMIT, Unanswered};
 use crate::{
-    BatchingMode, CertificateFault, ConnectFailure, Disposition, Loss, Losses, Obstacle,
-    ServerClocks, StreamEnds,
+    BatchingMode, CertificateFault, ConnectFailure, Disposition, EventSizes, Loss, Losses,
+    Obstacle, ServerClocks, StreamEnds,
 };
 
 /// The number of topics with figures of their own. Further topics are counted under
@@ -47,6 +47,8 @@ pub struct SinkStats {
     losses: Mutex<Losses>,
     /// The ends of the streams, if the destination has streams that are compared.
     pub ends: StreamEnds,
+    /// The sizes of the accepted events.
+    pub sizes: EventSizes,
     /// The clocks of the servers that tell theirs.
     pub clocks: ServerClocks,
 }

@@ -56,8 +56,8 @@ pub(crate) fn check_subject(subject: &str) -> Result<(), &'static str> {
 }
 
 /// Checks what a message can carry. `max_message`: the most bytes of headers and payload. Returns the
-/// class of the poison and the reason.
-pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison, String)> {
+/// bytes that count for the limit, or the class of the poison and the reason.
+pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<u64, (Poison, String)> {
     check_subject(record.topic).map_err(|why| (Poison::Unroutable, why.to_owned()))?;
     if !is_dead_letter(record) && !record.headers.iter().all(|header| is_name(header.name)) {
         // The name may be a value of the row.
@@ -82,13 +82,13 @@ pub(crate) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison
     check_size(record, headers, limit, "max_message_size")
 }
 
-/// Checks the size of a message with so many bytes of headers.
+/// Checks the size of a message with so many bytes of headers, and returns it.
 pub(crate) fn check_size(
     record: &Record<'_>,
     headers: usize,
     limit: u64,
     name: &str,
-) -> Result<(), (Poison, String)> {
+) -> Result<u64, (Poison, String)> {
     if headers > MAX_HEADERS {
         let why = format!("the headers have {headers} bytes, a stream accepts {MAX_HEADERS}");
         return Err((Poison::Oversize, why));
@@ -98,7 +98,7 @@ pub(crate) fn check_size(
         let why = format!("the message has {size} bytes, {name} is {limit}");
         return Err((Poison::Oversize, why));
     }
-    Ok(())
+    Ok(size)
 }
 
 /// Returns true if an event's header may have this name. Those of NATS change what a stream does with

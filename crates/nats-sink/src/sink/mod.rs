@@ -131,23 +131,25 @@ pub(crate) enum NatsSink {
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
 /// Checks what can be told of a record without asking a server.
-pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
+pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<u64, DeliveryError> {
     let checked = message::check(record, settings.max_message);
     checked.map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))
 }
 
 impl Sink for NatsSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        let settings = match self {
-            Self::Keyed(thread) => &thread.shared.settings,
-            Self::Chained(thread) => &thread.shared.settings,
+        let (settings, stats) = match &*self {
+            Self::Keyed(thread) => (&thread.shared.settings, &thread.shared.stats),
+            Self::Chained(thread) => (&thread.shared.settings, &thread.shared.stats),
         };
-        check_record(record, settings)?;
+        let size = check_record(record, settings)?;
         let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
-        match self {
+        match &*self {
             Self::Keyed(thread) => thread.shared.accept(record, record.topic, seq, weight),
             Self::Chained(thread) => thread.shared.accept(record, record.topic, seq, weight),
-        }
+        }?;
+        stats.sizes.compare(record, size, settings.max_message);
+        Ok(())
     }
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {

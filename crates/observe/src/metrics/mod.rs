@@ -3,6 +3,8 @@
 //! [`METRICS`] lists them: `docs/reference/metrics.md` is generated from it, and a test checks that alerts
 //! and dashboards name existing metrics only.
 
+mod histograms;
+
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -15,13 +17,15 @@ use prometheus_client::registry::{Registry, Unit};
 use walrelay_lsn::Lsn;
 use walrelay_sink::EndpointStats;
 
-use super::latencies::{Buckets, Latency};
+use super::latencies::Buckets;
 use super::observed::Telemetry;
 use super::pipelines::Pipelines;
 use super::report::{
     AuditedTable, BookmarkReport, EndpointReport, OutboxReport, STATES, SinkReport, StatusReport,
     TopicReport,
 };
+
+pub(super) use histograms::{HISTOGRAMS, Histogram};
 
 /// The media type of the OpenMetrics text format.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -320,6 +324,8 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| by("class", &r.dead_letters.skipped) },
     Metric { name: "passed_over_rows", unit: None, kind: Counter, help: "Rows of other tables than outboxes, which were passed over, by table; absent before the first",
         rows: |r| by("table", &r.source.passed_over_rows) },
+    Metric { name: "events_near_limit", unit: None, kind: Counter, help: "Events larger than 80 % of the limit of the destination, repeats included: message.max.bytes of Kafka, max_message_size of the others; HTTP and stdout have none",
+        rows: |r| count(r.sink.events_near_limit) },
     Metric { name: "parked_keys", unit: None, kind: Gauge, help: "Keys whose events go to the topic of dead letters",
         rows: |r| count(r.dead_letters.parked_keys) },
     Metric { name: "in_flight_records", unit: None, kind: Gauge, help: "Records enqueued and not acknowledged",
@@ -438,22 +444,6 @@ static PROCESS: &[Metric] = &[
 
 pub(super) const PREFIX: &str = "walrelay";
 
-type Histogram = (&'static str, &'static str, fn(&Telemetry) -> &Latency);
-
-/// The histograms: name without the prefix and the unit (seconds), meaning and samples.
-pub(super) const HISTOGRAMS: [Histogram; 2] = [
-    (
-        "commit_to_ack",
-        "From commit to acknowledgement, of a sample of transactions, by the clocks of the server and of this machine",
-        |telemetry| &telemetry.commit_to_ack,
-    ),
-    (
-        "commit_to_read",
-        "From commit to the moment when the whole transaction is received, of the same sample",
-        |telemetry| &telemetry.commit_to_read,
-    ),
-];
-
 /// The subject of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subject {
@@ -528,13 +518,13 @@ impl Scrape {
     }
 
     /// Returns the buckets of a histogram, each with the report of its pipeline.
-    pub(super) fn buckets(
-        &self,
-        latency: fn(&Telemetry) -> &Latency,
-    ) -> Vec<(&StatusReport, Labels, Buckets)> {
+    pub(super) fn buckets(&self, histogram: &Histogram) -> Vec<(&StatusReport, Labels, Buckets)> {
         let each = self.each();
-        each.map(|(telemetry, report, label)| (report, label, latency(telemetry).buckets()))
-            .collect()
+        each.map(|(telemetry, report, label)| {
+            let labels = [label, (histogram.labels)(telemetry)].concat();
+            (report, labels, (histogram.buckets)(telemetry))
+        })
+        .collect()
     }
 }
 
@@ -556,12 +546,13 @@ impl Collector for FromReports {
         for (name, metric, subject) in all() {
             metric.encode(&name, scrape.rows(metric, subject), &mut encoder)?;
         }
-        let unit = Unit::Seconds;
-        for (name, help, latency) in HISTOGRAMS {
+        for histogram in HISTOGRAMS {
+            let Histogram { name, help, .. } = histogram;
             let (name, help) = (format!("{PREFIX}_{name}"), format!("{help}."));
+            let unit = Some(&histogram.unit);
             let mut encoder =
-                encoder.encode_descriptor(&name, &help, Some(&unit), MetricType::Histogram)?;
-            for (_, label, buckets) in scrape.buckets(latency) {
+                encoder.encode_descriptor(&name, &help, unit, MetricType::Histogram)?;
+            for (_, label, buckets) in scrape.buckets(&histogram) {
                 let (sum, samples) = (buckets.sum, buckets.samples());
                 encoder
                     .encode_family(&label)?

@@ -58,9 +58,9 @@ impl SinkKind for Shown {
 /// Returns the full name of each metric, as in the text format.
 fn names() -> BTreeSet<String> {
     let mut names: BTreeSet<String> = full().map(|(name, _)| name).collect();
-    for (name, _, _) in HISTOGRAMS {
+    for Histogram { name, unit, .. } in HISTOGRAMS {
         for end in ["bucket", "sum", "count"] {
-            names.insert(format!("walrelay_{name}_seconds_{end}"));
+            names.insert(format!("walrelay_{name}_{}_{end}", unit.as_str()));
         }
     }
     names
@@ -211,8 +211,10 @@ fn the_reference_names_every_metric() {
          `UPDATE_DOCS=1 cargo test -p walrelay-observe reference` generates this page.\n\n\
          <!-- metrics -->\n| metric | type | meaning |\n|---|---|---|\n",
     );
-    for (name, help, _) in HISTOGRAMS {
-        let _ = writeln!(page, "| `walrelay_{name}_seconds` | histogram | {help} |");
+    for histogram in HISTOGRAMS {
+        let Histogram { name, help, .. } = histogram;
+        let unit = histogram.unit.as_str();
+        let _ = writeln!(page, "| `walrelay_{name}_{unit}` | histogram | {help} |");
     }
     for (name, metric) in full() {
         let (kind, help) = (metric.kind.as_str(), metric.help);

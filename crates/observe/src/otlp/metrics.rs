@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{attributes, nanos};
 use crate::StatusReport;
-use crate::metrics::{HISTOGRAMS, Labels, PREFIX, Scrape, all};
+use crate::metrics::{HISTOGRAMS, Histogram, Labels, PREFIX, Scrape, all};
 
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u8 = 2;
@@ -34,18 +34,16 @@ pub(super) fn metrics(scrape: &Scrape) -> Vec<Value> {
             data["aggregationTemporality"] = CUMULATIVE.into();
             data["isMonotonic"] = true.into();
         }
-        let unit = match metric.unit {
-            Some(Unit::Seconds) => "s",
-            Some(Unit::Bytes) => "By",
-            _ => "1",
-        };
+        let unit = unit_text(metric.unit.as_ref());
         if !rows.is_empty() {
             let help = metric.help;
             metrics.push(json!({"name": name, "description": help, "unit": unit, kind: data}));
         }
     }
-    for (name, help, latency) in HISTOGRAMS {
-        let histograms = scrape.buckets(latency);
+    for histogram in HISTOGRAMS {
+        let Histogram { name, help, .. } = histogram;
+        let unit = unit_text(Some(&histogram.unit));
+        let histograms = scrape.buckets(&histogram);
         let points = histograms.iter().map(|(report, labels, buckets)| {
             let counts = buckets.counts.iter().map(|(_, count)| count.to_string());
             // OTLP leaves out the infinite bound of the last bucket.
@@ -59,13 +57,22 @@ pub(super) fn metrics(scrape: &Scrape) -> Vec<Value> {
             timed(report, labels, point)
         });
         metrics.push(json!({
-            "name": format!("{PREFIX}_{name}"), "description": format!("{help}."), "unit": "s",
+            "name": format!("{PREFIX}_{name}"), "description": format!("{help}."), "unit": unit,
             "histogram": {
                 "dataPoints": points.collect::<Value>(), "aggregationTemporality": CUMULATIVE,
             },
         }));
     }
     metrics
+}
+
+/// Returns the unit as OTLP writes it.
+fn unit_text(unit: Option<&Unit>) -> &'static str {
+    match unit {
+        Some(Unit::Seconds) => "s",
+        Some(Unit::Bytes) => "By",
+        _ => "1",
+    }
 }
 
 #[cfg(test)]

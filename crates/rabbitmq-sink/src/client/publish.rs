@@ -76,12 +76,12 @@ pub(crate) fn address<'a>(record: &Record<'a>, dead: &'a DeadLetterAddress) -> A
     }
 }
 
-/// Checks what AMQP can carry. Returns the class of the poison and the reason.
+/// Checks what AMQP can carry. Returns the bytes that count for the limit, or the class of the poison and the reason.
 pub(crate) fn check(
     record: &Record<'_>,
     dead: &DeadLetterAddress,
     max_message: u64,
-) -> Result<(), (Poison, String)> {
+) -> Result<u64, (Poison, String)> {
     let Address {
         exchange,
         routing_key,
@@ -116,7 +116,7 @@ pub(crate) fn check(
             return Err((poison, why));
         }
     }
-    Ok(())
+    Ok(size)
 }
 
 /// The headers do not fit into a frame.
@@ -310,7 +310,7 @@ mod tests {
             headers: &headers[..1_000],
             ..many
         };
-        assert_eq!(check(&few, &dead, 1 << 20), Ok(()));
+        assert!(check(&few, &dead, 1 << 20).is_ok());
 
         let class = Header {
             name: dlq_headers::CLASS,
@@ -323,7 +323,7 @@ mod tests {
             headers: &of_dead_letter,
             ..many
         };
-        assert_eq!(check(&dead_letter, &dead, 1 << 20), Ok(()));
+        assert!(check(&dead_letter, &dead, 1 << 20).is_ok());
         let mut out = Vec::new();
         let address = address(&dead_letter, &dead);
         put_publish(&mut out, 1, &dead_letter, address, 1 << 17).unwrap();

@@ -110,7 +110,7 @@ pub(crate) struct RabbitmqSink(SinkThread<KeyQueues, Arc<Settings>>);
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
 /// Checks what can be told of a record without asking a server.
-pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
+pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<u64, DeliveryError> {
     let checked = publish::check(record, &settings.dead_letters, settings.max_message);
     checked.map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))
 }
@@ -118,10 +118,13 @@ pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(
 impl Sink for RabbitmqSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         let shared = &self.0.shared;
-        check_record(record, &shared.settings)?;
+        let size = check_record(record, &shared.settings)?;
         let lane = publish::address(record, &shared.settings.dead_letters).exchange;
         let weight = record.payload_bytes() as u64 + RECORD_OVERHEAD;
-        shared.accept(record, lane, seq, weight)
+        shared.accept(record, lane, seq, weight)?;
+        let limit = shared.settings.max_message;
+        shared.stats.sizes.compare(record, size, limit);
+        Ok(())
     }
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {

@@ -75,8 +75,8 @@ pub(super) fn size(record: &Record<'_>) -> u64 {
     (record.payload_bytes() + id + record.topic.len()) as u64
 }
 
-/// Checks what the server can store. Returns the class of the poison and the reason.
-pub(super) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison, String)> {
+/// Checks what the server can store. Returns the bytes of the entry, or the class of the poison and the reason.
+pub(super) fn check(record: &Record<'_>, max_message: u64) -> Result<u64, (Poison, String)> {
     if record.topic.is_empty() {
         return Err((Poison::Unroutable, "the stream has no name".to_owned()));
     }
@@ -85,7 +85,7 @@ pub(super) fn check(record: &Record<'_>, max_message: u64) -> Result<(), (Poison
         let why = format!("the event has {size} bytes, max_message_size is {max_message}");
         return Err((Poison::Oversize, why));
     }
-    Ok(())
+    Ok(size)
 }
 
 /// Appends `XADD` of a record. `exists`: the stream is known to exist, and is not made again if it does not.
@@ -515,7 +515,7 @@ mod tests {
             ..Record::default()
         };
         assert_eq!(size(&record), 15);
-        assert_eq!(check(&record, 15), Ok(()));
+        assert_eq!(check(&record, 15), Ok(15));
         let (poison, why) = check(&record, 14).unwrap_err();
         assert_eq!(poison, Poison::Oversize);
         assert!(why.contains("15 bytes"), "{why}");

@@ -109,7 +109,7 @@ pub(crate) struct RedisSink(SinkThread<BatchQueue, Arc<Settings>>);
 type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>;
 
 /// Checks what can be told of a record without asking a server.
-pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(), DeliveryError> {
+pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<u64, DeliveryError> {
     entry::check(record, settings.max_message)
         .map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))
 }
@@ -117,9 +117,12 @@ pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<(
 impl Sink for RedisSink {
     fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
         let shared = &self.0.shared;
-        check_record(record, &shared.settings)?;
-        let weight = entry::size(record) + RECORD_OVERHEAD;
-        shared.accept(record, record.topic, seq, weight)
+        let size = check_record(record, &shared.settings)?;
+        let weight = size + RECORD_OVERHEAD;
+        shared.accept(record, record.topic, seq, weight)?;
+        let limit = shared.settings.max_message;
+        shared.stats.sizes.compare(record, size, limit);
+        Ok(())
     }
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {

@@ -365,25 +365,15 @@ impl KafkaSink {
         }
         error
     }
-}
 
-impl Sink for KafkaSink {
-    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
-        if self.shared.broken() {
-            return Err(refused(record.topic, BROKEN, None));
-        }
-        self.resume();
-        let at = self.topic(record.topic)?;
-        let timestamp_ms = check_record(record)?;
-        // librdkafka would refuse the record, too, but perhaps after a gate held it back: a record
-        // that was accepted and then fails breaks the sink.
-        if size_in_request(record) > self.message_max_size {
-            return Err(SendError::Refused(refusal(
-                record,
-                RDKafkaErrorCode::MessageSizeTooLarge,
-                &self.message_max_bytes,
-            )));
-        }
+    /// Offers a checked record of a topic to its producer, or holds it until the topic or the queue has room.
+    fn accept(
+        &mut self,
+        record: &Record<'_>,
+        at: usize,
+        timestamp_ms: i64,
+        seq: u64,
+    ) -> Result<(), SendError> {
         let weight = weight_of_record(record);
         if !self.shared.window.try_take(weight) {
             return Err(SendError::Full);
@@ -422,6 +412,32 @@ impl Sink for KafkaSink {
             code,
             &self.message_max_bytes,
         )))
+    }
+}
+
+impl Sink for KafkaSink {
+    fn try_send(&mut self, record: &Record<'_>, seq: u64) -> Result<(), SendError> {
+        if self.shared.broken() {
+            return Err(refused(record.topic, BROKEN, None));
+        }
+        self.resume();
+        let at = self.topic(record.topic)?;
+        let timestamp_ms = check_record(record)?;
+        // librdkafka would refuse the record, too, but perhaps after a gate held it back: a record
+        // that was accepted and then fails breaks the sink.
+        let size = size_in_request(record);
+        if size > self.message_max_size {
+            return Err(SendError::Refused(refusal(
+                record,
+                RDKafkaErrorCode::MessageSizeTooLarge,
+                &self.message_max_bytes,
+            )));
+        }
+        self.accept(record, at, timestamp_ms, seq)?;
+        let sizes = &self.shared.stats.sizes;
+        sizes.accepted(record);
+        sizes.compare(record, size as u64, self.message_max_size as u64);
+        Ok(())
     }
 
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {

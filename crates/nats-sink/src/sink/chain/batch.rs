@@ -33,7 +33,9 @@ struct Message {
 impl Chain<'_> {
     /// Publishes the first records of the queue, and reports those that are stored.
     pub(super) async fn publish(&mut self, exchange: &mut Exchange) -> Result<(), Stop> {
-        let batch = match self.batch(exchange.info().max_payload) {
+        let max_payload = exchange.info().max_payload;
+        self.shared.stats.sizes.set_server_limit(max_payload);
+        let batch = match self.batch(max_payload) {
             Ok(batch) => batch,
             Err((seq, poison, why)) => {
                 self.shared.refuse(seq, poison, why);

@@ -105,6 +105,8 @@ impl<'s> Session<'s> {
 
     /// Publishes until the sink is closed or broken (`Ok`), or the connection breaks.
     pub(super) async fn run(&mut self, connection: Connection) -> Result<Failure, NatsError> {
+        let sizes = &self.shared.stats.sizes;
+        sizes.set_server_limit(self.info.max_payload);
         let Connection {
             stream, mut input, ..
         } = connection;
