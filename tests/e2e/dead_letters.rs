@@ -1,11 +1,14 @@
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use walrelay_lsn::Lsn;
 use walrelay_sink::{EventPosition, dlq_headers};
 use walrelay_testkit::{Db, Delivered, eventually};
 
-use crate::rig::{PATIENCE, Rig, assert_has, assert_lacks, edit, ends, strict_kafka, with_source};
+use crate::dlq_streams::SHAPE;
+use crate::rig::{
+    PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, strict_kafka, with_source,
+};
 
 /// Servers and a relay whose dead letters go to a topic that the history checker does not read.
 struct DeadLetters {
@@ -238,6 +241,71 @@ fn are_written_when_the_routing_column_is_gone() {
     assert_eq!(class(&found[0]), Some("unroutable"));
     let event = (found[0].key_text(), found[0].value_text());
     assert_eq!(event, ("k1", "{\"number\": 1}"));
+    relay.ends_well();
+}
+
+/// With `[poison] value`, dead letters have the value that an existing consumer expects, and are redriven byte for byte
+/// as their events. One whose template lacks the value stays open, and says why.
+#[test]
+fn have_a_shape_of_their_own_and_are_redriven_as_their_events() {
+    let dead_letters = DeadLetters::new(Rig::new(18));
+    let rig = &dead_letters.rig;
+    let config = |shape: &str| {
+        let more = format!("value = '{shape}'\n");
+        dead_letters.config("", "dead-letter", &more)
+    };
+    let redrive = |config: &PathBuf| {
+        let to = format!("--topic-override={}order", rig.prefix);
+        output_with("dlq redrive --all --yes", config, &[&to])
+    };
+    let shaped = config(SHAPE);
+    let relay = rig.streaming(&shaped);
+    let id = dead_letters.insert_payload("NULL", "k1", "'{\"number\": 1, \"text\": \"a  b\"}'");
+    dead_letters.insert_payload("'order'", "k2", LARGE);
+    rig.caught_up();
+    let found = dead_letters.dead_letters(2);
+    let row: String = dead_letters.db().value(&format!(
+        "SELECT payload::text FROM outbox WHERE id = '{id}'"
+    ));
+    let event = found.iter().find(|it| it.id.as_deref() == Some(&*id));
+    let event = event.expect("the header id");
+    let value: serde_json::Value = serde_json::from_str(event.value_text()).expect("JSON");
+    let names: BTreeSet<_> = value.as_object().expect("an object").keys().collect();
+    let expected = ["attempts", "error", "failed_at", "original_event"];
+    assert!(names.iter().copied().eq(&expected), "{names:?}");
+    assert!(event.value_text().contains(&row), "{event:?}");
+    assert_eq!(value["error"].as_str(), event.header(dlq_headers::CAUSE));
+    assert_eq!(value["attempts"], 1);
+    // A value that is too large is left out of the shape, too.
+    let large = found.iter().find(|it| class(it) == Some("oversize"));
+    let large = large.expect("an oversize one");
+    assert!(
+        large.value_text().contains("\"original_event\": null"),
+        "{large:?}"
+    );
+    assert!(large.header(dlq_headers::VALUE_BYTES).is_some());
+    relay.ends_well();
+
+    // The headers say where the value is, whatever the template is by now.
+    let without = config("{\"error\": {error}}");
+    let output = redrive(&without);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_has(&said, &["was left out of the dead letter"]);
+    let redriven = rig.records_in(&format!("{}order", rig.prefix), 1);
+    let redriven: Vec<_> = redriven
+        .iter()
+        .map(|it| (it.key_text(), it.value_text()))
+        .collect();
+    assert_eq!(redriven, [("k1", &*row)]);
+
+    let relay = rig.streaming(&without);
+    dead_letters.insert_payload("NULL", "k3", "'{\"number\": 1}'");
+    rig.caught_up();
+    let output = redrive(&without);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_has(&said, &["the template of [poison] value had no {value}"]);
+    let records = rig.records_in(&format!("{}order", rig.prefix), 1);
+    assert_eq!(records.len(), 1, "{records:?}");
     relay.ends_well();
 }
 

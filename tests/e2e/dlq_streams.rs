@@ -11,9 +11,15 @@ tests! {
     fn a_parked_key_flows_again_in_order_in_redis() { parks(Kind::Redis) }
     fn a_parked_key_flows_again_in_order_in_nats() { parks(Kind::Nats) }
     fn a_parked_key_flows_again_in_order_in_an_exclusive_stream() { parks(Kind::ExclusiveNats) }
+    fn a_dead_letter_of_its_own_shape_is_redriven_as_its_event_in_redis() { redrives_shaped(Kind::Redis) }
+    fn a_dead_letter_of_its_own_shape_is_redriven_as_its_event_in_nats() { redrives_shaped(Kind::Nats) }
     fn a_row_is_kept_beside_its_dead_letter_in_redis() { keeps_rows(Kind::Redis) }
     fn a_row_is_kept_beside_its_dead_letter_in_nats() { keeps_rows(Kind::Nats) }
 }
+
+/// The dead letters that an existing consumer expects.
+pub(crate) const SHAPE: &str = "{\"original_event\": {value}, \"error\": {error}, \"failed_at\": {failed_at}, \
+                                \"attempts\": {attempts}}";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -107,10 +113,10 @@ impl Fixture {
         self.dlq("list --output json").lines().count()
     }
 
-    /// Returns the numbers of a key's events that were delivered, in order.
-    fn numbers(&self, key: &str) -> Vec<u64> {
+    /// Returns the values of a key's events that were delivered, in order.
+    fn payloads(&self, key: &str) -> Vec<Vec<u8>> {
         let events = format!("{}.order", self.name);
-        let payloads: Vec<Vec<u8>> = match &self.server {
+        match &self.server {
             Server::Redis(redis) => {
                 let entries = redis.client().entries(&events).into_iter();
                 let of_key = entries.filter(|entry| entry.text("key") == Some(key));
@@ -123,7 +129,12 @@ impl Fixture {
                 let of_key = messages.filter(|it| it.headers["walrelay.key"] == key);
                 of_key.map(|message| message.payload).collect()
             }
-        };
+        }
+    }
+
+    /// Returns the numbers of a key's events that were delivered, in order.
+    fn numbers(&self, key: &str) -> Vec<u64> {
+        let payloads = self.payloads(key);
         let number = |payload: Vec<u8>| {
             let value: Value = serde_json::from_slice(&payload).expect("JSON");
             value["number"].as_u64().expect("a number")
@@ -205,6 +216,26 @@ fn parks(kind: Kind) {
     fixture.dlq("drop --yes --all");
     assert_eq!(fixture.open(), 0);
     assert_lacks(&relay.log(), &["cannot be read"]);
+    relay.ends_well();
+}
+
+/// A dead letter whose value is made by `[poison] value` is redriven byte for byte as its event.
+fn redrives_shaped(kind: Kind) {
+    let shape = format!("value = '{SHAPE}'\n");
+    let Some(fixture) = Fixture::new(kind, &shape) else {
+        return;
+    };
+    let relay = fixture.rig.streaming(&fixture.config);
+    fixture.spoil("k1", "'{\"number\": 7, \"text\": \"a  \\\\ b\"}'");
+    fixture.rig.caught_up();
+    assert_eq!(fixture.open(), 1);
+    fixture.dlq(&format!(
+        "redrive --yes --all --topic-override {}.order",
+        fixture.name
+    ));
+    assert_eq!(fixture.open(), 0);
+    let row: String = fixture.rig.db().value("SELECT payload::text FROM outbox");
+    assert_eq!(fixture.payloads("k1"), [row.into_bytes()]);
     relay.ends_well();
 }
 

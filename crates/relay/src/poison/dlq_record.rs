@@ -2,6 +2,7 @@
 
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
+use walrelay_sink::dead_letters::ShapeFields;
 use walrelay_sink::dlq_headers as names;
 use walrelay_sink::{EventPosition, Header, Poison, Record, RecordKind};
 
@@ -72,6 +73,8 @@ pub(crate) struct DlqHeaders {
     topic: String,
     /// Name and value, in the order in which they are written.
     headers: Vec<(&'static str, String)>,
+    /// The value, if a template shapes it.
+    value: Option<Vec<u8>>,
 }
 
 impl DlqHeaders {
@@ -106,12 +109,33 @@ impl DlqHeaders {
         {
             headers.push((names::VALUE_BYTES, value.len().to_string()));
         }
+        let shaped = policy.shape.as_ref().map(|(shape, now)| {
+            shape.render(&ShapeFields {
+                value: body.value.filter(|_| !omits_value(diverted.class)),
+                key: body.key,
+                event_id: body.event_id,
+                topic: body.topic,
+                table: &table.to_string(),
+                class: diverted.class.name(),
+                error: &diverted.cause,
+                failed_at: &now().to_string(),
+                attempts: ATTEMPTS,
+            })
+        });
+        let value = shaped.map(|shaped| {
+            headers.push((names::VALUE_AT, shaped.value_at));
+            shaped.value
+        });
         Self {
             topic: policy.topic.to_string(),
             headers,
+            value,
         }
     }
 }
+
+/// The processes that gave an event up, as `mark_dead` counts them: a dead letter knows of its own.
+const ATTEMPTS: u64 = 1;
 
 /// Returns true if the dead letter has no value. A value that is too large for its topic is
 /// expected to be too large for the topic of dead letters, too, so the dead letter only states its
@@ -154,7 +178,10 @@ impl<'a> DlqRecord<'a> {
                 partition: None,
                 timestamp_ms: None,
                 key: body.key,
-                value: body.value.filter(|_| !omits_value(class)),
+                value: match &dlq_headers.value {
+                    Some(shaped) => Some(shaped),
+                    None => body.value.filter(|_| !omits_value(class)),
+                },
                 headers: &[],
                 event_id: body.event_id,
                 position,

@@ -3,6 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_event_router::Routed;
+use walrelay_pgoutput::PgTimestamp;
+use walrelay_sink::dead_letters::DlqShape;
 use walrelay_sink::{Parking, Poison, dlq_headers};
 
 /// The action for an event that cannot be delivered.
@@ -35,6 +37,8 @@ pub struct PoisonPolicy {
     /// The time for which an event is retried before the action is taken, if its refusal may pass:
     /// a topic may be created, a permission may be granted.
     pub retry_for: Duration,
+    /// The shape of the values of dead letters, and the clock for it; `None`: the values are the events'.
+    pub shape: Option<(Arc<DlqShape>, fn() -> PgTimestamp)>,
     /// The keys that are parked behind dead letters; `None`: dead letters park nothing.
     pub parking: Option<Arc<Parking>>,
 }
@@ -49,6 +53,7 @@ impl Default for PoisonPolicy {
             topic: Arc::from("walrelay.dead-letters"),
             slot: Arc::from("walrelay"),
             retry_for: Duration::from_secs(300),
+            shape: None,
             parking: None,
         }
     }

@@ -1,6 +1,7 @@
 //! Parses the records among which dead letters are kept.
 
 use super::interface::{DlqRecord, Outcome};
+use super::shape;
 use crate::topics::ReadRecord;
 use crate::{EventPosition, dlq_headers};
 
@@ -46,6 +47,15 @@ impl DlqEntry {
             ours.text(dlq_headers::ROW)?.ok_or("it has no row")?,
         )
         .ok_or("its LSN or row cannot be read")?;
+        let omitted_bytes = ours.number(dlq_headers::VALUE_BYTES)?;
+        let (value, unrestored) = match ours.text(dlq_headers::VALUE_AT)? {
+            Some(_) if omitted_bytes.is_some() => (None, None),
+            Some(value_at) => match shape::restore(record.value.as_deref(), value_at) {
+                Ok(value) => (value, None),
+                Err(why) => (record.value, Some(why)),
+            },
+            None => (record.value, None),
+        };
         let found = DlqRecord {
             id,
             slot: ours
@@ -61,10 +71,11 @@ impl DlqEntry {
             topic: ours.text(dlq_headers::TOPIC)?.map(str::to_owned),
             partition: ours.number(dlq_headers::PARTITION)?,
             timestamp_ms: ours.number(dlq_headers::TIMESTAMP)?,
-            omitted_bytes: ours.number(dlq_headers::VALUE_BYTES)?,
+            omitted_bytes,
             is_exact: true,
+            unrestored,
             key: record.key,
-            value: record.value,
+            value,
             headers: Vec::new(),
             position,
         };

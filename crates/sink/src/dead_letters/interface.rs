@@ -39,6 +39,9 @@ pub struct DlqRecord {
     /// True if key, value and headers are those of the event, byte for byte. A dead letter without that
     /// is open, and cannot be redriven.
     pub is_exact: bool,
+    /// Why `value` is not the event's but the dead letter's own, whose template was `[poison] value`. Such a dead letter
+    /// is open, and cannot be redriven.
+    pub unrestored: Option<&'static str>,
     /// The record's key.
     pub key: Option<Vec<u8>>,
     /// The record's value; `None` is null, or left out.
@@ -182,6 +185,9 @@ pub enum NotRedriven {
     /// The dead letter does not have all of its event, so another event would be sent.
     #[error("what it has of its event may differ from the event")]
     Inexact,
+    /// The event's value cannot be read out of the dead letter's.
+    #[error("the event's value cannot be read out of the dead letter: {0}")]
+    Unrestored(&'static str),
     /// The event has no topic.
     #[error("it has no topic to go to")]
     NoTopic,

@@ -10,6 +10,7 @@
 //! - [`DlqReplayer`] is the [`DeadLetters`] of [`DeadLetterStore::open`]: which dead letters are
 //!   open, in which order they are replayed, and how they are resolved.
 //! - [`DlqFollower`] is the value of [`DeadLetterStore::watch`].
+//! - [`DlqShape`] is the template of a dead letter's value, if one is configured.
 //! - [`OpenEvents`] is what [`DeadLetterStore::read_open`] returns the events of.
 
 mod entry;
@@ -20,6 +21,7 @@ mod log;
 mod open;
 mod replayer;
 mod sender;
+mod shape;
 #[cfg(test)]
 mod tests;
 
@@ -34,3 +36,4 @@ pub use log::{Answer, DlqLog, Unanswered};
 pub use open::OpenEvents;
 pub use replayer::DlqReplayer;
 pub use sender::RecordSender;
+pub use shape::{DlqShape, ShapeError, ShapeFields, Shaped};

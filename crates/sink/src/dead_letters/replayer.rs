@@ -203,6 +203,9 @@ impl<L: DlqLog> DlqReplayer<L> {
         if let Some(bytes) = dead_letter.omitted_bytes {
             return Ok(Err(NotRedriven::Omitted { bytes }));
         }
+        if let Some(why) = dead_letter.unrestored {
+            return Ok(Err(NotRedriven::Unrestored(why)));
+        }
         if !dead_letter.is_exact {
             return Ok(Err(NotRedriven::Inexact));
         }

@@ -172,6 +172,48 @@ fn a_log_of_another_sink_is_replayed_in_order_and_once() {
     );
 }
 
+/// Dead letters with a value of their own shape: each that has its event's value is sent as the event, and one that has
+/// not, or was changed, stays open, with its key behind it.
+#[test]
+fn shaped_dead_letters_are_redriven_as_their_events_or_not_at_all() {
+    let memory = Memory::default();
+    let values = ["{\"a\": 1.0}", "no JSON", "changed", "{\"b\":  2}"];
+    for (row, value) in values.iter().enumerate() {
+        let template = "{\"original_event\": {value}, \"attempts\": {attempts}}";
+        let shape = DlqShape::parse(template).expect("a template");
+        let shaped = shape.render(&ShapeFields {
+            value: Some(value.as_bytes()),
+            ..ShapeFields::default()
+        });
+        memory.dead_letter(&format!("0/1 {row}"), "key", "orders");
+        let mut records = lock(&memory.0);
+        let record = records.last_mut().expect("the dead letter");
+        let value_at = Some(shaped.value_at.into_bytes());
+        let header = (dlq_headers::VALUE_AT.to_owned(), value_at);
+        record.headers.push(header);
+        let mut bytes = shaped.value;
+        if *value == "changed" {
+            bytes.push(b' ');
+        }
+        record.value = Some(bytes);
+    }
+    let all = |_: &DlqRecord| true;
+    let mut replayer = DlqReplayer::new(TOPIC, memory.log());
+    replayer.read(&all).expect("readable");
+    let mut failed = Vec::new();
+    let summary = replayer.carry_out(&redrive(), &all, &mut |step| {
+        if let Step::Failed(name, _, why) = step {
+            failed.push(format!("{name}: {why}"));
+        }
+    });
+    let summary = summary.expect("it ends well");
+    assert_eq!((summary.done, summary.failed, summary.held_back), (2, 1, 1));
+    assert_eq!(memory.values("orders"), values[..2]);
+    let why = "s 0/1 2: the event's value cannot be read out of the dead letter: its value is not as the relay has \
+               written it";
+    assert_eq!(failed, [why]);
+}
+
 #[test]
 fn the_events_of_open_dead_letters_are_those_that_nobody_resolved() {
     let memory = Memory::default();

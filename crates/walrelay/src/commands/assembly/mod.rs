@@ -16,6 +16,7 @@ use secrecy::ExposeSecret;
 use walrelay_event_router::{
     CloudEvents, HeadersFrom, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
+use walrelay_observe::wall_clock;
 use walrelay_postgres_source::{
     AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns,
 };
@@ -392,6 +393,10 @@ pub(crate) fn poison_policy(
         topic: Arc::from(poison.topic.as_str()),
         slot: Arc::from(config.source.slot.as_str()),
         retry_for: poison.retry_for,
+        shape: poison
+            .value
+            .clone()
+            .map(|shape| (shape, wall_clock as fn() -> _)),
         parking,
     }
 }

@@ -148,6 +148,7 @@ mod tests {
             timestamp_ms: Some(5),
             omitted_bytes: None,
             is_exact: true,
+            unrestored: None,
             key: Some(b"row-key".to_vec()),
             value: Some(b"row-value".to_vec()),
             headers: vec![

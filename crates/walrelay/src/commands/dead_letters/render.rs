@@ -36,7 +36,9 @@ fn destination<'a>(record: &'a DlqRecord, destination: Destination<'a>) -> Optio
         Destination::Own => record.topic.as_deref(),
         Destination::Topic(topic) => Some(topic),
     };
-    topic.filter(|_| record.omitted_bytes.is_none() && record.is_exact)
+    topic.filter(|_| {
+        record.omitted_bytes.is_none() && record.unrestored.is_none() && record.is_exact
+    })
 }
 
 /// Returns the status of a dead letter: `open`, or its outcome.
@@ -174,7 +176,11 @@ pub(super) fn describe(listed: &Listed, record: &DlqRecord) -> String {
         ("value", value),
         (
             "exact",
-            if record.is_exact { "yes" } else { "no" }.to_owned(),
+            match record.unrestored {
+                Some(why) => format!("no: {why}"),
+                None if record.is_exact => "yes".to_owned(),
+                None => "no".to_owned(),
+            },
         ),
     ];
     let mut out = String::new();

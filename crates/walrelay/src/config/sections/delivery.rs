@@ -1,12 +1,15 @@
 //! `[delivery]`, `[poison]` and `[log]`.
 
+use std::sync::Arc;
 use std::time::Duration;
+
 use walrelay_settings::{
     AlreadyReported, Reader, SECOND, Section, boolean, choice, choice_and_later, duration, integer,
-    nested, section, size, string,
+    nested, section, size, string, text, why,
 };
 
 use walrelay_relay::PoisonAction;
+use walrelay_sink::dead_letters::DlqShape;
 
 /// The guarantee to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +92,8 @@ pub struct Poison at "poison" {
     "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");
     /// The [topic of dead letters](../operate/dead-letters.md#dead-letters).
     "topic" topic: String = string().or("walrelay.dead-letters");
+    /// A [template of JSON](../operate/dead-letters.md#a-value-of-your-own-shape) for the value of a dead letter; without it, the value is that of the event.
+    "value" value: Option<Arc<DlqShape>> = text(shape).optional();
     /// Whether later events of a key follow its dead letter, to keep the order per key.
     "park_key" park_key: bool = boolean().or("false");
     /// How long a refusal that may pass is retried, at least 1s.
@@ -109,6 +114,10 @@ impl Poison {
     }
 }
 
+fn shape(template: &str) -> Result<Arc<DlqShape>, String> {
+    DlqShape::parse(template).map(Arc::new).map_err(why)
+}
+
 /// Reads `[poison]`. `topic_problem`: the sink's rule for the names of topics.
 pub(super) fn poison(
     reader: &mut Reader<'_>,
@@ -119,6 +128,9 @@ pub(super) fn poison(
         && let Some(why) = topic_problem(&poison.topic)
     {
         return Err(reader.invalid("poison.topic", &entry, &why));
+    }
+    if poison.value.is_some() && !poison.writes_dead_letters() {
+        return Err(reader.no_effect("poison.value", "while nothing becomes a dead letter"));
     }
     if poison.park_key && !poison.writes_dead_letters() {
         return Err(reader.no_effect("poison.park_key", "while nothing becomes a dead letter"));
