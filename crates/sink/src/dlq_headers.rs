@@ -39,7 +39,7 @@ pub const PARTITION: &str = "walrelay.dlq.partition";
 /// The value's size in bytes, in decimal. Present only if the value was left out: then the dead
 /// letter's value is null, and event id and LSN identify the row that has it.
 pub const VALUE_BYTES: &str = "walrelay.dlq.value.bytes";
-/// How and where the value contains the event's value, if `[poison] value` shapes it: encoding (`json`, `text`, `base64`
+/// The place of the event's value in the value, if `[poison] value` shapes it: encoding (`json`, `text`, `base64`
 /// or `null`), offset and length in bytes, and FNV-1a of the whole value in 16 digits of hex, separated by spaces; or
 /// `none`, if it does not contain it. Absent if the value is the event's.
 pub const VALUE_AT: &str = "walrelay.dlq.value.at";

@@ -335,8 +335,7 @@ mod tests {
         for value in values {
             for template in [TEMPLATE, "{value}", "[{value}, {value}, \"{x}\"]"] {
                 let found = shaped(template, value);
-                let read: serde_json::Result<serde::de::IgnoredAny> =
-                    serde_json::from_slice(&found.value);
+                let read: serde_json::Result<IgnoredAny> = serde_json::from_slice(&found.value);
                 assert!(read.is_ok(), "{value:?}");
                 let restored = restore(Some(&found.value), &found.value_at);
                 assert_eq!(restored.as_ref().map(Option::as_deref), Ok(value));
