@@ -356,7 +356,7 @@ fn of_skipped_and_large_events_silence_and_clocks_come_and_go() {
         "INSERT INTO outbox SELECT gen_random_uuid(), 'Order', 'key', 'T', to_json(repeat('x', 900000))",
     );
     watch.wait(&near, true, &[]);
-    let words = ["topic \"outbox.event.Order\"", "the limit is 1000000"];
+    let words = ["an event has 900", "the limit is 1000000"];
     let remedy = "raise the limit of server and relay";
     views.show_problem(&words, remedy, "WalrelayEventsNearLimit");
     let up_to = |bytes: &str| {

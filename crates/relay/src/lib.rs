@@ -70,6 +70,8 @@ pub use pipeline::error::{Chain, PipelineError};
 #[doc(hidden)]
 pub use pipeline::measuring;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
-pub use poison::{Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart};
+pub use poison::{
+    Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart, WallClock,
+};
 pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
 pub use table::TableName;

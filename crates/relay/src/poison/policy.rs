@@ -19,6 +19,9 @@ pub enum PoisonAction {
     Skip,
 }
 
+/// A clock for texts, which the core does not read by itself.
+pub type WallClock = fn() -> PgTimestamp;
+
 /// The configured poison policy.
 #[derive(Debug, Clone)]
 pub struct PoisonPolicy {
@@ -38,7 +41,7 @@ pub struct PoisonPolicy {
     /// a topic may be created, a permission may be granted.
     pub retry_for: Duration,
     /// The shape of the values of dead letters, and the clock for it; `None`: the values are the events'.
-    pub shape: Option<(Arc<DlqShape>, fn() -> PgTimestamp)>,
+    pub shape: Option<(Arc<DlqShape>, WallClock)>,
     /// The keys that are parked behind dead letters; `None`: dead letters park nothing.
     pub parking: Option<Arc<Parking>>,
 }
