@@ -1,11 +1,10 @@
 //! What the publication lets through of the outbox tables' rows, and the note of it: the log does not
 //! show that a publication was changed, only the catalogs do.
 //!
-//! The note is a sequence beside that of the position (see [`noted`](crate::noted)). It holds a number
-//! of the row filters, or, with a minus sign, the position from which on the publication left rows out,
-//! until somebody accepts that.
+//! The note is a sequence next to that of the position (see [`noted`](crate::noted)). It holds a number
+//! of the publication, its entries of outbox tables and their row filters, or, with a minus sign, the position from
+//! which on the publication left rows out, until a start accepts that.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -14,7 +13,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::{Chain, TableName};
 use walrelay_walsender::{Error, Session};
 
-use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
+use crate::catalog::{Facts, PublicationFacts, PublishedTable, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::noted::{self, Access, CarriedNote, Noted};
 
@@ -30,9 +29,38 @@ pub(crate) struct Carried {
     publication: u32,
     /// The outbox tables with a row filter, as SQL shows it.
     filters: Vec<(String, String)>,
-    /// The entries of outbox tables by the table's OID. Another entry of the same table tells that it was taken out or
-    /// had another filter meanwhile, though all is as before.
-    entries: BTreeMap<u32, u32>,
+    /// The entries that carry outbox tables, from the oldest on. Another entry of the same table tells that it was
+    /// taken out or had another filter meanwhile, though all is as before.
+    entries: Vec<Entry>,
+}
+
+/// An entry of a publication, for one table. The order is that in which entries were made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    /// `pg_publication_rel.oid`, or `pg_publication_namespace.oid`.
+    oid: u32,
+    /// `pg_class.oid` of the table.
+    table: u32,
+    /// True if the entry is that of the table's schema.
+    is_schema: bool,
+    /// The row filter.
+    filter: Option<String>,
+}
+
+impl Entry {
+    /// Returns the entries of a table.
+    fn of(table: &PublishedTable) -> impl Iterator<Item = Self> {
+        let own = table.entry.map(|entry| (entry, false));
+        let schema = table.schema_entry.map(|entry| (entry, true));
+        let entries = own.into_iter().chain(schema);
+        entries.map(|((of, oid), is_schema)| Self {
+            oid,
+            table: of,
+            is_schema,
+            // A table that is published with its schema has no filter.
+            filter: table.row_filter.clone(),
+        })
+    }
 }
 
 impl Carried {
@@ -48,27 +76,64 @@ impl Carried {
         }
         filters.sort_unstable();
         let tables = publication.tables.iter();
-        let entries = tables
+        let mut entries: Vec<_> = tables
             .filter(|of| wanted.tables.contains(&of.table))
-            .filter_map(|of| of.entry);
+            .flat_map(Entry::of)
+            .collect();
+        entries.sort_unstable();
         Some(Self {
             publication: publication.oid,
             filters,
-            entries: entries.collect(),
+            entries,
         })
     }
 
     /// Returns true if the publication, or the entry of a table, is another one than at that time.
     fn is_remade(&self, before: &Self) -> bool {
-        let is_other = |(table, entry): (&u32, &u32)| {
-            let known = before.entries.get(table);
-            known.is_some_and(|known| known != entry)
+        let is_other = |entry: &Entry| {
+            let mut known = before.entries.iter();
+            known.any(|known| {
+                (known.table, known.is_schema) == (entry.table, entry.is_schema)
+                    && known.oid != entry.oid
+            })
         };
         self.publication != before.publication || self.entries.iter().any(is_other)
     }
 
-    /// Returns the number of these filters, at least 1. A table that is renamed keeps it.
+    /// Returns the number that is noted of it, at least 1. A table that is renamed keeps it.
     fn number(&self) -> i64 {
+        self.number_of(&self.entries)
+    }
+
+    fn number_of(&self, entries: &[Entry]) -> i64 {
+        let entries = entries.iter().map(|entry| {
+            let Entry {
+                oid,
+                table,
+                is_schema,
+                filter,
+            } = entry;
+            let kind = if *is_schema { "schema" } else { "table" };
+            let filter = filter.as_deref().unwrap_or_default();
+            format!("\n{kind} {oid} of {table} {filter}")
+        });
+        let entries: String = entries.collect();
+        noted::number_of(&format!("publication {}{entries}", self.publication))
+    }
+
+    /// Returns true if this number was noted of the same publication, whose entries are all still the same. Entries
+    /// that were added later are no change of the others.
+    fn continues(&self, number: i64) -> bool {
+        // Former versions noted the filters only.
+        number == self.filters_number()
+            || (0..=self.entries.len()).any(|known| {
+                let (known, _) = self.entries.split_at(known);
+                number == self.number_of(known)
+            })
+    }
+
+    /// Returns the number that former versions noted: of the filters only.
+    fn filters_number(&self) -> i64 {
         let mut filters: Vec<&str> = self
             .filters
             .iter()
@@ -139,16 +204,29 @@ impl LastLook {
         })
     }
 
-    /// Notes that rows were left out since then, if these facts show it. A note that cannot be written delays
-    /// nothing: the relay stops by the facts.
+    /// Notes that rows were left out since then, if these facts show it, or notes changes that leave no rows out. A
+    /// note that cannot be written delays nothing: the relay stops by the facts.
     pub(crate) async fn note_change(&self, session: &mut Session, wanted: &Wanted, facts: &Facts) {
         // Another process that reads the slot has compared for itself, and noted what is accepted.
         let reader = facts.slot.as_ref().and_then(|slot| slot.active_pid);
         let is_ours = reader.is_none_or(|pid| pid == self.reader);
-        if !is_ours || !self.carried.has_changed(wanted, facts) {
+        if !is_ours {
             return;
         }
-        let noted = noted::set_left_out(session, &wanted.slot, self.at);
+        let noted = async {
+            if self.carried.has_changed(wanted, facts) {
+                return noted::set_left_out(session, &wanted.slot, self.at).await;
+            }
+            let publication = facts.publication.as_ref();
+            let now = publication.and_then(|of| Carried::new(wanted, of));
+            let before = self.carried.number();
+            match now.map(|now| now.number()) {
+                Some(now) if now != before => {
+                    noted::replace_carried(session, &wanted.slot, before, now).await
+                }
+                _ => Ok(()),
+            }
+        };
         let reason = match timeout(NOTE_LIMIT, noted).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => Chain(&error).to_string(),
@@ -160,6 +238,17 @@ impl LastLook {
             reason,
             "it cannot be noted that the publication was changed: the next start may not name the range"
         );
+    }
+
+    /// Checks that the publication is as it was, and remembers these facts then.
+    pub(crate) fn renew(&mut self, wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
+        self.check(wanted, facts)?;
+        let publication = facts.publication.as_ref();
+        if let Some(now) = publication.and_then(|of| Carried::new(wanted, of)) {
+            self.carried = now;
+        }
+        self.at = facts.server.wal_end.unwrap_or(self.at);
+        Ok(())
     }
 
     /// Checks that the publication is as it was.
@@ -196,7 +285,7 @@ pub fn check_noted(
         (Some(CarriedNote::LeftOut { from }), now) => {
             Err(changed(wanted, facts, now.as_ref(), from.min(confirmed)))
         }
-        (Some(CarriedNote::Filters(number)), Some(now)) if number != now.number() => {
+        (Some(CarriedNote::Carried(number)), Some(now)) if !now.continues(number) => {
             Err(changed(wanted, facts, Some(&now), confirmed))
         }
         _ => Ok(()),
@@ -229,7 +318,7 @@ pub(crate) async fn note(
     if noted.access == Access::None {
         return Ok(false);
     }
-    noted::set_filters(session, &wanted.slot, wanted.create, carried.number()).await
+    noted::set_carried(session, &wanted.slot, wanted.create, carried.number()).await
 }
 
 #[cfg(test)]
@@ -289,10 +378,61 @@ mod tests {
     }
 
     #[test]
-    fn filters_have_a_number_of_their_own() {
+    fn the_note_is_of_the_publication_its_entries_and_their_filters() {
+        let (wanted, facts) = (wanted(), facts());
+        let publication = facts.publication.unwrap();
+        let number = Carried::new(&wanted, &publication).unwrap().number();
+        let continues = |change: &dyn Fn(&mut PublicationFacts)| {
+            let mut publication = publication.clone();
+            change(&mut publication);
+            let now = Carried::new(&wanted, &publication).unwrap();
+            // What a former version noted.
+            assert!(now.continues(now.filters_number()));
+            assert!(now.continues(now.number()));
+            now.continues(number)
+        };
+        assert!(continues(&|_| {}));
+        assert!(!continues(&|of| of.oid += 1));
+        let entry = |table, entry| {
+            continues(&move |of: &mut PublicationFacts| of.tables[0].entry = Some((table, entry)))
+        };
+        assert!(!entry(16_384, 16_402));
+        // Another table of the same name: nothing shows since when it is published.
+        assert!(!entry(16_500, 16_402));
+        assert!(!continues(&|of| of.tables.clear()));
+        assert!(!continues(
+            &|of| of.tables[0].row_filter = Some("(a > 1)".into())
+        ));
+        // The table is carried with its schema, too, since later.
+        assert!(continues(
+            &|of| of.tables[0].schema_entry = Some((16_384, 16_500))
+        ));
+    }
+
+    #[test]
+    fn an_outbox_that_is_added_is_no_change_of_the_others() {
+        let (mut wanted, facts) = (wanted(), facts());
+        let mut publication = facts.publication.unwrap();
+        let number = Carried::new(&wanted, &publication).unwrap().number();
+        let mut added = publication.tables[0].clone();
+        // Before the first one by its name.
+        added.table.name = "added".into();
+        added.entry = Some((16_500, 16_501));
+        added.row_filter = Some("(a > 1)".into());
+        wanted.tables.insert(0, added.table.clone());
+        publication.tables.insert(0, added);
+        let now = Carried::new(&wanted, &publication).unwrap();
+        assert!(now.continues(number));
+        publication.tables[1].entry = Some((16_384, 16_502));
+        let again = Carried::new(&wanted, &publication).unwrap();
+        assert!(!again.continues(number) && !again.continues(now.number()));
+    }
+
+    #[test]
+    fn filters_have_the_number_that_former_versions_noted() {
         let (wanted, facts) = (wanted(), facts());
         let carried = Carried::new(&wanted, facts.publication.as_ref().unwrap()).unwrap();
-        let number = carried.number();
+        let number = carried.filters_number();
         assert_eq!(
             CarriedNote::from_value(number),
             CarriedNote::Filters(number)
@@ -301,11 +441,11 @@ mod tests {
             filters: vec![("a".into(), "b".into())],
             ..carried
         };
-        assert_ne!(other.number(), number);
+        assert_ne!(other.filters_number(), number);
         let renamed = Carried {
             filters: vec![("c".into(), "b".into())],
             ..other.clone()
         };
-        assert_eq!(renamed.number(), other.number());
+        assert_eq!(renamed.filters_number(), other.filters_number());
     }
 }

@@ -121,8 +121,8 @@ pub enum Access {
 /// The note of the rows that the publication carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CarriedNote {
-    /// The number of the row filters that were accepted.
-    Filters(i64),
+    /// The number of the publication, its entries and their row filters that were accepted.
+    Carried(i64),
     /// The publication left rows out from this position on, which nobody has accepted.
     LeftOut {
         /// The last position at which it is known to have carried all of them.
@@ -137,7 +137,7 @@ impl CarriedNote {
             let from = Lsn::new(value.unsigned_abs());
             Self::LeftOut { from }
         } else {
-            Self::Filters(value)
+            Self::Carried(value)
         }
     }
 }
@@ -447,9 +447,9 @@ pub(crate) struct SinkCluster {
     pub(crate) is_accepted: bool,
 }
 
-/// Notes the number of the publication's row filters. `create`: missing objects may be created. Returns
+/// Notes the number of what the publication carries. `create`: missing objects may be created. Returns
 /// whether this role may.
-pub(crate) async fn set_filters(
+pub(crate) async fn set_carried(
     session: &mut Session,
     slot: &str,
     create: bool,
@@ -468,6 +468,27 @@ pub(crate) async fn set_filters(
     );
     session.query(&sql).await?;
     Ok(true)
+}
+
+/// Replaces the number of what the publication carries, if it is still this one.
+pub(crate) async fn replace_carried(
+    session: &mut Session,
+    slot: &str,
+    before: i64,
+    number: i64,
+) -> Result<(), Error> {
+    let Some(name) = carried_name(slot) else {
+        return Ok(());
+    };
+    if may_use(session, &name, "UPDATE").await? {
+        let sequence = quoted(&name);
+        let sql = format!(
+            "{WRITE}SELECT pg_catalog.setval({}, {number}) FROM {sequence} WHERE is_called AND last_value = {before}",
+            quote_literal(&sequence)
+        );
+        session.query(&sql).await?;
+    }
+    Ok(())
 }
 
 /// Notes that the publication left rows out from this position on, or from an earlier one that is noted.
@@ -596,7 +617,7 @@ mod tests {
             CarriedNote::from_value(value),
             CarriedNote::LeftOut { from }
         );
-        assert_eq!(CarriedNote::from_value(1), CarriedNote::Filters(1));
+        assert_eq!(CarriedNote::from_value(1), CarriedNote::Carried(1));
     }
 
     fn noted(position: Option<u64>, system: Option<u64>, access: Access) -> Noted {

@@ -356,8 +356,7 @@ impl Source for PostgresSource {
         let carries = plan(&self.wanted, &facts, moment);
         carries.map_err(|error| error.carried_at(carried_at))?;
         if let Some(last) = &mut self.last_look {
-            last.check(&self.wanted, &facts)?;
-            last.at = facts.server.wal_end.unwrap_or(last.at);
+            last.renew(&self.wanted, &facts)?;
         } else {
             // At the opening another session locked a table with a row filter.
             let reader = self.walsender.load(Ordering::Relaxed).into();

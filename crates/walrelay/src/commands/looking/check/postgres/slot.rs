@@ -159,6 +159,7 @@ pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> O
             columns: None,
             row_filter: None,
             entry: None,
+            schema_entry: None,
         });
         tables.collect()
     };
