@@ -146,6 +146,10 @@ fn rows_that_a_slot_passed_over_stay() {
                 }
                 edit(&config, "public.other", "public.outbox");
                 db.batch("ALTER PUBLICATION walrelay SET TABLE outbox");
+                // Another table was published before.
+                let relay = rig.start_with(&config, &["--accept-gap"]);
+                relay.streaming();
+                relay.ends_well();
             }
             "another schema" => {
                 // Of a table with the same OID no log has rows while its schema is not published.

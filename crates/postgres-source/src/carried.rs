@@ -37,29 +37,20 @@ pub(crate) struct Carried {
 /// An entry of a publication, for one table. The order is that in which entries were made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
-    /// `pg_publication_rel.oid`, or `pg_publication_namespace.oid`.
+    /// `pg_publication_rel.oid`.
     oid: u32,
     /// `pg_class.oid` of the table.
     table: u32,
-    /// True if the entry is that of the table's schema.
-    is_schema: bool,
     /// The row filter.
     filter: Option<String>,
 }
 
 impl Entry {
-    /// Returns the entries of a table.
-    fn of(table: &PublishedTable) -> impl Iterator<Item = Self> {
-        let own = table.entry.map(|entry| (entry, false));
-        let schema = table.schema_entry.map(|entry| (entry, true));
-        let entries = own.into_iter().chain(schema);
-        entries.map(|((of, oid), is_schema)| Self {
-            oid,
-            table: of,
-            is_schema,
-            // A table that is published with its schema has no filter.
-            filter: table.row_filter.clone(),
-        })
+    /// Returns the entry of a table, if it has its own.
+    fn of(published: &PublishedTable) -> Option<Self> {
+        let (table, oid) = published.entry?;
+        let filter = published.row_filter.clone();
+        Some(Self { oid, table, filter })
     }
 }
 
@@ -78,7 +69,7 @@ impl Carried {
         let tables = publication.tables.iter();
         let mut entries: Vec<_> = tables
             .filter(|of| wanted.tables.contains(&of.table))
-            .flat_map(Entry::of)
+            .filter_map(Entry::of)
             .collect();
         entries.sort_unstable();
         Some(Self {
@@ -92,10 +83,7 @@ impl Carried {
     fn is_remade(&self, before: &Self) -> bool {
         let is_other = |entry: &Entry| {
             let mut known = before.entries.iter();
-            known.any(|known| {
-                (known.table, known.is_schema) == (entry.table, entry.is_schema)
-                    && known.oid != entry.oid
-            })
+            known.any(|known| known.table == entry.table && known.oid != entry.oid)
         };
         self.publication != before.publication || self.entries.iter().any(is_other)
     }
@@ -107,15 +95,9 @@ impl Carried {
 
     fn number_of(&self, entries: &[Entry]) -> i64 {
         let entries = entries.iter().map(|entry| {
-            let Entry {
-                oid,
-                table,
-                is_schema,
-                filter,
-            } = entry;
-            let kind = if *is_schema { "schema" } else { "table" };
+            let Entry { oid, table, filter } = entry;
             let filter = filter.as_deref().unwrap_or_default();
-            format!("\n{kind} {oid} of {table} {filter}")
+            format!("\ntable {table} by {oid} {filter}")
         });
         let entries: String = entries.collect();
         noted::number_of(&format!("publication {}{entries}", self.publication))
@@ -402,10 +384,6 @@ mod tests {
         assert!(!continues(&|of| of.tables.clear()));
         assert!(!continues(
             &|of| of.tables[0].row_filter = Some("(a > 1)".into())
-        ));
-        // The table is carried with its schema, too, since later.
-        assert!(continues(
-            &|of| of.tables[0].schema_entry = Some((16_384, 16_500))
         ));
     }
 

@@ -330,7 +330,6 @@ mod tests {
             columns: None,
             row_filter: filter.map(str::to_owned),
             entry: None,
-            schema_entry: None,
         };
         for (published, is_partitioned, expected) in [
             (vec![of("outbox", None)], false, "true"),

@@ -176,9 +176,6 @@ pub struct PublishedTable {
     /// The OID of the table, and that of its entry in the publication (`pg_publication_rel.oid`): each change of the
     /// entry makes another one. `None` if the table has no entry of its own.
     pub entry: Option<(u32, u32)>,
-    /// The OID of the table, and that of the entry of its schema (`pg_publication_namespace.oid`); `None` if the
-    /// publication does not carry the schema.
-    pub schema_entry: Option<(u32, u32)>,
 }
 
 /// The process that reads a slot.

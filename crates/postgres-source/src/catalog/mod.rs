@@ -471,7 +471,6 @@ fn published(tables: &Rows) -> Vec<PublishedTable> {
         columns: json(&row, "columns"),
         row_filter: row.get("rowfilter").map(str::to_owned),
         entry: parsed(&row, "relid").zip(parsed(&row, "entry")),
-        schema_entry: parsed(&row, "relid").zip(parsed(&row, "schema_entry")),
     });
     tables.collect()
 }

@@ -22,25 +22,21 @@ pub(crate) enum Filters {
     Shown,
 }
 
-/// Returns a query of schema, name, OID, own entry and schema's entry in the publication, column list (JSON) and row
-/// filter of each
+/// Returns a query of schema, name, OID, own entry in the publication, column list (JSON) and row filter of each
 /// table that a publication carries. Column lists and row filters came with Postgres 15.
 pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filters) -> String {
     let name = quote_literal(publication);
-    let (schemas, schema_entry, lists) = if major >= 15 {
+    let (schemas, lists) = if major >= 15 {
         (
             format!(
                 " UNION SELECT c.oid FROM p JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid \
                  JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid WHERE {PUBLISHABLE}"
             ),
-            "(SELECT s.oid FROM pg_catalog.pg_publication_namespace s \
-              WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)",
             lists(major, filters),
         )
     } else {
         (
             String::new(),
-            "NULL",
             "NULL AS columns, NULL AS rowfilter".to_owned(),
         )
     };
@@ -68,7 +64,7 @@ pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filte
           WHERE NOT p.pubviaroot AND c.relkind <> 'p' AND (NOT p.puballtables OR {PUBLISHABLE})) \
          SELECT n.nspname AS schemaname, c.relname AS tablename, c.oid AS relid, (SELECT e.oid \
           FROM pg_catalog.pg_publication_rel e WHERE e.prpubid = p.oid AND e.prrelid = c.oid AND NOT p.puballtables) \
-          AS entry, {schema_entry} AS schema_entry, {lists} \
+          AS entry, {lists} \
          FROM carried JOIN pg_catalog.pg_class c ON c.oid = carried.oid \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace CROSS JOIN p \
          LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid \

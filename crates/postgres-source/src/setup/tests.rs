@@ -94,7 +94,6 @@ pub(crate) fn facts() -> Facts {
                 columns: Some(columns()),
                 row_filter: None,
                 entry: Some((16_384, 16_401)),
-                schema_entry: None,
             }],
         }),
         slot: Some(SlotRow {

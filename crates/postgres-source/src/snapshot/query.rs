@@ -239,7 +239,6 @@ pub(crate) async fn unsent_condition(
         columns: None,
         row_filter: None,
         entry: None,
-        schema_entry: None,
     };
     let found = find_tables(session, &[published]).await?;
     let filters = found.first().map(|found| found.filters(selection));

@@ -159,7 +159,6 @@ pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> O
             columns: None,
             row_filter: None,
             entry: None,
-            schema_entry: None,
         });
         tables.collect()
     };
