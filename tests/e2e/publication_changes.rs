@@ -12,6 +12,7 @@ const CHANGED: &str = "publication-changed";
 const FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox WHERE (aggregateid = 'mine')";
 /// The number that a former version noted of a publication without row filters.
 const FORMER: i64 = 8_203_414_616_412_130_826;
+const RECREATED: &str = "DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')";
 const NO_FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox";
 
 /// Returns the range of an error.
@@ -86,8 +87,7 @@ fn a_row_filter_that_is_set_under_a_relay_stops_it() {
 
 #[test]
 fn a_publication_that_is_made_anew_under_a_relay_stops_it() {
-    let anew = "DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')";
-    changed_under_a_relay(18, anew, CHANGED, "");
+    changed_under_a_relay(18, RECREATED, CHANGED, "");
 }
 
 #[test]
@@ -175,13 +175,37 @@ tests! {
             "ALTER PUBLICATION walrelay ADD TABLE outbox",
         )
     }
-    fn a_publication_that_is_recreated_while_no_relay_runs_is_named() {
-        undone_while_no_relay_runs(
-            18,
-            "DROP PUBLICATION walrelay",
-            "CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')",
-        )
+    fn a_publication_that_is_recreated_at_once_while_no_relay_runs_is_named() {
+        undone_while_no_relay_runs(18, RECREATED, "")
     }
+    fn a_publication_that_is_recreated_while_no_relay_runs_is_named_on_15() { recreated_after_a_row(15) }
+    fn a_publication_that_is_recreated_while_no_relay_runs_is_named_on_18() { recreated_after_a_row(18) }
+}
+
+/// A row was written while there was no publication: after the gap is accepted, the slot has to pass over the row.
+#[track_caller]
+fn recreated_after_a_row(major: u32) {
+    let rig = Rig::with_outbox(major);
+    let config = rig.config();
+    rig.streaming(&config).ends_well();
+    let db = rig.db();
+    db.batch("DROP PUBLICATION walrelay");
+    let at = position(&db);
+    insert(&db, 1);
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')");
+    let (from, to) = range(&ends(&mut rig.start(&config), 78, CHANGED));
+    assert!(from <= at && at <= to, "{from} {at} {to}");
+    let mut accepting = rig.start_with(&config, &["--accept-gap"]);
+    ends(&mut accepting, 78, "publication-not-yet");
+    done(&output_with(
+        "slots advance walrelay --to now",
+        &config,
+        &["--yes"],
+    ));
+    let relay = rig.streaming(&config);
+    insert(&db, 2);
+    rig.caught_up();
+    relay.ends_well();
 }
 
 /// The former version noted the filters only. Its note is accepted once, and then replaced.
