@@ -54,12 +54,11 @@ fn only_out_is_unmarked(db: &Db, rows: i64) {
     assert_eq!(unmarked(db, "out"), rows);
 }
 
-/// Starts a relay, which accepts a changed publication, sends and marks one row, and ends it. All rows of the key `out` stay.
+/// Starts a relay, which sends and marks one row, and ends it. All rows of the key `out` stay.
 #[track_caller]
 fn marks_only_its_own(rig: &Rig, config: &Path, rows: i64) {
     let db = rig.db();
-    let relay = rig.start_with(config, &["--accept-gap"]);
-    relay.streaming();
+    let relay = rig.streaming(config);
     insert(&db, 1, "last");
     rig.caught_up();
     only_out_is_unmarked(&db, rows);
@@ -136,7 +135,14 @@ fn rows_that_the_publication_left_out_are_not_marked() {
         insert(&db, 20, "out");
         db.batch(&format!("ALTER PUBLICATION walrelay {back}; COMMIT"));
         db.batch("UPDATE outbox SET type = 'U' WHERE aggregateid = 'out'");
-        let relay = rig.streaming(&configured);
+        // Only what was published is as it was: nothing shows the change.
+        let accepted: &[&str] = if out.starts_with("SET (") {
+            &[]
+        } else {
+            &["--accept-gap"]
+        };
+        let relay = rig.start_with(&configured, accepted);
+        relay.streaming();
         insert(&db, 5, "after");
         rig.caught_up();
         only_out_is_unmarked(&db, 20);
@@ -230,6 +236,9 @@ fn rows_of_an_unlogged_time_are_not_marked() {
     db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED");
     insert(&db, 20, "out");
     db.batch("ALTER TABLE outbox SET LOGGED; ALTER PUBLICATION walrelay ADD TABLE outbox");
+    let relay = rig.start_with(&configured, &["--accept-gap"]);
+    relay.streaming();
+    relay.ends_well();
     marks_only_its_own(&rig, &configured, 20);
 }
 

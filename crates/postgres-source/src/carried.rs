@@ -413,7 +413,7 @@ mod tests {
         let number = carried.filters_number();
         assert_eq!(
             CarriedNote::from_value(number),
-            CarriedNote::Filters(number)
+            CarriedNote::Carried(number)
         );
         let other = Carried {
             filters: vec![("a".into(), "b".into())],

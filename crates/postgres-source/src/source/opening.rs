@@ -468,8 +468,8 @@ impl PostgresSource {
             warn!(
                 slot = self.wanted.slot,
                 reason,
-                "what the publication carries cannot be noted in walrelay_state: a row filter that is set while no relay \
-                 runs is not noticed. As a user who may: walrelay init --role ROLE of this version"
+                "what the publication carries cannot be noted in walrelay_state: a change of it while no relay runs is not \
+                 noticed. As a user who may: walrelay init --role ROLE of this version"
             );
         }
     }
