@@ -60,18 +60,18 @@ fn a_later_schema_is_refused_by_its_version() {
     let comment: String =
         db.value("SELECT obj_description('walrelay_state'::regnamespace, 'pg_namespace')");
     assert_eq!(comment, "walrelay_state version 1");
-    db.batch("COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 2'");
+    db.batch("COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 3'");
     let log = ends(&mut rig.start(&config), 78, "state-version");
     assert_has(
         &log,
         &[
-            "is of version 2",
-            "this walrelay knows version 1",
+            "is of version 3",
+            "this walrelay knows version 2",
             "newer walrelay",
         ],
     );
     let checked = Checked::run(&config, &[]);
-    checked.fails("postgres/state-version", &["[state-version]", "version 2"]);
+    checked.fails("postgres/state-version", &["[state-version]", "version 3"]);
     refused(&output_with("init", &config, &[]), 78, &["[state-version]"]);
     // The way back of docs/operate/running.md.
     db.batch(&crate::docs::block(

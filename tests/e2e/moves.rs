@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use serde_json::Value;
-use walrelay_testkit::{Db, Delivered, eventually, rng};
+use walrelay_testkit::{Db, Delivered, Redis, eventually, rng};
 use walrelay_throwaway::ChildGuard;
 
 use crate::docs::{block, shell};
@@ -265,6 +265,126 @@ fn a_copy_that_was_made_after_the_drain_goes_on_without_a_flag() {
     new.caught_up();
     second.ends_well();
     assert_eq!(judge(&old, &written), 0, "repeats");
+}
+
+/// Moves an outbox as a copy to a server whose log begins lower, restarts its relay, and returns both rigs with the
+/// configuration of the new one, and the number of events of each key.
+fn moved_to_a_lower_log(
+    test: &str,
+    (old, mut new): (Rig, Rig),
+    more: impl Fn(&Rig) -> String,
+) -> (Rig, Rig, PathBuf, Vec<u32>) {
+    let mut rng = rng(test);
+    new.prefix.clone_from(&old.prefix);
+    let header = "[router]\nposition_header = \"walrelay-position\"\n\n[router.debezium]";
+    let (from, to) = (old.config_and(&more(&old)), new.config_and(&more(&old)));
+    for config in [&from, &to] {
+        edit(config, "[router.debezium]", header);
+        done(&output_with("init", config, &[]));
+    }
+    for _ in 0..4 {
+        old.db()
+            .batch("SELECT pg_logical_emit_message(true, 'x', 'y'); SELECT pg_switch_wal()");
+    }
+    let relay = old.streaming(&from);
+    let writers = Writers::start(&[old.postgres.url(), new.postgres.url()]);
+    done(&step(&to, "prepare"));
+    wait_rows(&old.db(), 100);
+    done(&step(&from, "drain --yes"));
+    relay.ends_well();
+    copy(&old, &new);
+    let lower = "SELECT pg_current_wal_lsn() < barrier FROM walrelay_state.move";
+    assert!(new.db().value::<bool>(lower), "the new log is lower");
+    let plan = done(&step(&to, "plan"));
+    assert_has(&plan, &["the switch raises their epoch to 1"]);
+    let second = new.start(&to);
+    second.says("was not switched to");
+    killed(&mut rng, &to, "switch --yes");
+    second.streaming();
+    wait_rows(&new.db(), 100);
+    second.kill();
+    // A restart reads the epoch from the database.
+    let second = new.streaming(&to);
+    wait_rows(&new.db(), 100);
+    let written = writers.end();
+    new.caught_up();
+    second.ends_well();
+    let plan = done(&step(&to, "plan --output json"));
+    assert_has(&plan, &["\"epoch\":1"]);
+    let real = "SELECT confirmed_flush_lsn <= pg_current_wal_lsn() FROM pg_replication_slots";
+    assert!(new.db().value::<bool>(real), "no epoch is confirmed");
+    (old, new, to, written)
+}
+
+#[test]
+fn positions_of_kafka_ascend_per_key_after_a_move_to_a_lower_log() {
+    let rigs = (Rig::with_outbox(17), Rig::with_outbox(15));
+    let test = "moves::positions_of_kafka_ascend_per_key_after_a_move_to_a_lower_log";
+    let (old, new, to, written) = moved_to_a_lower_log(test, rigs, |_| String::new());
+    let _ = judge(&old, &written);
+    let all: u32 = written.iter().sum();
+    // The newest event of a key by its position is the newest by its number.
+    let mut newest: BTreeMap<String, (u64, String)> = BTreeMap::new();
+    for record in old.records(usize::try_from(all).expect("few")) {
+        let position = record.header("walrelay-position").expect("a position");
+        let next = (number(&record), position.to_owned());
+        if let Some(last) = newest.insert(record.key_text().to_owned(), next.clone()) {
+            // A repeat has the position of its first delivery.
+            let order = (next.0.cmp(&last.0), next.1.cmp(&last.1));
+            assert_eq!(order.0, order.1, "{next:?} after {last:?}");
+        }
+    }
+    let is_raised = |(_, position): &(u64, String)| position.starts_with("01");
+    assert!(newest.values().all(is_raised), "{newest:?}");
+    let topic = format!("{}order", old.prefix);
+    done(&output_with(&format!("verify-topic {topic}"), &to, &[]));
+    drop(new);
+}
+
+#[test]
+fn ids_of_redis_are_positions_after_a_move_to_a_lower_log() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let server = Redis::shared();
+    let rigs = (
+        Rig::without_broker(17).outbox(),
+        Rig::without_broker(15).outbox(),
+    );
+    let test = "moves::ids_of_redis_are_positions_after_a_move_to_a_lower_log";
+    let (old, _new, _, written) = moved_to_a_lower_log(test, rigs, |old| {
+        format!(
+            "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{}events\"\n",
+            server.port(),
+            old.prefix
+        )
+    });
+    let entries = server.client().entries(&format!("{}events", old.prefix));
+    let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for entry in &entries {
+        let (lsn, row) = entry
+            .text("position")
+            .expect("there")
+            .split_once(' ')
+            .expect("two");
+        let (high, low) = lsn.split_once('/').expect("two");
+        let hex = |text: &str| u64::from_str_radix(text, 16).expect("hex");
+        assert_eq!(entry.id, format!("{}-{row}", (hex(high) << 32) + hex(low)));
+        let body: Value = serde_json::from_slice(&entry.fields["payload"]).expect("JSON");
+        let key = entry.text("key").expect("a key").to_owned();
+        numbers
+            .entry(key)
+            .or_default()
+            .push(body["number"].as_u64().expect("a number"));
+    }
+    for (key, count) in written.iter().enumerate() {
+        let expected: Vec<u64> = (0..u64::from(*count)).collect();
+        assert_eq!(
+            numbers[&format!("key-{key}")],
+            expected,
+            "key {key}: none lost, repeated or out of order"
+        );
+    }
 }
 
 #[test]

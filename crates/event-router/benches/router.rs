@@ -269,6 +269,7 @@ struct Contender {
 
 fn pass(router: &mut Router, rows: &[(RelationId, Tuple<'_>)]) -> usize {
     let event = Event {
+        epoch: 0,
         commit_lsn: Lsn::new(0x016b_3748),
         row: 0,
         commit_time: PgTimestamp::new(0),

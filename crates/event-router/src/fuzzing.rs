@@ -17,6 +17,7 @@ use crate::{
 };
 
 const EVENT: Event = Event {
+    epoch: 0,
     commit_lsn: Lsn::new(8),
     row: 0,
     commit_time: PgTimestamp::new(0),

@@ -113,7 +113,11 @@ fn webhook_id(record: &Record<'_>) -> HeaderValue {
     match record.event_id {
         Some(id) if !id.is_empty() => encoded(id, ATTRIBUTE),
         _ => {
-            let id = format!("{:X}-{}", record.position.lsn, record.position.row);
+            let id = format!(
+                "{:X}-{}",
+                record.position.published_lsn().get(),
+                record.position.row
+            );
             encoded(id.as_bytes(), ATTRIBUTE)
         }
     }
@@ -318,6 +322,7 @@ mod tests {
         let record = Record {
             value: Some(br#"{"test": 2432232314}"#),
             position: EventPosition {
+                epoch: 0,
                 lsn: 0x1_6B37,
                 row: 2,
             },

@@ -51,7 +51,11 @@ impl Sending {
             topic: "t",
             key: Some(key.as_bytes()),
             value: Some(value.as_bytes()),
-            position: EventPosition { lsn: 16, row: seq },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 16,
+                row: seq,
+            },
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("accepted");
@@ -63,7 +67,11 @@ impl Sending {
             topic: "t",
             routing_key: Some(url),
             key: Some(&seq.to_be_bytes()),
-            position: EventPosition { lsn: 16, row: seq },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 16,
+                row: seq,
+            },
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("accepted");
@@ -457,7 +465,11 @@ fn a_destination_that_answers_and_one_of_dead_letters_are_not_given_up() {
     let dead_letter = Record {
         topic: "t",
         kind: RecordKind::DeadLetter,
-        position: EventPosition { lsn: 16, row: 1 },
+        position: EventPosition {
+            epoch: 0,
+            lsn: 16,
+            row: 1,
+        },
         ..Record::default()
     };
     sending.sink.try_send(&dead_letter, 1).expect("accepted");

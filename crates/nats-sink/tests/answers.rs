@@ -42,6 +42,7 @@ impl Relay {
             value: Some(b"secret-value"),
             event_id: Some(id.as_bytes()),
             position: EventPosition {
+                epoch: 0,
                 lsn: 1,
                 row: number,
             },
@@ -52,7 +53,11 @@ impl Relay {
 
     /// Sends an event with this id, at another position.
     fn send_as(&mut self, subject: &str, id: &str, value: &str) {
-        let position = EventPosition { lsn: 9, row: 9 };
+        let position = EventPosition {
+            epoch: 0,
+            lsn: 9,
+            row: 9,
+        };
         let record = Record {
             topic: subject,
             key: Some(b"secret-key"),
@@ -169,7 +174,7 @@ fn a_repeat_under_another_subject_is_delivered_and_stored_once() {
                     key: Some(b"secret-key"),
                     value: Some(b"secret-value"),
                     event_id: Some(id.as_bytes()),
-                    position: EventPosition { lsn, row },
+                    position: EventPosition { epoch: 0, lsn, row },
                     ..Record::default()
                 });
             }

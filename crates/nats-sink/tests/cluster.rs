@@ -118,6 +118,7 @@ fn nothing_is_lost_repeated_or_disordered_when_leaders_are_killed_under_load() {
                 value: Some(b"value"),
                 event_id: Some(id.as_bytes()),
                 position: EventPosition {
+                    epoch: 0,
                     lsn: 1,
                     row: number,
                 },
@@ -196,6 +197,7 @@ fn open_dead_letters_are_known_when_their_leader_is_killed() {
             topic: STREAM,
             headers: &headers,
             position: EventPosition {
+                epoch: 0,
                 lsn: number,
                 row: 0,
             },

@@ -125,6 +125,7 @@ impl Dlq {
                 value: Some(key.as_bytes()),
                 event_id: Some(b"1"),
                 position: EventPosition {
+                    epoch: 0,
                     lsn: number,
                     row: 0,
                 },
@@ -258,10 +259,18 @@ fn a_redriven_event_is_the_one_that_was_refused() {
         headers: &headers,
         event_id: Some(b"1"),
         timestamp_ms: Some(-7),
-        position: EventPosition { lsn: 1, row: 0 },
+        position: EventPosition {
+            epoch: 0,
+            lsn: 1,
+            row: 0,
+        },
         ..Record::default()
     };
-    let at = |lsn| EventPosition { lsn, row: 0 };
+    let at = |lsn| EventPosition {
+        epoch: 0,
+        lsn,
+        row: 0,
+    };
     let events = [
         base,
         Record {
@@ -334,7 +343,11 @@ fn a_dead_letter_of_an_earlier_version_stays_open_and_is_not_redriven() {
             topic: EVENTS,
             key: Some(b"k"),
             event_id: Some(b"2"),
-            position: EventPosition { lsn: 2, row: 0 },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 2,
+                row: 0,
+            },
             ..Record::default()
         },
     );
@@ -431,7 +444,11 @@ fn a_redriven_event_is_stored_in_an_exclusive_stream() {
             topic: "only.event",
             key: Some(b"k"),
             event_id: Some(b"1"),
-            position: EventPosition { lsn: 1, row: 0 },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 1,
+                row: 0,
+            },
             ..Record::default()
         },
     );

@@ -73,6 +73,7 @@ impl Relay {
             value: Some(value.as_bytes()),
             event_id: self.has_ids.then_some(value.as_bytes()),
             position: EventPosition {
+                epoch: 0,
                 lsn: number / 3,
                 row: number % 3,
             },
@@ -105,6 +106,7 @@ impl Relay {
             value: Some(b"0"),
             headers: &[class],
             position: EventPosition {
+                epoch: 0,
                 lsn: number / 3,
                 row: number % 3,
             },

@@ -28,6 +28,7 @@ fn send(relay: &mut OpenSink, id: Option<&str>, subject: &str, key: u64, value: 
         value: Some(value),
         event_id: id.map(str::as_bytes),
         position: EventPosition {
+            epoch: 0,
             lsn: 1,
             row: relay.sent,
         },

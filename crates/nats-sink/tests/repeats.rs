@@ -66,7 +66,11 @@ fn deliver(server: &Server, start: &StreamStart, lsn: u64, numbers: RangeInclusi
             key: Some(b"k"),
             value: Some(value.as_bytes()),
             event_id: Some(value.as_bytes()),
-            position: EventPosition { lsn, row: number },
+            position: EventPosition {
+                epoch: 0,
+                lsn,
+                row: number,
+            },
             ..Record::default()
         });
     }

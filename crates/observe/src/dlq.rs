@@ -203,7 +203,7 @@ fn said(failure: &SinkFailure) -> String {
 fn entry(record: &DlqRecord) -> Entry {
     let text = |bytes: &[u8]| printable(&String::from_utf8_lossy(bytes)).into_owned();
     Entry {
-        lsn: walrelay_lsn::Lsn::new(record.id.lsn).to_string(),
+        lsn: record.id.published_lsn().to_string(),
         row: record.id.row,
         event_id: record.event_id.as_deref().map(text),
         class: record.class.clone(),

@@ -202,7 +202,13 @@ impl DeadLetters {
         let known = self.known.borrow();
         let hashed = known.outcomes.iter().map(|(event, outcome)| {
             let mut hasher = DefaultHasher::new();
-            (event.lsn, event.row, *outcome == Outcome::Redriven).hash(&mut hasher);
+            (
+                event.epoch,
+                event.lsn,
+                event.row,
+                *outcome == Outcome::Redriven,
+            )
+                .hash(&mut hasher);
             hasher.finish()
         });
         // The order of the entries is another one each time.

@@ -41,6 +41,7 @@ mod confirmed;
 mod dead_letters;
 pub mod dead_rows;
 mod deadline;
+pub mod epoch;
 mod error;
 mod foreign_tables;
 mod kept;

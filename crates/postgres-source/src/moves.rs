@@ -19,7 +19,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::catalog::row::{is_true, parsed, text};
 use super::confirmed::insert_position;
 use super::sent_rows::account::relations;
-use super::{noted, script, state_version};
+use super::{epoch, noted, script, state_version};
 
 /// The time that services wait behind one attempt to lift a fence, and the attempts.
 const LIFT_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
@@ -406,14 +406,14 @@ pub async fn undo_fence(
 /// Ends a move on the new server, whose slot is at `position`, in one transaction: the note of the position, the
 /// account of sent rows, the record, and last the fence, which is lifted.
 ///
-/// `drained`: the record of the former server.
+/// `drained`: the record of the former server. `epoch`: that of the positions of this server's events.
 pub async fn finish_move(
     session: &mut Session,
     slot: &str,
     tables: &[TableName],
     server: &MoveServer,
     drained: &MoveRecord,
-    position: Lsn,
+    (position, epoch): (Lsn, u8),
 ) -> Result<(), Error> {
     noted::forget(session, slot).await?;
     noted::made(session, slot).await?;
@@ -421,6 +421,7 @@ pub async fn finish_move(
     let mut statements = vec!["SET LOCAL synchronous_commit = local".to_owned()];
     statements
         .extend(continue_account(session, slot, server, &drained.server.system, position).await?);
+    statements.extend(epoch::record_sql(slot, epoch, &server.system, position));
     // The former server's record was of use for the account; a later copy of this server would take it for its own.
     statements.push(format!(
         "DELETE FROM {TABLE} WHERE slot = {} AND system <> {}",

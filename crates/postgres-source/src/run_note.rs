@@ -196,11 +196,12 @@ impl RunNote {
     fn ends(&self, confirmed: Lsn) -> BTreeMap<String, StreamEnd> {
         let mut ends = self.streams.clone();
         if self.ended.is_none() {
-            let last = EventPosition {
-                lsn: confirmed.get().saturating_sub(1),
-                row: 0,
-            };
             for end in ends.values_mut().filter(|end| !end.is_of_dead_letters) {
+                let last = EventPosition {
+                    epoch: end.last.epoch,
+                    lsn: confirmed.get().saturating_sub(1),
+                    row: 0,
+                };
                 end.last = end.last.max(last);
             }
         }
@@ -265,8 +266,16 @@ mod tests {
     use super::*;
 
     fn note(ended: Option<RunEnd>) -> RunNote {
-        let first = EventPosition { lsn: 0x10, row: 0 };
-        let last = EventPosition { lsn: 0x20, row: 3 };
+        let first = EventPosition {
+            epoch: 0,
+            lsn: 0x10,
+            row: 0,
+        };
+        let last = EventPosition {
+            epoch: 0,
+            lsn: 0x20,
+            row: 3,
+        };
         let end = StreamEnd {
             number: Some(7),
             id: Some((0x20, 3)),

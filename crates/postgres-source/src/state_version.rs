@@ -4,8 +4,10 @@
 //! for example because another statement has created it. A walrelay that keeps something that this one cannot read
 //! raises it.
 
-/// The version that this walrelay reads and writes.
-pub(crate) const VERSION: u32 = 1;
+/// The latest version that this walrelay reads and writes: positions have an epoch.
+pub(crate) const VERSION: u32 = 2;
+/// The version of a schema that has no epoch.
+const FIRST: u32 = 1;
 /// Begins the comment of the schema.
 const COMMENT: &str = "walrelay_state version ";
 
@@ -13,7 +15,16 @@ const COMMENT: &str = "walrelay_state version ";
 pub(crate) fn create_sql() -> String {
     format!(
         "DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN\n    \
-         CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS '{COMMENT}{VERSION}'; END IF; END $do$;"
+         CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS '{COMMENT}{FIRST}'; END IF; END $do$;"
+    )
+}
+
+/// Returns SQL that makes the schema one of the latest version, if this role owns it: an earlier walrelay, which knows
+/// no epoch, would publish positions that go back.
+pub(crate) fn raise_sql() -> String {
+    format!(
+        "DO $do$ BEGIN COMMENT ON SCHEMA walrelay_state IS '{COMMENT}{VERSION}'; \
+         EXCEPTION WHEN insufficient_privilege THEN NULL; END $do$"
     )
 }
 

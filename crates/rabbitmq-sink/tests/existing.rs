@@ -36,7 +36,11 @@ impl Sending {
             topic: exchange,
             routing_key: Some(routing_key),
             value: Some(b"v"),
-            position: EventPosition { lsn: 3, row: seq },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 3,
+                row: seq,
+            },
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("accepted");

@@ -41,7 +41,11 @@ fn a_full_queue_is_waited_for_and_keeps_the_order_of_each_key() {
             topic: queue,
             key: Some(key.as_bytes()),
             value: Some(key.as_bytes()),
-            position: EventPosition { lsn: 9, row: seq },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 9,
+                row: seq,
+            },
             ..Record::default()
         };
         sink.try_send(&record, seq).unwrap();
@@ -96,6 +100,7 @@ fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
                 topic: if is_routed(seq) { queue } else { UNBOUND },
                 value: Some(b"value"),
                 position: EventPosition {
+                    epoch: 0,
                     lsn: round,
                     row: seq,
                 },

@@ -50,7 +50,11 @@ fn what_a_server_confirms_and_drops_after_a_change_of_leader_is_sent_again() {
             let record = Record {
                 topic,
                 event_id: Some(id.as_bytes()),
-                position: EventPosition { lsn: 3, row: seq },
+                position: EventPosition {
+                    epoch: 0,
+                    lsn: 3,
+                    row: seq,
+                },
                 ..Record::default()
             };
             sink.try_send(&record, seq).expect("there is room");

@@ -51,7 +51,11 @@ impl Relay {
             key: Some(b"key"),
             value: Some(b"value"),
             event_id: Some(id.as_bytes()),
-            position: EventPosition { lsn, row: number },
+            position: EventPosition {
+                epoch: 0,
+                lsn,
+                row: number,
+            },
             ..Record::default()
         };
         self.sink.send(&record);
@@ -444,6 +448,7 @@ fn a_transaction_has_more_than_one_buffer() {
             key: Some(b"key"),
             value: Some(&value),
             position: EventPosition {
+                epoch: 0,
                 lsn: 1,
                 row: number,
             },
@@ -460,6 +465,7 @@ fn a_transaction_has_more_than_one_buffer() {
             key: Some(b"key"),
             value: Some(&value),
             position: EventPosition {
+                epoch: 0,
                 lsn: 1,
                 row: number,
             },

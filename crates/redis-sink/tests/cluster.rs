@@ -229,6 +229,7 @@ impl Relay {
                 value: Some(b"value"),
                 event_id: Some(id.as_bytes()),
                 position: EventPosition {
+                    epoch: 0,
                     lsn: 1,
                     row: self.sink.sent,
                 },
@@ -497,6 +498,7 @@ fn dead_letters_are_read_where_their_slot_is() {
             topic: "c",
             headers: &headers,
             position: EventPosition {
+                epoch: 0,
                 lsn: number,
                 row: 0,
             },

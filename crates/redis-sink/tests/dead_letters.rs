@@ -75,6 +75,7 @@ impl Dlq {
             event_id: Some(text.as_bytes()),
             headers: &headers,
             position: EventPosition {
+                epoch: 0,
                 lsn: number,
                 row: 0,
             },

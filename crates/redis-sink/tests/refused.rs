@@ -27,6 +27,7 @@ fn send(relay: &mut OpenSink, stream: &str, key: u64) {
         key: Some(key.to_string().as_bytes()),
         value: Some(b"value"),
         position: EventPosition {
+            epoch: 0,
             lsn: 1,
             row: relay.sent,
         },

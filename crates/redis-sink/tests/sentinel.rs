@@ -122,6 +122,7 @@ impl Relay {
             value: Some(b"value"),
             event_id: Some(id.as_bytes()),
             position: EventPosition {
+                epoch: 0,
                 lsn: 1,
                 row: self.sink.sent,
             },

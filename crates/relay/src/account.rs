@@ -599,7 +599,11 @@ mod tests {
         let Ok(Message::Insert(insert)) = decode(&body) else {
             panic!("no row");
         };
-        let position = EventPosition { lsn, row: number };
+        let position = EventPosition {
+            epoch: 0,
+            lsn,
+            row: number,
+        };
         pending.offer(position, insert.relation, &insert.tuple);
     }
 
@@ -655,7 +659,11 @@ mod tests {
         let (shared, mut rows) = pending(false);
         offer(&mut rows, 10, 0, "a");
         rows.keep_offered(false);
-        rows.forget_from(EventPosition { lsn: 10, row: 0 });
+        rows.forget_from(EventPosition {
+            epoch: 0,
+            lsn: 10,
+            row: 0,
+        });
         send(&mut rows, 10, &["a", "b"]);
         rows.release(Lsn::new(11), None);
         assert_eq!(counted(&shared).0, 2);
@@ -669,7 +677,11 @@ mod tests {
         rows.keep_offered(true);
         offer(&mut rows, 10, 1, "b");
         rows.keep_offered(false);
-        rows.forget_from(EventPosition { lsn: 10, row: 2 });
+        rows.forget_from(EventPosition {
+            epoch: 0,
+            lsn: 10,
+            row: 2,
+        });
         for (number, id) in ["a", "b"].iter().enumerate() {
             offer(&mut rows, 10, number as u64, id);
             rows.keep_acknowledged();
@@ -691,8 +703,16 @@ mod tests {
             offer(&mut rows, 10, number as u64, id);
             rows.keep_offered(true);
         }
-        rows.forget_from(EventPosition { lsn: 10, row: 0 });
-        rows.forget_from(EventPosition { lsn: 10, row: 1 });
+        rows.forget_from(EventPosition {
+            epoch: 0,
+            lsn: 10,
+            row: 0,
+        });
+        rows.forget_from(EventPosition {
+            epoch: 0,
+            lsn: 10,
+            row: 1,
+        });
         offer(&mut rows, 10, 0, "a");
         rows.keep_acknowledged();
         // The second row is no dead letter any more.
@@ -713,7 +733,11 @@ mod tests {
             rows.keep_offered(false);
         }
         rows.committed(Lsn::new(10));
-        let event = |row| EventPosition { lsn: 10, row };
+        let event = |row| EventPosition {
+            epoch: 0,
+            lsn: 10,
+            row,
+        };
         rows.release(Lsn::new(5), Some(event(1)));
         assert_eq!(rows.in_flight.len(), 2, "the first is acknowledged");
         rows.divert(event(1));
@@ -733,7 +757,11 @@ mod tests {
     fn a_refusal_counts_also_if_its_transaction_is_read_again() {
         for before in [false, true] {
             let (shared, mut rows) = pending(true);
-            let refused = EventPosition { lsn: 10, row: 0 };
+            let refused = EventPosition {
+                epoch: 0,
+                lsn: 10,
+                row: 0,
+            };
             offer(&mut rows, 10, 0, "a");
             rows.keep_offered(false);
             rows.forget_from(refused);

@@ -14,13 +14,13 @@ use walrelay_checkpoint::Seq;
 use walrelay_event_router::{
     Lookups, Options, Router, SubjectNames, Template, TemplateTarget, ValueFormat, WireFormat,
 };
-use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid};
+use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
     Core, CoreError, Placement, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, Step,
     TableName, TablePlace,
 };
-use walrelay_sink::{EventPosition, Poison};
+use walrelay_sink::{EventPosition, MAX_EPOCH, MAX_EVENT_LSN, Poison};
 
 use support::{COMMIT, SLOT, begin, connected, consume, frame, table};
 
@@ -45,6 +45,69 @@ fn a_table_is_known_only_on_the_connection_that_announced_it() {
         core.frame(&frame(&insert()), &mut RecordSpace::default()),
         Err(CoreError::Sequence { .. })
     ));
+}
+
+/// An epoch is part of the positions of records, and of no position that is confirmed.
+#[test]
+fn an_epoch_is_in_the_positions_of_records_and_never_confirmed() {
+    let header = Some("position".to_owned());
+    for epoch in [0, 1, MAX_EPOCH] {
+        let router = Router::new(Options::default()).with_position_header(header.clone());
+        let (mut core, ring) = connected(router, PoisonDecisions::default());
+        core.set_epoch(epoch);
+        core.connected(SLOT);
+        consume(&mut core, &begin());
+        consume(&mut core, &table().relation());
+        let seq = {
+            let body = insert();
+            let mut space = RecordSpace::default();
+            let Ok(Step::Send(outgoing)) = core.frame(&frame(&body), &mut space) else {
+                panic!("an event is sent");
+            };
+            let record = outgoing.record();
+            let expected = EventPosition {
+                epoch,
+                lsn: COMMIT,
+                row: 0,
+            };
+            assert_eq!(record.position, expected);
+            let value = record
+                .headers
+                .iter()
+                .find(|header| header.name == "position");
+            let value = value.and_then(|header| header.value).expect("a header");
+            let text = format!("{epoch:02X}{COMMIT:014X}/00000000");
+            assert_eq!(str::from_utf8(value), Ok(text.as_str()));
+            outgoing.seq()
+        };
+        core.sent(seq).expect("it was offered");
+        ring.ack(seq);
+        let end = Lsn::new(COMMIT + 100);
+        let commit = encode::commit(Lsn::new(COMMIT), end, PgTimestamp::new(0));
+        let transaction = match core.frame(&frame(&commit), &mut RecordSpace::default()) {
+            Ok(Step::Committed(transaction)) => transaction,
+            step => panic!("it ends: {step:?}"),
+        };
+        assert_eq!(transaction.end.lsn(), end);
+        assert_eq!(transaction.position.epoch, epoch);
+        core.advance();
+        assert_eq!(core.acknowledged_position().lsn(), end, "epoch {epoch}");
+    }
+}
+
+#[test]
+fn a_commit_beyond_the_published_positions_is_refused() {
+    let router = Router::new(Options::default());
+    let (mut core, _) = connected(router, PoisonDecisions::default());
+    let begin = |lsn| encode::begin(Lsn::new(lsn), PgTimestamp::new(0), Xid::new(7));
+    let highest = MAX_EVENT_LSN.get();
+    let frames = [begin(highest + 1), begin(highest)];
+    let mut taken = frames.iter().map(|body| {
+        let mut space = RecordSpace::default();
+        let step = core.frame(&frame(body), &mut space);
+        matches!(step, Err(CoreError::PositionTooHigh { .. }))
+    });
+    assert_eq!((taken.next(), taken.next()), (Some(true), Some(false)));
 }
 
 const OTHER: RelationId = RelationId::new(8);
@@ -243,6 +306,7 @@ fn the_core_of_the_next_sink_offers_no_acknowledged_event_again_unless_an_earlie
     .map(|(id, key)| table().insert(&[id, "order", key, "{}"].map(Some)))
     .into();
     let refused = EventPosition {
+        epoch: 0,
         lsn: COMMIT,
         row: 3,
     };

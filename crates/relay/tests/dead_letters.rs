@@ -26,6 +26,7 @@ const DEAD_LETTERS: &str = "walrelay.dead-letters";
 
 /// The event under test.
 const EVENT: EventPosition = EventPosition {
+    epoch: 0,
     lsn: COMMIT,
     row: 0,
 };
@@ -50,7 +51,11 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let parking = Parking::new();
     parking.set_ready();
     if let Class::Parked = class {
-        let earlier = EventPosition { lsn: 1_000, row: 0 };
+        let earlier = EventPosition {
+            epoch: 0,
+            lsn: 1_000,
+            row: 0,
+        };
         parking.park(earlier, Some("outbox.event.order"), b"k");
     }
     let own = match class {
@@ -65,7 +70,11 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
         parking: Some(Arc::new(parking)),
         ..PoisonPolicy::default()
     });
-    let other = EventPosition { lsn: 1_500, row: 0 };
+    let other = EventPosition {
+        epoch: 0,
+        lsn: 1_500,
+        row: 0,
+    };
     match class {
         Class::Refused => assert!(decisions.reject(EVENT, Poison::Rejected, "no")),
         Class::TopicGivenUp => {

@@ -108,6 +108,7 @@ fn process(
         for row in durable.iter().filter(|row| server.is_dead_letter(**row)) {
             let transaction = &server.log[row.0];
             let id = EventPosition {
+                epoch: 0,
                 lsn: transaction.commit,
                 row: row.1 as u64,
             };
@@ -278,6 +279,7 @@ impl System {
                     };
                     let transaction = &self.server.log[index];
                     let position = EventPosition {
+                        epoch: 0,
                         lsn: transaction.commit,
                         row: transaction.keys.len() as u64,
                     };

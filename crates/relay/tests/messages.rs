@@ -118,7 +118,11 @@ fn assert_header(seen: &[String], header: &str) {
 }
 
 fn row(row: u64) -> EventPosition {
-    EventPosition { lsn: COMMIT, row }
+    EventPosition {
+        epoch: 0,
+        lsn: COMMIT,
+        row,
+    }
 }
 
 fn message(transactional: bool, prefix: &str, content: &str) -> Vec<u8> {

@@ -125,7 +125,11 @@ mod tests {
             value: None,
             headers: &headers,
             event_id: Some(b"id"),
-            position: EventPosition { lsn: 8, row: 1 },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 8,
+                row: 1,
+            },
         };
         let empty = Record {
             topic: "t",

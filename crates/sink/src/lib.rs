@@ -75,7 +75,7 @@ pub use clock::{ServerClocks, clock_offset, micros_now};
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison, Refusal};
 pub use endpoints::Endpoints;
 pub use event_id::id_text;
-pub use event_position::EventPosition;
+pub use event_position::{EventPosition, MAX_EPOCH, MAX_EVENT_LSN, PublishedLsn};
 pub use failure::{Chain, ConnectFailure, FailureClass, FailureWords, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;

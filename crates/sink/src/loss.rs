@@ -88,14 +88,21 @@ impl Loss {
                     rows: walrelay resend --id ID"
                 .to_owned();
         }
-        let command = self.command();
+        let Some(command) = self.command() else {
+            return "the events are of several servers: send their rows: walrelay resend --where CONDITION"
+                .to_owned();
+        };
         format!(
             "{command} sends them again. If it fails with replay-gone, send their rows: walrelay resend --where CONDITION"
         )
     }
 
-    /// Returns the command that sends the events of the range again.
-    fn command(&self) -> String {
+    /// Returns the command that sends the events of the range again; `None` if a move to another server is
+    /// within it.
+    fn command(&self) -> Option<String> {
+        if self.from.epoch != self.to.epoch {
+            return None;
+        }
         // The end is exclusive.
         let end = Lsn::new(self.to.lsn.saturating_add(1));
         let from = Lsn::new(self.from.lsn);
@@ -105,10 +112,10 @@ impl Loss {
             !topic.contains(special)
         });
         let selected = selected.map(|topic| format!(" --where \"topic = '{topic}'\""));
-        format!(
+        Some(format!(
             "walrelay replay --from {from} --to {end}{}",
             selected.unwrap_or_default()
-        )
+        ))
     }
 
     /// Adds another loss, whose place may be another one.
@@ -160,7 +167,11 @@ mod tests {
     use super::*;
 
     fn loss(place: &str, from: u64, to: u64) -> Loss {
-        let range = [from, to].map(|lsn| EventPosition { lsn, row: 2 });
+        let range = [from, to].map(|lsn| EventPosition {
+            epoch: 0,
+            lsn,
+            row: 2,
+        });
         Loss::new(place, Some(place), 3, range.into(), false)
     }
 

@@ -3,8 +3,8 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::EventPosition;
 use crate::sync::lock;
+use crate::{EventPosition, PublishedLsn};
 
 /// Parked keys: keys with an open dead letter, which later events of the key must not overtake.
 ///
@@ -146,24 +146,24 @@ impl Parking {
     /// Declares that the relay confirmed everything before this position: all dead letters of
     /// transactions whose commit record starts before it are acknowledged, and the relay writes
     /// none of them again.
-    pub fn confirm(&self, lsn: u64) {
-        self.confirmed.fetch_max(lsn, Ordering::AcqRel);
+    pub fn confirm(&self, before: PublishedLsn) {
+        self.confirmed.fetch_max(before.get(), Ordering::AcqRel);
     }
 
     /// Returns the position that the relay has confirmed. Dead letters of transactions before it
     /// were in their topic when this was called.
-    pub fn confirmed(&self) -> u64 {
-        self.confirmed.load(Ordering::Acquire)
+    pub fn confirmed(&self) -> PublishedLsn {
+        PublishedLsn::from_published(self.confirmed.load(Ordering::Acquire))
     }
 
     /// Forgets the resolved dead letters of transactions before this position. To be called after
     /// everything was read that was in the topic **after** [`confirmed`](Self::confirmed) returned
     /// this position: then no repeat of them is left to be read.
-    pub fn forget_resolved_before(&self, lsn: u64) {
+    pub fn forget_resolved_before(&self, before: PublishedLsn) {
         let mut state = lock(&self.state);
-        let before = state.resolved.len();
-        state.resolved.retain(|id| id.lsn >= lsn);
-        if state.resolved.len() < before {
+        let known = state.resolved.len();
+        state.resolved.retain(|id| id.published_lsn() >= before);
+        if state.resolved.len() < known {
             state.resolved.shrink_to_fit();
         }
     }
@@ -207,9 +207,38 @@ impl fmt::Debug for Parking {
 mod tests {
     use super::*;
 
-    const A: EventPosition = EventPosition { lsn: 1, row: 0 };
-    const B: EventPosition = EventPosition { lsn: 1, row: 1 };
-    const LATER: EventPosition = EventPosition { lsn: 2, row: 0 };
+    const A: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 1,
+        row: 0,
+    };
+    const B: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 1,
+        row: 1,
+    };
+    const LATER: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 2,
+        row: 0,
+    };
+
+    /// The log of a server that the outbox was moved to begins lower.
+    #[test]
+    fn a_key_stays_parked_and_resolved_after_a_move_to_lower_positions() {
+        let at = |epoch, lsn| EventPosition { epoch, lsn, row: 0 };
+        let parking = Parking::new();
+        parking.park(at(0, 900), Some("t"), b"k");
+        assert!(parking.is_parked(at(1, 20), "t", b"k"));
+        parking.resolve(at(0, 900));
+        assert!(!parking.is_parked(at(1, 20), "t", b"k"));
+        parking.confirm(PublishedLsn::new(0, 1_000));
+        parking.resolve(at(1, 20));
+        parking.confirm(PublishedLsn::new(1, 10));
+        parking.forget_resolved_before(parking.confirmed());
+        parking.park(at(1, 20), Some("t"), b"k");
+        assert_eq!(parking.open(), 0, "it was resolved before it was read");
+    }
 
     #[test]
     fn a_key_is_free_when_its_last_dead_letter_is_resolved() {
@@ -218,7 +247,11 @@ mod tests {
         parking.park(A, Some("t"), b"k");
         parking.park(A, Some("t"), b"k");
         parking.park(B, Some("t"), b"k");
-        let before = EventPosition { lsn: 0, row: 7 };
+        let before = EventPosition {
+            epoch: 0,
+            lsn: 0,
+            row: 7,
+        };
         assert!(
             !parking.is_parked(before, "t", b"k"),
             "the event is before the dead letter"
@@ -241,21 +274,25 @@ mod tests {
     fn resolved_dead_letters_are_remembered_until_no_repeat_can_be_read() {
         let parking = Parking::new();
         for lsn in 0..10_000 {
-            let id = EventPosition { lsn, row: 0 };
+            let id = EventPosition {
+                epoch: 0,
+                lsn,
+                row: 0,
+            };
             parking.park(id, Some("t"), b"k");
             parking.resolve(id);
             // A repeat, read before the relay has confirmed the transaction.
             parking.park(id, Some("t"), b"k");
             assert_eq!(parking.open(), 0);
-            parking.confirm(lsn);
+            parking.confirm(PublishedLsn::new(0, lsn));
             if lsn % 100 == 0 {
                 parking.forget_resolved_before(parking.confirmed());
             }
             assert!(parking.resolved() <= 101, "{}", parking.resolved());
         }
-        parking.confirm(5);
-        assert_eq!(parking.confirmed(), 9_999, "it does not go back");
-        parking.forget_resolved_before(10_000);
+        parking.confirm(PublishedLsn::new(0, 5));
+        assert_eq!(parking.confirmed().get(), 9_999, "it does not go back");
+        parking.forget_resolved_before(PublishedLsn::new(0, 10_000));
         assert_eq!(parking.resolved(), 0);
     }
 

@@ -139,7 +139,11 @@ mod tests {
     fn streams_with_the_oldest_events_are_forgotten_first() {
         let ends = StreamEnds::default();
         let acknowledge = |name: &str, lsn| {
-            let last = EventPosition { lsn, row: 0 };
+            let last = EventPosition {
+                epoch: 0,
+                lsn,
+                row: 0,
+            };
             lock(&ends.stream(name)).last = last;
         };
         acknowledge("of yesterday", 1);

@@ -35,6 +35,7 @@ pub fn silence_is_shown(
             value: Some(&[number]),
             event_id: Some(&[b'0' + number]),
             position: EventPosition {
+                epoch: 0,
                 lsn: number.into(),
                 row: 0,
             },

@@ -191,6 +191,7 @@ fn messages_fit_every_preset() {
         let mut messages = Messages::new("outbox", []);
         messages.announce(&mut router).unwrap();
         let event = Event {
+            epoch: 0,
             commit_lsn: Lsn::new(8),
             row: 0,
             commit_time: NOON,

@@ -19,6 +19,8 @@ pub(crate) const MAX_HEADERS: usize = 1_000;
 /// Position of an event: the row's place in the WAL and the commit time of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
+    /// The epoch of the server's log, see [`EventPosition`].
+    pub epoch: u8,
     /// LSN at which the transaction's commit record starts.
     pub commit_lsn: Lsn,
     /// Number of the row in its transaction, from 0.
@@ -31,6 +33,7 @@ impl Event {
     /// Returns the position without the commit time.
     pub fn position(&self) -> EventPosition {
         EventPosition {
+            epoch: self.epoch,
             lsn: self.commit_lsn.get(),
             row: self.row,
         }

@@ -114,6 +114,7 @@ pub(crate) fn announce(router: &mut Router, message: &[u8]) -> Result<(), PlanEr
 /// Returns the first row of a transaction that committed at 2026-01-02 03:04:05.678 UTC.
 pub(crate) fn event() -> Event {
     Event {
+        epoch: 0,
         commit_lsn: Lsn::new(0x100),
         row: 0,
         commit_time: PgTimestamp::new(820_638_245_678_000),

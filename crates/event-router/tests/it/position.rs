@@ -17,6 +17,7 @@ fn router(by: impl Into<Route>) -> Router {
 /// Returns the headers of this row of the transaction with this commit record.
 fn headers_of(router: &mut Router, row: &[u8], commit_lsn: u64, row_number: u64) -> Vec<String> {
     let event = Event {
+        epoch: 0,
         commit_lsn: Lsn::new(commit_lsn),
         row: row_number,
         ..event()

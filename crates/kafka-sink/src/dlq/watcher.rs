@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::Parking;
 use walrelay_sink::dead_letters::DlqEntry;
 use walrelay_sink::topics::{Position, ReadRecord};
+use walrelay_sink::{Parking, PublishedLsn};
 
 use super::reader::resumed;
 use crate::client_log::KindThrottle;
@@ -111,7 +111,7 @@ struct Watch {
     next_refresh: Instant,
     /// The position that the relay had confirmed before the ends in `Progress::marked` were
     /// requested.
-    confirmed: Option<u64>,
+    confirmed: Option<PublishedLsn>,
     throttle: KindThrottle,
 }
 

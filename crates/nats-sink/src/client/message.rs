@@ -385,6 +385,7 @@ mod tests {
             event_id: Some(b"e-1"),
             timestamp_ms: Some(7),
             position: EventPosition {
+                epoch: 0,
                 lsn: 0x10_0000_0001,
                 row: 2,
             },

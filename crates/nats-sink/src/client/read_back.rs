@@ -192,7 +192,11 @@ mod tests {
             headers: &headers,
             event_id: Some(b" e%41"),
             timestamp_ms: Some(-7),
-            position: EventPosition { lsn: 16, row: 2 },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 16,
+                row: 2,
+            },
             ..Record::default()
         };
         let mut expected = ReadRecord {

@@ -170,7 +170,11 @@ mod tests {
         row: u64,
     ) -> Option<(u64, u64, u64)> {
         let record = Record {
-            position: EventPosition { lsn: 1, row },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 1,
+                row,
+            },
             ..Record::default()
         };
         let loss = sequences.stored(stream, number, floor, &record)?;

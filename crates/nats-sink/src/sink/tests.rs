@@ -168,6 +168,7 @@ fn send(sink: &mut super::NatsSink, key: &str, number: u64) {
         value: Some(b"v"),
         event_id: Some(id.as_bytes()),
         position: EventPosition {
+            epoch: 0,
             lsn: 1,
             row: number,
         },

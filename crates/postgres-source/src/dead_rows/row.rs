@@ -1,7 +1,6 @@
 //! Marks the row of one dead letter.
 
 use tracing::warn;
-use walrelay_lsn::Lsn;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_literal};
 
@@ -50,7 +49,7 @@ pub(super) async fn mark(
     let Some(target) = by_key.target(session, &dead.table).await? else {
         warn!(
             table = %dead.table.table,
-            event = %Lsn::new(dead.event.lsn),
+            event = %dead.event.published_lsn(),
             "the row of a dead letter is not marked: its table is not among [source] tables, or has no primary key"
         );
         return Ok(Marked::Gone);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use walrelay_lsn::Lsn;
 use walrelay_relay::KeyedTable;
-use walrelay_sink::EventPosition;
+use walrelay_sink::{EventPosition, PublishedLsn};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::DeadKey;
@@ -71,7 +71,7 @@ pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[Dead
         let reason = dead.reason.replace('\0', "");
         let values = [
             quote_literal(slot),
-            quote_literal(&Lsn::new(dead.event.lsn).to_string()),
+            quote_literal(&dead.event.published_lsn().to_string()),
             dead.event.row.to_string(),
             table.relation.get().to_string(),
             texts(&name),
@@ -83,7 +83,7 @@ pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[Dead
             quote_literal(&reason),
             quote_literal(run),
         ];
-        let event = (dead.event.lsn, dead.event.row);
+        let event = dead.event;
         (event, format!("({})", values.join(", ")))
     });
     // A statement may name each event once: the newest key of an event counts.
@@ -130,10 +130,10 @@ pub(super) async fn page(
         let lsn: Lsn = parsed(&row, "lsn")?;
         Some(StoredRow {
             id: parsed(&row, "id")?,
-            event: EventPosition {
-                lsn: lsn.get(),
-                row: parsed(&row, "row")?,
-            },
+            event: EventPosition::from_published(
+                PublishedLsn::from_published(lsn.get()),
+                parsed(&row, "row")?,
+            ),
             marked: is_true(&row, "marked"),
             table,
             key,

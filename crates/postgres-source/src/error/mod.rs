@@ -46,6 +46,20 @@ pub enum PostgresError {
         #[source]
         source: walrelay_walsender::Error,
     },
+    /// The beginning of what is to be read was published before the outbox was moved away from this server
+    /// and back.
+    #[error(
+        "the outbox was moved to this server at {since} of its log: what was committed from {start} on was \
+         published with other positions"
+    )]
+    BeforeMove {
+        /// Name of the slot.
+        slot: String,
+        /// The first position that is to be read.
+        start: Lsn,
+        /// The position of the slot when the outbox was moved here.
+        since: Lsn,
+    },
     /// The slot has moved on since it was selected for a replay, so its copy lacks the beginning.
     #[error(
         "slot {slot} has moved on to {position}: what was committed from {start} on can no longer be \
@@ -229,7 +243,9 @@ impl SourceError for PostgresError {
         match self {
             Self::Wal(error) => disposition_of(error.class()),
             Self::Setup(error) => error.disposition(),
-            Self::RowsSql(_) | Self::ReplayGone { .. } => Disposition::Configuration,
+            Self::RowsSql(_) | Self::ReplayGone { .. } | Self::BeforeMove { .. } => {
+                Disposition::Configuration
+            }
             Self::StateFile(error) => error.disposition(),
             Self::Log(_) | Self::WalGone { .. } | Self::Row(_) | Self::OtherCluster { .. } => {
                 Disposition::Fatal

@@ -540,7 +540,7 @@ fn each_error_has_its_own_id() {
             |_, facts| facts.server.wal_level = "replica".into(),
             "wal-level",
         ),
-        (|_, facts| facts.server.state_version = 2, "state-version"),
+        (|_, facts| facts.server.state_version = 3, "state-version"),
         (|_, facts| facts.tables[0].1 = None, "table-missing"),
         (|_, facts| table(facts).kind = "v".into(), "table-kind"),
         (|_, facts| table(facts).permanent = false, "table-kind"),

@@ -18,6 +18,7 @@ use crate::catalog::Selection;
 use crate::catalog::row::{parsed, text};
 use crate::catalog::{Filters, PublishedTable, describe, published_tables};
 use crate::confirmed::count_rows;
+use crate::epoch::find_epoch;
 use crate::error::PostgresError;
 
 /// The database, tables and rows of a snapshot.
@@ -25,6 +26,8 @@ use crate::error::PostgresError;
 pub struct Plan {
     /// The address of the server.
     pub info: ConnInfo,
+    /// Name of the slot, whose positions the rows follow.
+    pub slot: String,
     /// Name of the publication.
     pub publication: String,
     /// The tables that are read, as far as the publication carries them.
@@ -46,6 +49,8 @@ pub(crate) struct Anchor {
     name: String,
     /// The position at which the snapshot ends.
     pub point: Lsn,
+    /// The epoch of the slot's positions, if there is a slot already.
+    pub epoch: u8,
     /// The time when the snapshot was taken, by the server's clock.
     time: PgTimestamp,
     /// The time when the snapshot was exported.
@@ -72,6 +77,7 @@ impl Anchor {
             exporter: replication,
             name: created.snapshot.unwrap_or_default(),
             point: created.consistent_point,
+            epoch: 0,
             time,
             begun: Instant::now(),
         })
@@ -80,6 +86,7 @@ impl Anchor {
     /// Exports a snapshot of the current moment, without a slot.
     pub(crate) async fn without_slot(plan: Plan) -> Result<Self, PostgresError> {
         let mut session = Session::connect(&plan.info, SessionKind::Sql, &[]).await?;
+        let epoch = find_epoch(&mut session, &plan.slot).await?.number;
         session
             .query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             .await?;
@@ -98,6 +105,7 @@ impl Anchor {
             name: row.map_or_else(String::new, |row| text(&row, "name")),
             exporter: session,
             point: point.unwrap_or(Lsn::ZERO),
+            epoch,
             time,
             begun: Instant::now(),
         })

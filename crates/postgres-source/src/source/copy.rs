@@ -17,6 +17,7 @@ use super::stream::Stream;
 use crate::bookmarks::copy_slot;
 use crate::catalog::{Wanted, describe, inspect, place, slot};
 use crate::deadline::bounded;
+use crate::epoch::find_epoch;
 use crate::error::{PostgresError, SetupError};
 use crate::setup::{Action, Moment, plan};
 
@@ -45,6 +46,8 @@ pub struct CopySource {
     original: Original,
     /// The setup of the database to check; `None`: the caller has created it.
     wanted: Option<Wanted>,
+    /// The slot whose relay publishes the events: their positions have its epoch.
+    relay_slot: String,
     /// Prefix of the copies' names.
     name: String,
     /// The stream begins here, or at the slot's position if that is later.
@@ -68,6 +71,7 @@ impl CopySource {
     /// Creates a source without a copy. `name`: the prefix of the copies' names.
     pub fn new(original: Original, name: &str) -> Self {
         Self {
+            relay_slot: original.slot.clone(),
             original,
             wanted: None,
             name: name.to_owned(),
@@ -105,10 +109,11 @@ impl CopySource {
 
     /// Creates a source for `walrelay replay`: the slot that `wanted` names, from `start` on, after
     /// the checks of a relay's setup. With `must_hold_start`, a slot that has moved beyond `start`
-    /// is a [`PostgresError::ReplayGone`].
+    /// is a [`PostgresError::ReplayGone`]. `relay_slot`: the slot whose relay publishes the events.
     pub fn from_kept(
         info: ConnInfo,
         wanted: Wanted,
+        relay_slot: &str,
         wal_sender_timeout: Duration,
         start: Lsn,
         must_hold_start: bool,
@@ -118,6 +123,7 @@ impl CopySource {
             start,
             must_exist: true,
             must_hold_start,
+            relay_slot: relay_slot.to_owned(),
             ..Self::from_configured(info, wanted, wal_sender_timeout)
         }
     }
@@ -256,6 +262,16 @@ impl CopySource {
         self.walsender.store(walsender, Ordering::Relaxed);
         let confirmed = held.max(start);
         let tables = describe(&mut control, &self.original.tables).await?;
+        let epoch = find_epoch(&mut control, &self.relay_slot).await?;
+        if let Some(since) = epoch.begin(&system.system_id)
+            && confirmed < since
+        {
+            return Err(PostgresError::BeforeMove {
+                slot: self.original.slot.clone(),
+                start: confirmed,
+                since,
+            });
+        }
         self.control = Some(control);
         Ok(Opened {
             former: None,
@@ -267,6 +283,7 @@ impl CopySource {
             server_start: String::new(),
             ancestors: Vec::new(),
             predecessor: None,
+            epoch: epoch.number,
             flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
             server_timeout: Some(self.original.wal_sender_timeout),

@@ -75,6 +75,7 @@ impl InitialSnapshot {
             server_timeout: Some(self.lease),
             tables,
             predecessor: None,
+            epoch: self.anchor.epoch,
         })
     }
 
@@ -178,6 +179,7 @@ impl PostgresSource {
         }
         let plan = Plan {
             info: self.info.clone(),
+            slot: self.wanted.slot.clone(),
             publication: self.wanted.publication.clone(),
             tables: self.wanted.tables.clone(),
             selection: self.wanted.snapshot.clone().unwrap_or_default(),
@@ -186,7 +188,8 @@ impl PostgresSource {
         let in_recovery = connected.facts.server.in_recovery;
         let anchor = Anchor::with_slot(plan, connected.replication, &temporary);
         let named = self.slot_wait.name_while(&self.info, in_recovery, anchor);
-        let anchor = named.await?;
+        let mut anchor = named.await?;
+        anchor.epoch = connected.epoch;
         let lease = self.wal_sender_timeout;
         let snapshot = self.snapshot.insert(InitialSnapshot {
             anchor,

@@ -24,6 +24,7 @@ use crate::catalog::{
     Facts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
 };
 use crate::deadline::{bounded, bounded_by};
+use crate::epoch::find_epoch;
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::last_error;
 use crate::moves::{MoveRecords, MoveServer, find_move};
@@ -55,6 +56,8 @@ pub(super) struct Connected {
     snapshot: bool,
     /// The server that the outbox was moved from.
     former: Option<String>,
+    /// The epoch of the slot's positions.
+    pub(super) epoch: u8,
 }
 
 impl PostgresSource {
@@ -104,6 +107,8 @@ impl PostgresSource {
         }
         self.awaits_switch = false;
         let former = moved.former_of(&here);
+        let epoch = find_epoch(&mut control, &self.wanted.slot);
+        let epoch = bounded("reading the epoch", epoch).await?.number;
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
@@ -159,6 +164,7 @@ impl PostgresSource {
             moment,
             snapshot,
             former,
+            epoch,
         })
     }
 
@@ -579,6 +585,15 @@ impl PostgresSource {
         facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
+        // Under the slot: a switch refuses while it is being read.
+        let epoch = find_epoch(&mut control, &self.wanted.slot);
+        let epoch = bounded("reading the epoch", epoch).await?;
+        if epoch.number > 0 && !self.started {
+            info!(
+                epoch = epoch.number,
+                "positions are published with the epoch of a move"
+            );
+        }
         let mut opened = Opened {
             stream: Stream::from_slot(
                 stream,
@@ -597,6 +612,7 @@ impl PostgresSource {
             tables,
             predecessor: self.readers.predecessor(),
             former: connected.former,
+            epoch: epoch.number,
         };
         // The setup, or another relay, may have noted a position since.
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);

@@ -45,7 +45,7 @@ impl Source for ResendSource {
 
     async fn open(&mut self, _: Option<&Resume>) -> Result<Opened<RowStream>, PostgresError> {
         let anchor = self.anchor().await?;
-        let point = anchor.point;
+        let (point, epoch) = (anchor.point, anchor.epoch);
         let opened = anchor.open_rows().await;
         let (stream, tables) = opened.inspect_err(|_| self.anchor = None)?;
         Ok(Opened {
@@ -62,6 +62,7 @@ impl Source for ResendSource {
             server_timeout: None,
             tables,
             predecessor: None,
+            epoch,
         })
     }
 

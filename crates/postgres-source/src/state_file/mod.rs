@@ -108,6 +108,7 @@ impl Position {
             server_timeout: None,
             tables: Vec::new(),
             predecessor: None,
+            epoch: 0,
         };
         self.resume(None).continued_by(&opened).map(drop)
     }

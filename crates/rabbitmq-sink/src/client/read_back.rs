@@ -147,7 +147,11 @@ mod tests {
             headers: &headers,
             event_id: Some(b"i"),
             timestamp_ms: Some(12_345),
-            position: EventPosition { lsn: 16, row: 2 },
+            position: EventPosition {
+                epoch: 0,
+                lsn: 16,
+                row: 2,
+            },
             ..Record::default()
         };
         let headers = headers.iter();

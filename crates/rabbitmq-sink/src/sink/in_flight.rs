@@ -242,7 +242,11 @@ mod tests {
     use super::*;
 
     fn position(row: u64) -> EventPosition {
-        EventPosition { lsn: 1, row }
+        EventPosition {
+            epoch: 0,
+            lsn: 1,
+            row,
+        }
     }
 
     /// Makes messages to these exchanges.

@@ -175,7 +175,11 @@ mod tests {
     use super::*;
 
     fn position(row: u64) -> EventPosition {
-        EventPosition { lsn: 1, row }
+        EventPosition {
+            epoch: 0,
+            lsn: 1,
+            row,
+        }
     }
 
     /// Returns contents after a look and these new entries.

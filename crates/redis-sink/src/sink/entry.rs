@@ -26,7 +26,7 @@ pub(crate) struct EntryId {
 impl From<EventPosition> for EntryId {
     fn from(position: EventPosition) -> Self {
         Self {
-            first: position.lsn,
+            first: position.published_lsn().get(),
             second: position.row,
         }
     }
@@ -389,7 +389,11 @@ mod tests {
             },
         ],
         event_id: Some(b"7"),
-        position: EventPosition { lsn: 0x10, row: 3 },
+        position: EventPosition {
+            epoch: 0,
+            lsn: 0x10,
+            row: 3,
+        },
     };
 
     #[test]
@@ -486,7 +490,11 @@ mod tests {
         assert!(is_same(&RECORD, &RECORD));
         for other in [
             Record {
-                position: EventPosition { lsn: 0x10, row: 4 },
+                position: EventPosition {
+                    epoch: 0,
+                    lsn: 0x10,
+                    row: 4,
+                },
                 ..RECORD
             },
             Record {
@@ -562,7 +570,11 @@ mod tests {
                 id: EntryId { first, second },
                 is_repeat,
                 exists: true,
-                last: last.map(|row| EventPosition { lsn: 16, row }),
+                last: last.map(|row| EventPosition {
+                    epoch: 0,
+                    lsn: 16,
+                    row,
+                }),
                 ..Newest::default()
             })
         };

@@ -60,7 +60,11 @@ fn queue_keyed(shared: &Shared, topic: &str, key: Option<&str>, row: u64) {
     let record = Record {
         topic,
         key: key.map(str::as_bytes),
-        position: EventPosition { lsn: 1, row },
+        position: EventPosition {
+            epoch: 0,
+            lsn: 1,
+            row,
+        },
         ..Record::default()
     };
     shared.accept(&record, topic, row, 1).unwrap();

@@ -86,6 +86,7 @@ fn router() -> Pass {
     Box::new(move || {
         for row in &rows {
             let event = Event {
+                epoch: 0,
                 commit_lsn: Lsn::new(0x016b_3748),
                 row: 0,
                 commit_time: PgTimestamp::new(0),

@@ -104,7 +104,11 @@ mod tests {
     use super::*;
 
     const fn event(row: u64) -> EventPosition {
-        EventPosition { lsn: 8, row }
+        EventPosition {
+            epoch: 0,
+            lsn: 8,
+            row,
+        }
     }
 
     #[test]

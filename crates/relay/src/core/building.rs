@@ -56,7 +56,7 @@ impl Core {
     /// Sets the poison policy, and the decisions about events that were made with earlier sinks.
     #[must_use]
     pub fn with_decisions(mut self, mut decisions: PoisonDecisions) -> Self {
-        decisions.forget_before(self.acknowledged_position());
+        decisions.forget_before(self.acknowledged_position(), self.transactions.epoch);
         self.diversions.decisions = decisions;
         self
     }

@@ -71,6 +71,7 @@ impl Diversions {
     pub(super) fn skip_non_transactional(
         &mut self,
         message: &LogicalMessage<'_>,
+        epoch: u8,
     ) -> Result<(), CoreError> {
         let error = CoreError::NotTransactional {
             prefix: message.prefix.to_owned(),
@@ -81,6 +82,7 @@ impl Diversions {
             return Err(error);
         };
         let position = EventPosition {
+            epoch,
             lsn: message.lsn.get(),
             row: 0,
         };

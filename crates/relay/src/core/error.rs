@@ -2,7 +2,7 @@ use walrelay_checkpoint::LedgerError;
 use walrelay_event_router::{MessageError, PlanError, RouteError};
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_pgoutput::DecodeError;
-use walrelay_sink::Disposition;
+use walrelay_sink::{Disposition, MAX_EVENT_LSN};
 
 use crate::event::with_id;
 use crate::interface::schemas::SchemaError;
@@ -92,6 +92,14 @@ pub enum CoreError {
         /// The prefix.
         prefix: String,
         /// Position of the message.
+        lsn: Lsn,
+    },
+    /// A commit is beyond the positions that can be published: the byte above them has the epoch.
+    #[error(
+        "the commit at {lsn} is beyond {MAX_EVENT_LSN}, the highest position that an event may have"
+    )]
+    PositionTooHigh {
+        /// The start of the commit record.
         lsn: Lsn,
     },
     /// A row of an outbox table was updated, and [`OnUpdate::Stop`](crate::OnUpdate::Stop) is set.
@@ -198,6 +206,7 @@ impl CoreError {
             | CoreError::OfDeadLetters { .. }
             | CoreError::Message { .. }
             | CoreError::NotTransactional { .. }
+            | CoreError::PositionTooHigh { .. }
             | CoreError::Update { .. }
             | CoreError::SinkPosition { .. }
             | CoreError::Sequence { .. }

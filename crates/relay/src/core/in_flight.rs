@@ -56,7 +56,7 @@ impl InFlightEvents {
         let follows = self.runs.back().is_some_and(|run| {
             run.topic == self.offered
                 && run.relation == relation
-                && run.start.lsn == event.lsn
+                && (run.start.epoch, run.start.lsn) == (event.epoch, event.lsn)
                 && run.start.row.checked_add(seq - run.first) == Some(event.row)
         });
         if !follows {
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_sequence_number_maps_to_its_event() {
-        let of = |lsn, row| EventPosition { lsn, row };
+        let of = |lsn, row| EventPosition { epoch: 0, lsn, row };
         let mut in_flight = InFlightEvents::default();
         // Row 1 of the first transaction was skipped and row 4 is of another topic. Row 0 of the
         // second transaction is sent twice, because its first connection was lost.
@@ -229,6 +229,7 @@ mod tests {
         for (seq, (topic, lsn)) in sent.into_iter().enumerate() {
             in_flight.offer(topic);
             let id = EventPosition {
+                epoch: 0,
                 lsn,
                 row: seq as u64,
             };

@@ -162,6 +162,13 @@ impl Core {
         }
     }
 
+    /// Sets the epoch that the positions of all later events have. It is part of the positions of records
+    /// only: the positions that are confirmed are those of the server. Call it before
+    /// [`connected`](Self::connected).
+    pub fn set_epoch(&mut self, epoch: u8) {
+        self.transactions.epoch = epoch;
+    }
+
     /// Returns an error if the sink's position is beyond the end of the server's WAL, `flushed`. A
     /// server sends only WAL that it has flushed, so the sink got that position from another WAL:
     /// the server was restored, or has lost its end in a failover.
@@ -275,7 +282,8 @@ impl Core {
                 if message.transactional {
                     return self.logical_message(lsn, message, space);
                 }
-                self.diversions.skip_non_transactional(&message)?;
+                let epoch = self.transactions.epoch;
+                self.diversions.skip_non_transactional(&message, epoch)?;
                 self.counts.skipped += 1;
             }
             // A message of another prefix. It is no commit: a non-transactional message belongs to
@@ -576,7 +584,8 @@ impl Core {
         let moved = self.ledger.advance().is_some();
         let confirmed = self.acknowledged_position();
         if moved {
-            self.diversions.decisions.forget_before(confirmed);
+            let epoch = self.transactions.epoch;
+            self.diversions.decisions.forget_before(confirmed, epoch);
         }
         let lowest = self.lowest_in_flight();
         self.in_flight.forget_below(lowest);

@@ -1,7 +1,7 @@
 use walrelay_event_router::Event;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::{Begin, Commit, PgTimestamp};
-use walrelay_sink::EventPosition;
+use walrelay_sink::{EventPosition, MAX_EVENT_LSN};
 
 use super::error::CoreError;
 
@@ -19,6 +19,7 @@ pub(super) enum Ignored {
 /// The transaction between a Begin and its Commit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OpenTransaction {
+    epoch: u8,
     pub(super) begin: Begin,
     /// The reason why the rows are ignored; `None`: they are not.
     pub(super) ignored: Option<Ignored>,
@@ -32,6 +33,7 @@ impl OpenTransaction {
     /// Returns position and commit time of the next row, for the router.
     pub(super) fn next_event(&self) -> Event {
         Event {
+            epoch: self.epoch,
             commit_lsn: self.begin.final_lsn,
             row: self.rows,
             commit_time: self.begin.commit_time,
@@ -46,6 +48,7 @@ impl OpenTransaction {
     /// Returns the position of the first row.
     pub(super) fn first_position(&self) -> EventPosition {
         EventPosition {
+            epoch: self.epoch,
             lsn: self.begin.final_lsn.get(),
             row: 0,
         }
@@ -59,6 +62,8 @@ impl OpenTransaction {
 /// The open transaction, and which transactions are repeated after a reconnect.
 #[derive(Debug, Default)]
 pub(super) struct Transactions {
+    /// The epoch of the server's log, which the positions of all its events have.
+    pub(super) epoch: u8,
     pub(super) open: Option<OpenTransaction>,
     /// The position before which all transactions were enqueued on an earlier connection, or
     /// confirmed.
@@ -86,6 +91,9 @@ impl Transactions {
                 lsn,
             });
         }
+        if begin.final_lsn > MAX_EVENT_LSN {
+            return Err(CoreError::PositionTooHigh { lsn });
+        }
         // `final_lsn` is the start of the commit record. Commit records do not overlap, so a record
         // that starts before the end of an enqueued commit is that commit or an earlier one.
         let ends_before = |position: Option<Lsn>| position.is_some_and(|at| begin.final_lsn < at);
@@ -98,6 +106,7 @@ impl Transactions {
         };
         self.last_begun = Some(begin.commit_time);
         self.open = Some(OpenTransaction {
+            epoch: self.epoch,
             begin,
             ignored,
             records: 0,

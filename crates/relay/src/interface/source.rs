@@ -134,6 +134,8 @@ pub struct Opened<S> {
     /// The `system_identifier` of the server that the outbox was moved from: the database shows that every event of
     /// it was delivered before this slot was created.
     pub former: Option<String>,
+    /// The epoch that the positions of its events have, see [`EventPosition`](walrelay_sink::EventPosition).
+    pub epoch: u8,
 }
 
 /// The place of a table of the WAL in the catalogs of today, by its OID. The WAL has the names of

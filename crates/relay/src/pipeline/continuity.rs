@@ -218,6 +218,7 @@ mod tests {
             server_timeout: None,
             tables: Vec::new(),
             predecessor: None,
+            epoch: 0,
             former: None,
         }
     }

@@ -354,6 +354,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             confirmed,
             server_timeout,
             tables,
+            epoch,
             ..
         } = opened;
         let is_new = stream.is_snapshot() || known.is_none();
@@ -386,6 +387,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         if is_new {
             session.core.forget_taken();
         }
+        session.core.set_epoch(epoch);
         session.core.connected(confirmed);
         session.core.describe(tables);
         if snapshot {

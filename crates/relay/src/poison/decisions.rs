@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{EventPosition, Poison, id_text};
+use walrelay_sink::{EventPosition, Poison, PublishedLsn, id_text};
 
 use super::policy::{Class, PoisonAction, PoisonPolicy};
 
@@ -179,13 +179,15 @@ impl PoisonDecisions {
         self.alone_until = None;
     }
 
-    /// Forgets the decisions about events before `confirmed`, which are not read again.
-    pub(crate) fn forget_before(&mut self, confirmed: CommitEnd) {
+    /// Forgets the decisions about events before `confirmed`, a position of the log of this epoch: they
+    /// are not read again.
+    pub(crate) fn forget_before(&mut self, confirmed: CommitEnd, epoch: u8) {
+        let before = PublishedLsn::new(epoch, confirmed.lsn().get());
         if let Some(parking) = &self.policy.parking {
-            parking.confirm(confirmed.lsn().get());
+            parking.confirm(before);
         }
         if !self.decided.is_empty() {
-            self.decided.retain(|id, _| id.lsn >= confirmed.lsn().get());
+            self.decided.retain(|id, _| id.published_lsn() >= before);
         }
     }
 }
@@ -225,7 +227,11 @@ impl Diverted {
 mod tests {
     use super::*;
 
-    const A: EventPosition = EventPosition { lsn: 8, row: 0 };
+    const A: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 8,
+        row: 0,
+    };
 
     /// On another timeline another event may have the position, and would be skipped wrongly.
     #[test]
@@ -250,9 +256,9 @@ mod tests {
         });
         assert!(decisions.reject(A, Poison::Oversize, "too large"));
         let at = |lsn: u64| CommitEnd::from_slot(walrelay_lsn::Lsn::new(lsn));
-        decisions.forget_before(at(8));
+        decisions.forget_before(at(8), 0);
         assert!(decisions.is_rejected(A), "its transaction ends later");
-        decisions.forget_before(at(9));
+        decisions.forget_before(at(9), 0);
         assert!(!decisions.is_rejected(A));
     }
 }

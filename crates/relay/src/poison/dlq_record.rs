@@ -89,7 +89,7 @@ impl DlqHeaders {
             (names::CLASS, diverted.class.name().to_owned()),
             (names::CAUSE, diverted.cause.to_string()),
             (names::SLOT, policy.slot.to_string()),
-            (names::LSN, begin.final_lsn.to_string()),
+            (names::LSN, diverted.id.published_lsn().to_string()),
             (names::ROW, diverted.id.row.to_string()),
             (names::XID, begin.xid.to_string()),
             (names::COMMIT_TIME, begin.commit_time.to_string()),

@@ -111,8 +111,16 @@ mod tests {
     use super::*;
     use crate::poison::{PoisonAction, PoisonPolicy};
 
-    const A: EventPosition = EventPosition { lsn: 8, row: 0 };
-    const B: EventPosition = EventPosition { lsn: 8, row: 5 };
+    const A: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 8,
+        row: 0,
+    };
+    const B: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 8,
+        row: 5,
+    };
     const ACTIONS: [PoisonAction; 3] = [
         PoisonAction::Halt,
         PoisonAction::DeadLetter,

@@ -3,7 +3,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use walrelay_lsn::{RelationId, Xid};
 use walrelay_pgoutput::{Tuple, Value};
-use walrelay_sink::EventPosition;
+use walrelay_sink::{EventPosition, PublishedLsn};
 
 use crate::table::TableName;
 
@@ -77,10 +77,8 @@ impl<'a> SentKey<'a> {
     }
 
     pub(super) fn position(&self) -> EventPosition {
-        EventPosition {
-            lsn: number(self.entry, 0),
-            row: number(self.entry, 8),
-        }
+        let published = PublishedLsn::from_published(number(self.entry, 0));
+        EventPosition::from_published(published, number(self.entry, 8))
     }
 }
 
@@ -195,7 +193,7 @@ impl SentKeys {
     ) -> bool {
         let entries = &mut self.entries;
         let begin = entries.len();
-        entries.extend_from_slice(&position.lsn.to_le_bytes());
+        entries.extend_from_slice(&position.published_lsn().get().to_le_bytes());
         entries.extend_from_slice(&position.row.to_le_bytes());
         entries.extend_from_slice(&table.to_le_bytes());
         entries.extend_from_slice(&xid.get().to_le_bytes());

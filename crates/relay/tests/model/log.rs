@@ -175,6 +175,7 @@ impl Log {
     pub(crate) fn position(&self, row: u8) -> EventPosition {
         let transaction = &self.transactions[self.rows[usize::from(row)].transaction];
         EventPosition {
+            epoch: 0,
             lsn: transaction.commit.into(),
             row: (usize::from(row) - transaction.rows.start) as u64,
         }

@@ -194,6 +194,7 @@ impl Source for OneTransaction {
             server_timeout: None,
             tables: Vec::new(),
             predecessor: promoted.then_some(Predecessor::StateFile),
+            epoch: 0,
         })
     }
 

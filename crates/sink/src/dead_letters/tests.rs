@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::topics::{Position, ReadRecord};
-use crate::{DeliveryError, Disposition, EventPosition, Parking, Poison, Record, SinkFailure};
+use crate::{
+    DeliveryError, Disposition, EventPosition, Parking, Poison, PublishedLsn, Record, SinkFailure,
+};
 use crate::{FailureClass, dlq_headers, lock};
 
 /// The topic of dead letters.
@@ -236,7 +238,11 @@ fn the_events_of_open_dead_letters_are_those_that_nobody_resolved() {
 
 #[test]
 fn a_follower_parks_and_frees_keys_and_waits_for_a_server() {
-    const LATER: EventPosition = EventPosition { lsn: 9, row: 0 };
+    const LATER: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 9,
+        row: 0,
+    };
     let until = |done: &dyn Fn() -> bool| {
         let deadline = Instant::now() + Duration::from_secs(120);
         while !done() {
@@ -275,7 +281,7 @@ fn a_follower_parks_and_frees_keys_and_waits_for_a_server() {
     until(&|| !parking.is_parked(LATER, "orders", b"a"));
     assert!(parking.is_parked(LATER, "orders", b"b"));
     assert_eq!(parking.resolved(), 1);
-    parking.confirm(2);
+    parking.confirm(PublishedLsn::new(0, 2));
     until(&|| parking.resolved() == 0);
     drop(follower);
     assert_eq!(Arc::strong_count(&parking), 1, "the thread has ended");

@@ -64,6 +64,7 @@ impl<'a> Run<'a> {
             id: format!("{}-{number}", self.marker),
             note: self.marker.clone(),
             position: EventPosition {
+                epoch: 0,
                 lsn: 1,
                 row: self.made,
             },

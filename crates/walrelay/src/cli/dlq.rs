@@ -248,6 +248,7 @@ mod tests {
         assert_eq!(
             list.filter.id,
             [EventPosition {
+                epoch: 0,
                 lsn: 0x1_0000_000A,
                 row: 2
             }]
@@ -269,7 +270,14 @@ mod tests {
     fn a_dead_letter_is_named_by_one_or_two_words() {
         for line in ["dlq show \"0/1 2\"", "dlq show 0/1 2 --value"] {
             let show = parsed!(line, Command::Dlq, DlqCommand::Show);
-            assert_eq!(show.position(), Some(EventPosition { lsn: 1, row: 2 }));
+            assert_eq!(
+                show.position(),
+                Some(EventPosition {
+                    epoch: 0,
+                    lsn: 1,
+                    row: 2
+                })
+            );
         }
     }
 

@@ -213,6 +213,9 @@ pub(crate) fn core(error: CoreError) -> Failure {
                  confirmed. If no consumer needs this one, start once with --set poison.unroutable=skip",
             )
         }
+        CoreError::PositionTooHigh { .. } => Failure::new("position-too-high", Exit::Data, what).remedy(
+            "move the outbox to a server whose log begins lower: walrelay move",
+        ),
         CoreError::Update { .. } => Failure::new("outbox-updated", Exit::Data, what).remedy(
             "events are inserted rows, and table.op.invalid.behavior = \"fatal\" asks for this. Have \
              the publication carry insertions only (ALTER PUBLICATION … SET (publish = 'insert')), or \

@@ -118,6 +118,11 @@ fn words(error: &PostgresError) -> Words {
             "begin again, from a bookmark, which does not move: walrelay bookmark list, or walrelay \
              bookmark create for the next time",
         ),
+        PostgresError::BeforeMove { .. } => of(
+            "before-move",
+            Exit::Usage,
+            "begin at a later position or bookmark, or send the rows: walrelay resend",
+        ),
         PostgresError::RowsSql(_) => of(
             "snapshot-sql",
             Exit::Config,

@@ -9,6 +9,7 @@ use crate::dlq::{DlqWatcher, OpenDeadLetters};
 
 /// An event after all dead letters of these tests.
 const LATER: EventPosition = EventPosition {
+    epoch: 0,
     lsn: u64::MAX,
     row: 0,
 };

@@ -92,6 +92,7 @@ impl Under {
             value: Some(value.as_bytes()),
             event_id: Some(value.as_bytes()),
             position: EventPosition {
+                epoch: 0,
                 lsn: 7,
                 row: self.accepted,
             },

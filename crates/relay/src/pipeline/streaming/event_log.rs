@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
-use walrelay_lsn::Lsn;
 
 use crate::pipeline::settings::OnUpdate;
 use crate::poison::{Class, Diverted, PoisonAction};
@@ -43,7 +42,7 @@ impl EventLog {
                 event_id,
             } = event;
             self.diverted += 1;
-            let lsn = Lsn::new(id.lsn);
+            let lsn = id.published_lsn();
             match (action, class) {
                 (_, Class::Parked) => {
                     debug!(%lsn, row = id.row, "parked an event behind a dead letter");

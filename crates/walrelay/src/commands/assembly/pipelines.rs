@@ -83,6 +83,7 @@ pub(crate) fn selected_rows(
     let wanted = wanted(&server.config);
     ResendSource::new(SnapshotPlan {
         info: server.info.clone(),
+        slot: wanted.slot,
         publication: wanted.publication,
         tables: wanted.tables,
         selection: Selection {

@@ -65,7 +65,11 @@ mod tests {
 
     fn record() -> DlqRecord {
         DlqRecord {
-            id: EventPosition { lsn: 1, row: 2 },
+            id: EventPosition {
+                epoch: 0,
+                lsn: 1,
+                row: 2,
+            },
             class: "rejected".into(),
             topic: Some("t".into()),
             event_id: Some(b"e".to_vec()),
@@ -121,7 +125,11 @@ mod tests {
             assert!(!matches(&of(kind, value), &bare), "{kind}");
         }
         for (lsn, expected) in [(1, true), (2, false)] {
-            let id = vec![EventPosition { lsn, row: 2 }];
+            let id = vec![EventPosition {
+                epoch: 0,
+                lsn,
+                row: 2,
+            }];
             assert_eq!(matches(&FilterArgs { id, ..none() }, &record()), expected);
         }
         let both = FilterArgs {

@@ -135,7 +135,11 @@ mod tests {
     /// Returns a dead letter with a value for most fields.
     pub(crate) fn record() -> DlqRecord {
         DlqRecord {
-            id: EventPosition { lsn: 16, row: 2 },
+            id: EventPosition {
+                epoch: 0,
+                lsn: 16,
+                row: 2,
+            },
             slot: "orders".into(),
             class: "oversize".into(),
             cause: Some("too\u{1b}[31mlarge".into()),

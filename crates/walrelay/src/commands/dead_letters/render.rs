@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use walrelay_lsn::Lsn;
 use walrelay_observe::printable;
 use walrelay_sink::dead_letters::{DlqRecord, Listed, Outcome};
 
@@ -217,7 +216,7 @@ pub(super) fn json_line_to(
     fields: Fields,
     goes_to: Option<Destination<'_>>,
 ) -> Vec<u8> {
-    let lsn = Lsn::new(record.id.lsn).to_string();
+    let lsn = record.id.published_lsn().to_string();
     let mut line = JsonLine(b"{".to_vec());
     line.text("slot", Some(&record.slot));
     line.text("lsn", Some(&lsn));

@@ -139,6 +139,7 @@ pub(super) fn read(server: &Server, sought: &Sought, limit: Duration) -> Result<
     let copies = CopySource::from_kept(
         server.info.clone(),
         wanted(config),
+        server.slot(),
         config.source.wal_sender_timeout,
         confirmed,
         false,

@@ -72,6 +72,7 @@ fn plan(args: &PlanMoveArgs, place: &Place) -> Result<(), Failure> {
         "copied": look.copied(),
         "system": look.here.system,
         "unfenced": look.unfenced.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "epoch": look.epoch.number,
         "confirmed": look.slot.as_ref().and_then(|slot| slot.confirmed),
         "obstacles": look.obstacles(place).iter().map(|failure| json!({
             "id": failure.id,

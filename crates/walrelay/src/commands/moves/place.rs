@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
+use walrelay_lsn::Lsn;
+use walrelay_postgres_source::epoch::{Epoch, find_epoch};
 use walrelay_postgres_source::moves::{
     LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, find_move, lock_move, unfenced,
 };
@@ -35,6 +37,10 @@ pub(super) struct PlaceState {
     /// Outbox tables and partitions without a fence.
     pub(super) unfenced: Vec<TableName>,
     pub(super) slot: Option<SlotRow>,
+    /// The epoch that the positions of its events have.
+    pub(super) epoch: Epoch,
+    /// The end of its log.
+    pub(super) flushed: Lsn,
     has_publication: bool,
     in_recovery: bool,
 }
@@ -167,6 +173,8 @@ impl Place {
                 .await
                 .map_err(failure)?,
             slot: self.server.find_slot(session).await?,
+            epoch: find_epoch(session, &source.slot).await?,
+            flushed: system.flushed,
             has_publication,
             in_recovery,
         })
@@ -276,6 +284,44 @@ impl PlaceState {
         checked.err().into_iter().collect()
     }
 
+    /// Returns the epoch of this server's positions once it is switched to.
+    ///
+    /// `former`: the epoch of the former server. `position`: that of this server's slot.
+    pub(super) fn next_epoch(
+        &self,
+        former: u8,
+        drained: &MoveRecord,
+        position: Lsn,
+    ) -> Result<u8, Failure> {
+        let next = self.epoch.after_switch(former, drained.barrier, position);
+        next.map_err(|error| {
+            Failure::new("move-epochs", Exit::Config, error.to_string()).remedy(
+                "let the log of the new server begin behind the old one's: pg_resetwal -l, before its first start",
+            )
+        })
+    }
+
+    /// Describes how positions go on; `None` if they have no epoch and get none.
+    fn positions(&self) -> Option<String> {
+        let number = self.epoch.number;
+        let drained = self
+            .copied()
+            .filter(|copied| copied.state == MoveState::Drained);
+        let next = drained
+            .and_then(|drained| {
+                self.epoch
+                    .after_switch(number, drained.barrier, self.flushed)
+                    .ok()
+            })
+            .unwrap_or(number);
+        if next > number {
+            return Some(format!(
+                "the log begins lower than the former one's end: the switch raises their epoch to {next}"
+            ));
+        }
+        (number > 0).then(|| format!("of epoch {number}"))
+    }
+
     /// Describes the state for people.
     pub(super) fn text(&self, place: &Place) -> String {
         let tables: Vec<String> = place.tables().iter().map(ToString::to_string).collect();
@@ -297,6 +343,9 @@ impl PlaceState {
             None => format!("{}, which does not exist", place.server.slot()),
         };
         let _ = writeln!(text, "Slot           {slot}");
+        if let Some(positions) = self.positions() {
+            let _ = writeln!(text, "Positions      {positions}");
+        }
         let state = match (self.state(), self.copied()) {
             (Some(state), _) => format!("{} ({})", state.name(), next_step(state, true)),
             (None, Some(record)) => format!(

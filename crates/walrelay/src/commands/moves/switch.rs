@@ -30,7 +30,7 @@ pub(super) fn switch(
         let text = "this server was switched to already.\n";
         print_as(args.output, &text, &json!({ "slot": place.server.slot() }))
     };
-    let (look, drained) = block_on(Box::pin(async {
+    let (look, drained, former_epoch) = block_on(Box::pin(async {
         let mut session = place.connect().await?;
         let proof = proof(&mut session, args, place, former).await;
         session.close().await;
@@ -59,20 +59,23 @@ pub(super) fn switch(
     if !args.ask.yes {
         ask_to_continue(not_agreed())?;
     }
-    let position = block_on(Box::pin(async {
+    // Before anything is changed.
+    look.next_epoch(former_epoch, &drained, look.flushed)?;
+    let switched = block_on(Box::pin(async {
         // Neither server's state changes from here on. What was looked at before the question may be over.
         let mut session = place.connect_locked().await?;
         let locked = match former {
             Some(former) => Some(former.connect_locked().await?),
             None => None,
         };
-        let (look, drained) = proof(&mut session, args, place, former).await?;
+        let (look, drained, former_epoch) = proof(&mut session, args, place, former).await?;
         if look.state() == Some(MoveState::Switched) {
             return Ok(None);
         }
         let mut relay = place.server.connect().await?;
         let position = place_slot(&mut relay, place, &look).await?;
         relay.close().await;
+        let epoch = look.next_epoch(former_epoch, &drained, position)?;
         let slot = place.server.slot();
         let finished = finish_move(
             &mut session,
@@ -80,62 +83,70 @@ pub(super) fn switch(
             place.tables(),
             &look.here,
             &drained,
-            position,
+            (position, epoch),
         );
         finished.await.map_err(failure)?;
         session.close().await;
         if let Some(locked) = locked {
             locked.close().await;
         }
-        Ok::<_, Failure>(Some(position))
+        Ok::<_, Failure>(Some((position, epoch)))
     }))??;
-    let Some(position) = position else {
+    let Some((position, epoch)) = switched else {
         return already();
     };
+    let raised = if epoch > former_epoch {
+        format!(
+            "The log begins lower than the former one's end: positions are published with epoch {epoch}.\n"
+        )
+    } else {
+        String::new()
+    };
     let text = format!(
-        "slot {} is at {position}, and services can write events here.\nStart walrelay run with this configuration \
+        "slot {} is at {position}, and services can write events here.\n{raised}Start walrelay run with this configuration \
          now, and stop the relay of the old server.\n",
         place.server.slot()
     );
-    let object =
-        json!({ "slot": place.server.slot(), "position": position, "barrier": drained.barrier });
+    let object = json!({ "slot": place.server.slot(), "position": position, "barrier": drained.barrier, "epoch": epoch });
     print_as(args.output, &text, &object)
 }
 
-/// Returns the record of the former server, if everything shows that its events are delivered, and that this server
-/// has no event yet.
+/// Returns the record of the former server and its epoch, if everything shows that its events are delivered, and that
+/// this server has no event yet.
 async fn proof(
     session: &mut Session,
     args: &SwitchMoveArgs,
     place: &Place,
     former: Option<&Place>,
-) -> Result<(PlaceState, MoveRecord), Failure> {
+) -> Result<(PlaceState, MoveRecord, u8), Failure> {
     let look = place.look(session).await?;
     if look.state() == Some(MoveState::Switched)
         && let Some(record) = look.own().cloned()
     {
-        return Ok((look, record));
+        let epoch = look.epoch.number;
+        return Ok((look, record, epoch));
     }
     look.check_new(place)?;
-    let drained = if let Some(former) = former {
+    let (drained, epoch) = if let Some(former) = former {
         look.check_fence(
             "run walrelay move prepare on this server before your services reach it. If they have written here \
              already, the relay must send that: run walrelay init and run instead",
         )?;
-        let drained = former_record(former, &look).await?;
+        let (drained, epoch) = former_record(former, &look).await?;
         if !args.rows_arrived {
             wait_for_subscriptions(session, place, former, &drained).await?;
         }
-        drained
+        (drained, epoch)
     } else {
         let drained = copied_record(&look)?;
         look.check_fence(
             "this copy has lost its fence, so events may have been written here that no slot has: find them with \
              walrelay stuck",
         )?;
-        drained
+        // A copy has the epoch of the former server.
+        (drained, look.epoch.number)
     };
-    Ok((look, drained))
+    Ok((look, drained, epoch))
 }
 
 /// Returns the record that this database was copied with.
@@ -168,8 +179,8 @@ fn copied_record(look: &PlaceState) -> Result<MoveRecord, Failure> {
     }
 }
 
-/// Reads the record of the former server itself.
-async fn former_record(former: &Place, look: &PlaceState) -> Result<MoveRecord, Failure> {
+/// Reads the record of the former server itself, and its epoch.
+async fn former_record(former: &Place, look: &PlaceState) -> Result<(MoveRecord, u8), Failure> {
     let there = former.look_once().await?;
     if there.here == look.here {
         let what = "--from names the server that is to be switched to";
@@ -179,7 +190,9 @@ async fn former_record(former: &Place, look: &PlaceState) -> Result<MoveRecord, 
     let again = "run walrelay move drain on the old server";
     there.check_fence(again)?;
     match there.own() {
-        Some(record) if record.state == MoveState::Drained => Ok(record.clone()),
+        Some(record) if record.state == MoveState::Drained => {
+            Ok((record.clone(), there.epoch.number))
+        }
         _ => {
             let what = "the old server is not drained";
             Err(Failure::new("move-not-drained", Exit::Config, what).remedy(again))

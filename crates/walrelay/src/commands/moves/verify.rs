@@ -3,8 +3,9 @@
 use serde_json::json;
 use walrelay_postgres_source::moves::MoveState;
 use walrelay_postgres_source::waiting;
+use walrelay_sink::PublishedLsn;
 
-use super::place::Place;
+use super::place::{Place, PlaceState};
 use crate::cli::{Exit, Failure, VerifyMoveArgs};
 use crate::commands::assembly::{block_on, wanted};
 use crate::commands::print_as;
@@ -30,9 +31,12 @@ pub(super) fn verify(
     former: Option<&Place>,
 ) -> Result<Exit, Failure> {
     let findings = block_on(Box::pin(async {
-        let mut findings = new_findings(place).await?;
+        let look = place.look_once().await?;
+        let mut findings = new_findings(&look);
         if let Some(former) = former {
-            findings.extend(old_findings(former).await?);
+            let old = former.look_once().await?;
+            findings.push(positions(&look, &old));
+            findings.extend(old_findings(former, &old).await?);
         }
         Ok::<_, Failure>(findings)
     }))??;
@@ -58,11 +62,23 @@ pub(super) fn verify(
     Ok(if is_right { Exit::Ok } else { Exit::Findings })
 }
 
-async fn new_findings(place: &Place) -> Result<Vec<Finding>, Failure> {
-    let look = place.look_once().await?;
+/// Finds whether the positions of the new server are published above those of the old one.
+fn positions(new: &PlaceState, old: &PlaceState) -> Finding {
+    let barrier = old.own().and_then(|record| record.barrier);
+    let last = barrier.map(|barrier| PublishedLsn::new(old.epoch.number, barrier.get()));
+    let first = new.slot.as_ref().and_then(|slot| slot.confirmed);
+    let first = first.map(|first| PublishedLsn::new(new.epoch.number, first.get()));
+    finding(
+        first.zip(last).is_some_and(|(first, last)| first >= last),
+        "its positions are published above those of the old server",
+        "its positions are published below those of the old server: consumers that compare them drop events",
+    )
+}
+
+fn new_findings(look: &PlaceState) -> Vec<Finding> {
     let slot = look.slot.as_ref();
     let is_read = slot.is_some_and(|slot| slot.active_pid.is_some());
-    Ok(vec![
+    vec![
         finding(
             look.state() == Some(MoveState::Switched),
             "this server was switched to",
@@ -83,11 +99,10 @@ async fn new_findings(place: &Place) -> Result<Vec<Finding>, Failure> {
             "a relay reads its slot",
             "no relay reads its slot: start walrelay run",
         ),
-    ])
+    ]
 }
 
-async fn old_findings(former: &Place) -> Result<Vec<Finding>, Failure> {
-    let look = former.look_once().await?;
+async fn old_findings(former: &Place, look: &PlaceState) -> Result<Vec<Finding>, Failure> {
     let drained = look.state() == Some(MoveState::Drained);
     let mut findings = vec![
         finding(

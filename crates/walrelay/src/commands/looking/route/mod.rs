@@ -189,6 +189,7 @@ impl Shown<'_> {
 /// Returns the place of a row or message in the log, as if it were committed now.
 fn event(row: u64) -> Event {
     Event {
+        epoch: 0,
         commit_lsn: Lsn::new(0),
         row,
         commit_time: wall_clock(),

@@ -38,7 +38,7 @@ impl Order {
     /// Makes that of a position in the log.
     pub(super) fn from_position(position: EventPosition) -> Self {
         Self {
-            commit: position.lsn,
+            commit: position.published_lsn().get(),
             row: position.row,
         }
     }

@@ -568,7 +568,11 @@ mod tests {
     use super::*;
     use crate::commands::looking::behind_slot::Sighting;
 
-    const AT: EventPosition = EventPosition { lsn: 0x200, row: 1 };
+    const AT: EventPosition = EventPosition {
+        epoch: 0,
+        lsn: 0x200,
+        row: 1,
+    };
 
     fn log(is_seen: bool) -> Log {
         let sighting = Sighting {

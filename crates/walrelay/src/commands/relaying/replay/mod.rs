@@ -319,7 +319,8 @@ fn source(note: &Note, server: &Server) -> RangeSource {
     // The range of a time begins at the time, wherever the slot stands before it.
     let must_hold_start = note.after.is_none();
     let info = server.info.clone();
-    let copies = CopySource::from_kept(info, wanted, timeout, note.resumes_at(), must_hold_start);
+    let (relay, start) = (server.slot(), note.resumes_at());
+    let copies = CopySource::from_kept(info, wanted, relay, timeout, start, must_hold_start);
     let range = Range {
         end: note.end,
         after: note.after.map(PgTimestamp::new),

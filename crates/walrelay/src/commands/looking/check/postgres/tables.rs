@@ -107,6 +107,7 @@ fn add_addresses(
     addresses: &mut Addresses,
 ) {
     let event = Event {
+        epoch: 0,
         commit_lsn: Lsn::new(0),
         row: 0,
         commit_time: PgTimestamp::new(0),

@@ -1,0 +1,169 @@
+//! The epoch of a slot's positions: the number of moves to servers whose logs began at lower positions.
+//!
+//! A row of `walrelay_state.epoch`, which a switch writes in the transaction of its record
+//! ([`finish_move`](crate::moves::finish_move)). It is part of the database, so copies carry it, and a relay
+//! reads it each time it opens the slot. Without the table the epoch is 0.
+
+use walrelay_lsn::Lsn;
+use walrelay_sink::{MAX_EPOCH, PublishedLsn};
+use walrelay_walsender::{Error, Session, quote_literal};
+
+use super::catalog::row::{parsed, text};
+use super::state_version;
+
+const TABLE: &str = "walrelay_state.epoch";
+
+/// The epoch of a slot's positions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Epoch {
+    /// Its number.
+    pub number: u8,
+    /// The `system_identifier` of the server that was switched to, and the position of its slot then: earlier
+    /// events of that server were published in another epoch. `None` in epoch 0.
+    pub since: Option<(String, Lsn)>,
+}
+
+/// No epoch is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the outbox was moved {MAX_EPOCH} times to a server whose log began lower")]
+pub struct EpochsExhausted;
+
+impl Epoch {
+    /// Returns the position from which on the events of this server have this epoch.
+    pub fn begin(&self, system: &str) -> Option<Lsn> {
+        let since = self.since.as_ref();
+        since.and_then(|(of, begin)| (of == system).then_some(*begin))
+    }
+
+    /// Returns the epoch after a switch to this server, whose slot is at `position`.
+    ///
+    /// `former`: the epoch of the former server. Each of its events was committed before `barrier`; `None`: not
+    /// known.
+    ///
+    /// # Errors
+    /// If a further epoch is needed, and there is none.
+    pub fn after_switch(
+        &self,
+        former: u8,
+        barrier: Option<Lsn>,
+        position: Lsn,
+    ) -> Result<u8, EpochsExhausted> {
+        let number = self.number.max(former);
+        let begins = PublishedLsn::new(number, position.get());
+        let is_later =
+            barrier.is_some_and(|barrier| begins >= PublishedLsn::new(former, barrier.get()));
+        if is_later {
+            return Ok(number);
+        }
+        let next = number.checked_add(1);
+        next.filter(|next| *next <= MAX_EPOCH)
+            .ok_or(EpochsExhausted)
+    }
+}
+
+/// Reads the epoch of a slot.
+///
+/// # Errors
+/// Also if the table exists and this role may not read it: epoch 0 would publish positions that go back.
+pub async fn find_epoch(session: &mut Session, slot: &str) -> Result<Epoch, Error> {
+    // `to_regclass` would need USAGE on the schema.
+    let exists = "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = 'epoch' AND c.relkind = 'r'";
+    if session.query(exists).await?.is_empty() {
+        return Ok(Epoch::default());
+    }
+    let sql = format!(
+        "SELECT epoch, system, since FROM {TABLE} WHERE slot = {}",
+        quote_literal(slot)
+    );
+    let rows = session.query(&sql).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Epoch::default());
+    };
+    let since = parsed(&row, "since").map(|since| (text(&row, "system"), since));
+    Ok(Epoch {
+        number: parsed(&row, "epoch").unwrap_or_default(),
+        since,
+    })
+}
+
+/// Returns SQL that records the epoch from this position of this server on. Nothing is recorded of epoch 0.
+pub(crate) fn record_sql(slot: &str, number: u8, system: &str, since: Lsn) -> Vec<String> {
+    if number == 0 {
+        return Vec::new();
+    }
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot   name PRIMARY KEY, -- the relay's slot\n    \
+             epoch  smallint NOT NULL CHECK (epoch BETWEEN 1 AND {MAX_EPOCH}), -- the top byte of published positions\n    \
+             system text NOT NULL,   -- the system identifier of the server that was switched to\n    \
+             since  pg_lsn NOT NULL, -- its slot's position then\n    at     timestamptz NOT NULL DEFAULT now()\n)"
+        ),
+        format!("GRANT SELECT ON {TABLE} TO PUBLIC"),
+        state_version::raise_sql(),
+        // An epoch never goes back.
+        format!(
+            "INSERT INTO {TABLE} AS known (slot, epoch, system, since) VALUES ({}, {number}, {}, '{since}') \
+             ON CONFLICT (slot) DO UPDATE SET epoch = greatest(known.epoch, excluded.epoch), \
+             system = excluded.system, since = excluded.since, at = now()",
+            quote_literal(slot),
+            quote_literal(system),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(own: u8, former: u8, barrier: Option<u64>, position: u64) -> Option<u8> {
+        let own = Epoch {
+            number: own,
+            since: None,
+        };
+        let barrier = barrier.map(Lsn::new);
+        own.after_switch(former, barrier, Lsn::new(position)).ok()
+    }
+
+    #[test]
+    fn an_epoch_is_raised_only_if_positions_would_go_back() {
+        for (own, former, barrier, position, expected) in [
+            (0, 0, Some(100), 100, Some(0)),
+            (0, 0, Some(100), 99, Some(1)),
+            (0, 0, None, 99, Some(1)),
+            (0, 2, Some(100), 200, Some(2)),
+            (0, 2, Some(100), 20, Some(3)),
+            // The server was the outbox's before.
+            (1, 2, Some(100), 200, Some(2)),
+            (2, 1, Some(100), 20, Some(2)),
+            (0, MAX_EPOCH, Some(100), 100, Some(MAX_EPOCH)),
+            (0, MAX_EPOCH, Some(100), 99, None),
+        ] {
+            let found = next(own, former, barrier, position);
+            assert_eq!(found, expected, "{own} {former} {barrier:?} {position}");
+        }
+    }
+
+    #[test]
+    fn every_event_after_a_switch_is_published_above_every_one_before() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        for _ in 0..1_000 {
+            // The end of each server's log, and the epoch that its database has.
+            let mut servers = [(0, 0); 3].map(|(_, epoch)| (rng.u64(1..1_000), epoch));
+            let mut at = 0;
+            for _ in 0..20 {
+                let (barrier, former) = {
+                    let (end, epoch) = &mut servers[at];
+                    *end += rng.u64(1..1_000);
+                    (*end, *epoch)
+                };
+                at = (at + rng.usize(1..servers.len())) % servers.len();
+                let (end, epoch) = &mut servers[at];
+                *end += rng.u64(1..1_000);
+                *epoch = next(*epoch, former, Some(barrier), *end).expect("few moves");
+                let begins = PublishedLsn::new(*epoch, *end);
+                assert!(begins >= PublishedLsn::new(former, barrier));
+            }
+        }
+    }
+}
