@@ -337,7 +337,11 @@ fn positions_of_kafka_ascend_per_key_after_a_move_to_a_lower_log() {
     let is_raised = |(_, position): &(u64, String)| position.starts_with("01");
     assert!(newest.values().all(is_raised), "{newest:?}");
     let topic = format!("{}order", old.prefix);
-    done(&output_with(&format!("verify-topic {topic} --allow-repeats"), &to, &[]));
+    done(&output_with(
+        &format!("verify-topic {topic} --allow-repeats"),
+        &to,
+        &[],
+    ));
     drop(new);
 }
 

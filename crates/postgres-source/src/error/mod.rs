@@ -49,7 +49,7 @@ pub enum PostgresError {
     /// The beginning of what is to be read was published before the outbox was moved away from this server
     /// and back.
     #[error(
-        "the outbox was moved to this server at {since} of its log: what was committed from {start} on was \
+        "the outbox was moved to this server at {since} of its log: events committed from {start} on were \
          published with other positions"
     )]
     BeforeMove {
