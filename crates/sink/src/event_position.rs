@@ -22,7 +22,7 @@ pub struct PublishedLsn(u64);
 impl PublishedLsn {
     /// Adds the epoch to the LSN of a server.
     pub const fn new(epoch: u8, lsn: u64) -> Self {
-        Self((epoch as u64) << LSN_BITS | lsn & MAX_EVENT_LSN.get())
+        Self(((epoch as u64) << LSN_BITS) | (lsn & MAX_EVENT_LSN.get()))
     }
 
     /// Reads a published LSN.
