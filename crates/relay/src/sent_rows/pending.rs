@@ -150,7 +150,7 @@ impl PendingRows {
     /// `acknowledged`: the commit end of the acknowledged prefix.
     pub(crate) fn release(&mut self, first: Option<EventPosition>, acknowledged: CommitEnd) {
         self.retract();
-        let first = first.unwrap_or(EventPosition::default());
+        let first = first.unwrap_or_default();
         let mut whole = 0;
         let mut end = self.released;
         for chunk in &self.chunks {
