@@ -258,6 +258,8 @@ fn have_a_shape_of_their_own_and_are_redriven_as_their_events() {
         let to = format!("--topic-override={}order", rig.prefix);
         output_with("dlq redrive --all --yes", config, &[&to])
     };
+    let page = crate::docs::block("docs/operate/dead-letters.md", "dead-letter-shape");
+    assert_has(&page, &[&format!("value = '{SHAPE}'")]);
     let shaped = config(SHAPE);
     let relay = rig.streaming(&shaped);
     let id = dead_letters.insert_payload("NULL", "k1", "'{\"number\": 1, \"text\": \"a  b\"}'");

@@ -448,7 +448,10 @@ fn rows_of_a_column_list_are_skipped_and_published_again() {
     assert_has(&ends(&mut relay, 78, "column-missing"), &advice);
     db.batch("ALTER PUBLICATION walrelay SET TABLE public.outbox");
     insert(&db, 3);
-    ends(&mut rig.start(&config), 78, "column-missing");
+    // The entry of the table is another one, as after a table that was taken out and put back.
+    ends(&mut rig.start(&config), 78, "publication-changed");
+    let accepting = rig.start_with(&config, &["--accept-gap"]);
+    ends(&mut { accepting }, 78, "column-missing");
     let relay = rig.start_with(&config, &["--set=poison.unroutable=skip"]);
     rig.caught_up();
     let id: String = db.value("SELECT id::text FROM outbox WHERE payload ->> 'number' = '2'");

@@ -5,7 +5,7 @@
 //! - [`state_file`]: what is noticed by a state file alone.
 //! - [`noted`]: what is noticed by the position that is noted in the database.
 
-mod noted;
+mod position_notes;
 mod state_file;
 
 use std::path::{Path, PathBuf};

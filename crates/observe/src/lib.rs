@@ -28,18 +28,16 @@ mod dlq;
 mod history;
 mod http;
 mod latencies;
-mod live;
 mod log;
 mod metrics;
 mod monitor;
-mod observed;
 mod otlp;
 mod outbox;
 mod pipeline_span;
 mod pipelines;
 mod printable;
 mod problems;
-mod recent;
+mod relay_state;
 mod report;
 mod run_observer;
 pub mod sections;
@@ -48,6 +46,8 @@ mod setup;
 mod slo;
 mod status;
 mod summary;
+mod telemetry;
+mod warnings;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -60,13 +60,11 @@ pub use latencies::Latencies;
 pub use log::{log_to_stderr, subscriber};
 pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
 pub use monitor::{SlotMonitor, slot_report};
-pub use observed::Telemetry;
 pub use otlp::Exporter;
 pub use outbox::OutboxMonitor;
 pub use pipeline_span::pipeline_span;
 pub use pipelines::Pipelines;
 pub use printable::{is_hidden, printable, printable_json, printable_lines};
-pub use recent::RecentErrors;
 pub use report::{
     AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LossReport,
     NearLimitReport, OutboxReport, ProblemReport, ProcessReport, SinkReport, SlotReport,
@@ -75,7 +73,9 @@ pub use report::{
 pub use run_observer::RunObserver;
 pub use service_manager::{ServiceManager, heartbeat};
 pub use setup::{Setup, SinkSetup};
+pub use telemetry::Telemetry;
 pub use walrelay_sink::micros_now;
+pub use warnings::RecentErrors;
 
 /// Reads the wall clock in milliseconds since 1970.
 pub fn millis_now() -> u64 {

@@ -9,10 +9,10 @@ use walrelay_relay::{Chain, TableName};
 use walrelay_sink::clock_offset;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
-use super::observed::Telemetry;
 use super::outbox::OutboxMonitor;
-use super::recent::STANDBY_REMEDY;
 use super::report::SlotReport;
+use super::telemetry::Telemetry;
+use super::warnings::STANDBY_REMEDY;
 use super::{millis_now, wall_clock};
 use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_standing, table_locks};
 

@@ -8,8 +8,8 @@ use walrelay_postgres_source::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 use walrelay_relay::Chain;
 use walrelay_walsender::ConnInfo;
 
-use super::observed::Telemetry;
 use super::report::OutboxReport;
+use super::telemetry::Telemetry;
 
 /// Interval of the queries.
 const INTERVAL: Duration = Duration::from_secs(30);

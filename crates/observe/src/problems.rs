@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use walrelay_postgres_source::Danger;
 use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
 
-use super::recent::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
 use super::report::{EndpointReport, ProblemReport, SinkReport, SourceReport, StatusReport};
+use super::warnings::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
 
 /// The alerts that users install; their times are shown.
 const ALERTS: &str = include_str!("../shipped/alerts.yml");

@@ -12,7 +12,7 @@ use walrelay_relay::{
 };
 use walrelay_sink::Retrying;
 
-use super::live::remedy;
+use super::relay_state::remedy;
 use super::summary::Summaries;
 use super::{Latencies, Telemetry, wall_clock};
 

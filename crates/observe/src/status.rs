@@ -11,17 +11,17 @@ use walrelay_relay::{HolderKind, PipelineState};
 use walrelay_sink::check::{SinkCheck, SinkVerdict};
 use walrelay_sink::{BatchingMode, FailureClass, MAX_TOPICS, OTHER_TOPICS, lock};
 
-use super::live::{Live, describe, remedy};
 use super::millis_now;
-use super::observed::Telemetry;
 use super::problems::problems;
-use super::recent::OPEN_TRANSACTIONS;
+use super::relay_state::{Live, describe, remedy};
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
     LastErrorReport, LatencyReport, LossReport, NearLimitReport, PipelineReport, ProcessReport,
     RegistryReport, RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport,
     SourceReport, StatusReport, TopicReport,
 };
+use super::telemetry::Telemetry;
+use super::warnings::OPEN_TRANSACTIONS;
 
 /// Destinations that are named of those that take no record.
 const NAMED_UNAVAILABLE: usize = 20;

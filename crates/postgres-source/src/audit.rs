@@ -17,7 +17,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 
 use crate::catalog::Selection;
 use crate::catalog::row::parsed;
-use crate::confirmed::{ConfirmedError, flush_wal, insert_position, wait_confirmed};
+use crate::confirmation::{ConfirmedError, flush_wal, insert_position, wait_confirmed};
 use crate::dead_letters::DeadLetters;
 use crate::script;
 use crate::sections::AuditSettings;

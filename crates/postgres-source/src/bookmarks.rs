@@ -4,7 +4,7 @@ use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::{SlotRow, slots};
-use super::{noted, script, state_version};
+use super::{position_note, script, state_version};
 
 /// Name of the bookmark that a running relay keeps itself (`[retention]`).
 pub const ROLLING: &str = "rolling";
@@ -184,7 +184,7 @@ pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Resu
         format!(
             "{} {schema} GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC; \
              CREATE TABLE IF NOT EXISTS {NOTES} (slot name PRIMARY KEY, notes text NOT NULL); ",
-            noted::LOCK
+            position_note::LOCK
         )
     };
     let (slot, notes) = (quote_literal(slot), quote_literal(notes));

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use super::noted;
+use super::position_note;
 use super::state_file::replace_file;
 use super::state_version;
 
@@ -130,11 +130,11 @@ impl Kept {
         if !self.may(session, "INSERT").await? {
             if !create
                 || is_published(session).await?
-                || !noted::may_create(session, self.table).await?
+                || !position_note::may_create(session, self.table).await?
             {
                 return Ok(false);
             }
-            let sql = format!("{}\n{}", noted::LOCK, self.create_sql(None));
+            let sql = format!("{}\n{}", position_note::LOCK, self.create_sql(None));
             session.query(&sql).await?;
         }
         let Self { table, column, .. } = self;
@@ -165,7 +165,7 @@ impl Kept {
         let sql = format!(
             "{}INSERT INTO walrelay_state.{table} AS known SELECT {slot}, {text}{inserted} \
              ON CONFLICT (slot) DO UPDATE SET {column} = excluded.{column}{replaced}",
-            noted::WRITE
+            position_note::WRITE
         );
         session.query(&sql).await?;
         Ok(true)
@@ -176,7 +176,7 @@ impl Kept {
         if self.may(session, "DELETE").await? {
             let sql = format!(
                 "{}DELETE FROM walrelay_state.{} WHERE slot = {}",
-                noted::WRITE,
+                position_note::WRITE,
                 self.table,
                 quote_literal(slot)
             );

@@ -34,10 +34,10 @@
 
 mod assigned;
 mod audit;
+mod backlog;
 mod bookmarks;
-mod carried;
 mod catalog;
-mod confirmed;
+mod confirmation;
 mod dead_letters;
 pub mod dead_rows;
 mod deadline;
@@ -50,12 +50,13 @@ mod mark;
 mod mark_error;
 mod mark_rights;
 pub mod moves;
-pub mod noted;
 mod outbox_stats;
 mod outbox_table;
+pub mod position_note;
 mod preset_tables;
 mod presets;
 mod prune;
+mod publication_note;
 mod retention;
 mod rollback;
 mod row_facts;
@@ -72,15 +73,14 @@ mod state_version;
 pub mod table_name;
 pub mod unmarked;
 mod unseen;
-mod waiting;
 
 pub use assigned::assigned_columns;
 pub use audit::{Audit, AuditError, AuditWatch, UnseenRows};
+pub use backlog::{WAL_LIMIT, Waiting, waiting};
 pub use bookmarks::{
     Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
     read_notes, slot_of as bookmark_slot, write_notes,
 };
-pub use carried::check_noted;
 pub use catalog::{
     AccountSettings, ColumnFacts, Facts, Generated, LogicalDecoding, Poller, PublicationFacts,
     PublishedOperations, PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader,
@@ -88,7 +88,7 @@ pub use catalog::{
     describe, inspect, lacking_to_publish, names_standby, place, sample, server_clock, slot_reader,
     slot_standing, slots, survey, table_locks,
 };
-pub use confirmed::{ConfirmedError, end_of_commits};
+pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use dead_rows::DeadMarking;
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
@@ -100,6 +100,7 @@ pub use outbox_table::OutboxTable;
 pub use preset_tables::usual_table;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};
+pub use publication_note::check_noted;
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
 pub use row_facts::{KnownRow, Look, find_rows};
@@ -125,7 +126,6 @@ pub use state_file::{
     read as read_state_file, replace_file, with_checksum, without_checksum,
 };
 pub use unseen::{RowSpan, UnseenError, UnseenRow, UnseenTable};
-pub use waiting::{WAL_LIMIT, Waiting, waiting};
 
 /// Columns of the presets' tables that hold the time of an event. The first that exists is used.
 const TIMES: [&str; 2] = ["occurred_at", "created_at"];

@@ -11,7 +11,7 @@ use walrelay_relay::{Chain, KeyedTable, SentKeys, SentRows, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::catalog::Selection;
-use super::confirmed::{
+use super::confirmation::{
     ConfirmedError, begin_snapshot, count_changed, count_rows, flush_wal, wait_confirmed,
 };
 use super::dead_letters::DeadLetters;

@@ -3,7 +3,7 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::Error;
 
-use super::confirmed::ConfirmedError;
+use super::confirmation::ConfirmedError;
 use super::dead_letters::DeadLettersError;
 use super::error::PostgresError;
 

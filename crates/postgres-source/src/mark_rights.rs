@@ -5,7 +5,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::assigned::assigned_columns;
 use super::catalog::Wanted;
 use super::catalog::row::is_true;
-use super::{kept, noted, script, unseen};
+use super::{kept, position_note, script, unseen};
 
 /// A right that the session's role lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub async fn missing_mark_rights(
             Some(row) => is_true(&row, "may"),
             None => {
                 wanted.create
-                    && noted::may_create(session, name).await?
+                    && position_note::may_create(session, name).await?
                     && (name != "dead" || !kept::is_published(session).await?)
             }
         };

@@ -17,9 +17,9 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
-use super::confirmed::insert_position;
+use super::confirmation::insert_position;
 use super::sent_rows::account::relations;
-use super::{epoch, noted, script, state_version};
+use super::{epoch, position_note, script, state_version};
 
 /// The time that services wait behind one attempt to lift a fence, and the attempts.
 const LIFT_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
@@ -162,7 +162,7 @@ fn create_sql() -> String {
 /// Returns the name of the trigger at each outbox table. Each slot has its own: the outbox of several relays is
 /// open only when the last of them is switched.
 fn trigger(slot: &str) -> String {
-    format!("walrelay_move_{:016x}", noted::number_of(slot))
+    format!("walrelay_move_{:016x}", position_note::number_of(slot))
 }
 
 /// Waits until no other step of a move of this slot works on the database, and locks others out until the session
@@ -218,7 +218,7 @@ pub async fn raise_fence(
             "SET LOCAL lock_timeout = {}",
             lock_timeout.as_millis().max(1)
         ),
-        noted::LOCK.to_owned(),
+        position_note::LOCK.to_owned(),
         create_sql(),
     ];
     statements.extend(fence_sql(slot, tables, state));
@@ -415,9 +415,9 @@ pub async fn finish_move(
     drained: &MoveRecord,
     (position, epoch): (Lsn, u8),
 ) -> Result<(), Error> {
-    noted::forget(session, slot).await?;
-    noted::made(session, slot).await?;
-    noted::set_system(session, slot, &server.system).await?;
+    position_note::forget(session, slot).await?;
+    position_note::made(session, slot).await?;
+    position_note::set_system(session, slot, &server.system).await?;
     let mut statements = vec!["SET LOCAL synchronous_commit = local".to_owned()];
     statements
         .extend(continue_account(session, slot, server, &drained.server.system, position).await?);

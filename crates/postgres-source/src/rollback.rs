@@ -12,7 +12,7 @@ use walrelay_relay::{Source as _, TableName, WalStream as _};
 use walrelay_walsender::{Error, Frame, Session, StatusUpdate, quote_ident, quote_literal};
 
 use super::catalog;
-use super::confirmed::{count_rows, flush_wal, insert_position};
+use super::confirmation::{count_rows, flush_wal, insert_position};
 use super::error::PostgresError;
 use super::script;
 use super::source::{CopySource, Original};

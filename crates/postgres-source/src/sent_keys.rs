@@ -17,7 +17,7 @@ use walrelay_relay::{KeyedTable, SentKey, TableName};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
-use super::confirmed::{ConfirmedError, count_changed};
+use super::confirmation::{ConfirmedError, count_changed};
 use super::script;
 
 /// Attempts to see the commits of all rows, and the delay between two of them.

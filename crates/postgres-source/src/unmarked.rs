@@ -7,7 +7,7 @@ use walrelay_relay::{KeyedTable, TableName};
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, json, parsed, text};
-use super::noted;
+use super::position_note;
 use super::script;
 use super::sent_keys::{RowKey, array};
 use super::state_version;
@@ -88,7 +88,7 @@ pub(super) async fn store(
         let rows = session.query(&missing).await?;
         if rows.first().is_some_and(|row| is_true(&row, "missing")) {
             session
-                .query(&format!("{} {}", noted::LOCK, create_sql(None)))
+                .query(&format!("{} {}", position_note::LOCK, create_sql(None)))
                 .await?;
         }
     }

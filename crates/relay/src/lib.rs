@@ -68,7 +68,7 @@ pub use interface::source::{
 pub use pipeline::continuity::{Continuity, LogError};
 pub use pipeline::error::{Chain, PipelineError};
 #[doc(hidden)]
-pub use pipeline::measuring;
+pub use pipeline::measurement;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{
     Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart, WallClock,

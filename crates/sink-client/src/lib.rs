@@ -23,9 +23,9 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod apart;
 mod batch_queue;
 mod certificates;
+mod client_thread;
 mod connect;
 mod patience;
 mod reconnects;
@@ -34,9 +34,9 @@ mod thread;
 mod tls;
 
 pub use address::{address_fault, host_and_port};
-pub use apart::{Apart, run_apart};
 pub use batch_queue::{BatchQueue, Held};
 pub use certificates::certificate_fault;
+pub use client_thread::{Apart, run_apart};
 pub use connect::{ClientError, ConnectError, Servers, Stream, reset_on_close, within};
 pub use patience::Patience;
 pub use reconnects::{Connected, Reconnects, pause};

@@ -60,14 +60,14 @@ mod open_request;
 mod options;
 mod parking;
 mod record;
+mod silent_servers;
 mod sink;
 mod sizes;
 mod stats;
 mod stream_ends;
 mod sync;
 pub mod topics;
-mod unanswered;
-mod waiting;
+mod waiting_records;
 mod window;
 
 pub use certificate_fault::CertificateFault;
@@ -87,6 +87,7 @@ pub use open_request::OpenRequest;
 pub use options::SinkOptions;
 pub use parking::Parking;
 pub use record::{Header, Record, RecordKind};
+pub use silent_servers::ANSWER_LIMIT;
 pub use sink::{
     BatchingMode, Obstacle, Retrying, SendError, Sink, SinkFactory, StreamStart, TransactionEnd,
 };
@@ -94,6 +95,5 @@ pub use sizes::{EventSizes, NEAR_LIMIT_PERCENT, NearLimit, SIZE_BOUNDS};
 pub use stats::{EndpointStats, MAX_TOPICS, OTHER_TOPICS, SinkStats, TopicStats};
 pub use stream_ends::{SharedEnd, StreamEnd, StreamEnds};
 pub use sync::lock;
-pub use unanswered::ANSWER_LIMIT;
-pub use waiting::Waiting;
+pub use waiting_records::Waiting;
 pub use window::Window;

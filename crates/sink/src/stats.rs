@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use crate::silent_servers::{ANSWER_LIMIT, Unanswered};
 use crate::sync::lock;
-use crate::unanswered::{ANSWER_LIMIT, Unanswered};
 use crate::{
     BatchingMode, CertificateFault, ConnectFailure, Disposition, EventSizes, Loss, Losses,
     Obstacle, ServerClocks, StreamEnds,

@@ -26,7 +26,7 @@ const OTHERS: [&str; 6] = [
     "crates/testkit",
     "crates/throwaway",
     "crates/kafka-sink/src/embedded.rs",
-    "crates/walrelay/src/commands/measuring",
+    "crates/walrelay/src/commands/measure",
 ];
 
 /// Returns the rest of the code after its attributes `#[cfg(test)]` with a module were cut off.

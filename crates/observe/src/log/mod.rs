@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::colours;
 use super::pipeline_span::PipelineNames;
 use super::printable::{Printable, printable_json};
-use super::recent::RecentErrors;
+use super::warnings::RecentErrors;
 use crate::sections::{Log, LogFormat};
 
 /// Logs to standard error, and returns the list of the last warnings and errors. A second call

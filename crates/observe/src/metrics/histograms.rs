@@ -5,7 +5,7 @@ use walrelay_sink::SIZE_BOUNDS;
 
 use super::Labels;
 use crate::latencies::Buckets;
-use crate::observed::Telemetry;
+use crate::telemetry::Telemetry;
 
 /// A histogram of a pipeline.
 pub(crate) struct Histogram {

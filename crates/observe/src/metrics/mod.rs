@@ -18,12 +18,12 @@ use walrelay_lsn::Lsn;
 use walrelay_sink::EndpointStats;
 
 use super::latencies::Buckets;
-use super::observed::Telemetry;
 use super::pipelines::Pipelines;
 use super::report::{
     AuditedTable, BookmarkReport, EndpointReport, OutboxReport, STATES, SinkReport, StatusReport,
     TopicReport,
 };
+use super::telemetry::Telemetry;
 
 pub(super) use histograms::{HISTOGRAMS, Histogram};
 

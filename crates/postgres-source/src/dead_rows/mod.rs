@@ -26,7 +26,7 @@ use walrelay_walsender::{Session, quote_literal};
 use super::dead_letters::DeadLetters;
 use super::kept;
 use super::mark_error::MarkError;
-use super::noted;
+use super::position_note;
 use super::sent_keys::{MarkByKey, RowKey};
 use failing::FailingRows;
 use row::{Marked, mark, redriven};
@@ -187,10 +187,12 @@ impl DeadMarking {
         keys: &[DeadKey],
     ) -> Result<(), MarkError> {
         if create && !exists(session).await? {
-            if kept::is_published(session).await? || !noted::may_create(session, NAME).await? {
+            if kept::is_published(session).await?
+                || !position_note::may_create(session, NAME).await?
+            {
                 return Err(MarkError::NoDeadTable);
             }
-            let sql = format!("{} {}", noted::LOCK, create_sql(None));
+            let sql = format!("{} {}", position_note::LOCK, create_sql(None));
             session.query(&sql).await?;
         }
         for keys in keys.chunks(KEYS_OF_STATEMENT) {

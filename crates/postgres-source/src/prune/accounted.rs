@@ -6,7 +6,7 @@ use walrelay_walsender::{Session, SessionKind};
 
 use super::{Evidence, PruneError, Pruning};
 use crate::catalog::row::{parsed, text};
-use crate::confirmed::begin_snapshot;
+use crate::confirmation::begin_snapshot;
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
 use crate::sent_rows::policy::{Difference, Estimate, Verdict};
 use crate::sent_rows::unaccounted::Unaccounted;

@@ -3,7 +3,7 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::Error;
 
-use crate::confirmed::ConfirmedError;
+use crate::confirmation::ConfirmedError;
 use crate::dead_letters::DeadLettersError;
 use crate::error::PostgresError;
 use crate::sent_rows::compare::{AccountError, NoAccount};

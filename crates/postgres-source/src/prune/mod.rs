@@ -18,7 +18,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, quote_ident, quote_literal};
 
 use super::TIMES;
 use super::catalog::Selection;
-use super::confirmed::{count_rows, flush_wal, insert_position, wait_confirmed};
+use super::confirmation::{count_rows, flush_wal, insert_position, wait_confirmed};
 use super::dead_letters::DeadLetters;
 use super::script;
 use super::sent_rows::compare::AccountedTable;

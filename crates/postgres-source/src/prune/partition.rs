@@ -6,7 +6,7 @@ use walrelay_walsender::{Session, quote_ident};
 use super::partitions::{OldPartition, prune_error};
 use super::{Evidence, PruneError, Pruning};
 use crate::catalog::Selection;
-use crate::confirmed::count_rows;
+use crate::confirmation::count_rows;
 use crate::script;
 use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
 use crate::snapshot::unsent_condition;

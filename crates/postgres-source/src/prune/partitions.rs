@@ -12,7 +12,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::{Evidence, PruneError, Pruning, Way};
 use crate::catalog::row::{is_true, parsed, text};
-use crate::confirmed::count_rows;
+use crate::confirmation::count_rows;
 use crate::script;
 
 /// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time

@@ -5,7 +5,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session};
 
 use super::{Evidence, PruneError, Pruning};
-use crate::confirmed::begin_snapshot;
+use crate::confirmation::begin_snapshot;
 use crate::sent_rows::account::columns_of;
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
 use crate::sent_rows::policy::{BucketRows, Difference, Estimate, Verdict};

@@ -66,7 +66,7 @@ pub(crate) async fn ensure(session: &mut Session, create: bool) -> Result<bool, 
     if !create {
         return Ok(false);
     }
-    let sql = format!("{}\n{}", crate::noted::LOCK, create_sql(None));
+    let sql = format!("{}\n{}", crate::position_note::LOCK, create_sql(None));
     match session.query(&sql).await {
         Ok(_) => may_write(session).await,
         Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => Ok(false),
@@ -323,7 +323,7 @@ pub(crate) fn set_sql(slot: &str, table: &TableName, columns: &[String], rows: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noted;
+    use crate::position_note;
 
     /// The migration of partitions makes the tables for the role of the first migration, then the
     /// sequences for the slot.
@@ -331,7 +331,11 @@ mod tests {
     fn the_migration_of_partitions_ends_with_them() {
         let migration = include_str!("../../../../migrations/0003_outbox_partitioned.sql");
         let role = Some("walrelay");
-        let sql = [create_sql(role), noted::create_sql("walrelay", role)].join("\n");
+        let sql = [
+            create_sql(role),
+            position_note::create_sql("walrelay", role),
+        ]
+        .join("\n");
         assert!(migration.ends_with(&format!("{sql}\n")), "{sql}");
     }
 }

@@ -12,7 +12,7 @@ use super::account::{array, is_finite, relations};
 use super::hashed::{HashedRows, bucket};
 use super::policy::{BucketRows, Candidate, Counts, Difference, SlotRows};
 use crate::catalog::row::{is_true, json, parsed, text};
-use crate::confirmed::count_rows;
+use crate::confirmation::count_rows;
 use crate::script;
 
 /// Seconds that a comparison of the age column may differ from its bucket: the time zone of a

@@ -9,7 +9,7 @@ use super::compare::{AccountedTable, SETTLED, SlotAccount};
 use super::hashed::{HashedRows, halves, hash};
 use super::policy::{Proof, ResolvedRows};
 use crate::catalog::row::parsed;
-use crate::confirmed::count_rows;
+use crate::confirmation::count_rows;
 use crate::script;
 
 impl AccountedTable {

@@ -16,7 +16,7 @@ use crate::catalog::row::is_true;
 use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::error::{Gap, PostgresError, SetupError};
-use crate::noted;
+use crate::position_note;
 use crate::script;
 use crate::sent_rows::account;
 use crate::snapshot::record as snapshot_record;
@@ -240,7 +240,7 @@ impl Setup {
                 },
                 // The caller reads the snapshot, and creates the slot.
                 Action::Snapshot => {
-                    noted::forget(&mut self.control, slot).await?;
+                    position_note::forget(&mut self.control, slot).await?;
                     snapshot_record::forget(&mut self.control, slot).await?;
                     account::begin(&mut self.control, wanted).await?;
                 }
@@ -248,13 +248,13 @@ impl Setup {
                 Action::CreateSlot => {
                     // A copy that is printed is another slot. A standby cannot be written.
                     if moment != Moment::Print && !in_recovery {
-                        noted::forget(&mut self.control, slot).await?;
+                        position_note::forget(&mut self.control, slot).await?;
                         snapshot_record::forget(&mut self.control, slot).await?;
                         account::begin(&mut self.control, wanted).await?;
                     }
                     slot_start = Some(self.create_slot(wanted, in_recovery, replication).await?);
                     if moment != Moment::Print {
-                        noted::made(&mut self.control, slot).await?;
+                        position_note::made(&mut self.control, slot).await?;
                     }
                     if moment != Moment::Print && !in_recovery {
                         unmark(&mut self.control, wanted).await?;

@@ -17,7 +17,7 @@ use super::{RowStream, SnapshotProgress};
 use crate::catalog::Selection;
 use crate::catalog::row::{parsed, text};
 use crate::catalog::{Filters, PublishedTable, describe, published_tables};
-use crate::confirmed::count_rows;
+use crate::confirmation::count_rows;
 use crate::epoch::find_epoch;
 use crate::error::PostgresError;
 

@@ -11,7 +11,7 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_literal};
 
-use crate::confirmed::count_rows;
+use crate::confirmation::count_rows;
 use crate::error::{PostgresError, SetupError};
 use crate::script;
 

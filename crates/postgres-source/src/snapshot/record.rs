@@ -7,7 +7,7 @@
 use walrelay_lsn::Lsn;
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
-use crate::noted::LOCK;
+use crate::position_note::LOCK;
 use crate::state_version;
 
 /// The longest name of a slot that has a record: `NAMEDATALEN` - 1 without the prefix.

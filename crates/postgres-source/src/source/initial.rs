@@ -16,7 +16,7 @@ use crate::bookmarks::copy_slot;
 use crate::catalog::{Wanted, slot};
 use crate::deadline::bounded;
 use crate::error::PostgresError;
-use crate::noted;
+use crate::position_note;
 use crate::sent_rows::account;
 use crate::setup::{unlock_setup, unmark};
 use crate::snapshot::{Anchor, Plan, Proof, SnapshotLock, record};
@@ -115,7 +115,7 @@ impl InitialSnapshot {
             self.record(&mut session, name).await;
             let copy = copy_slot(self.lock.temporary(), name, false);
             session.query(&copy).await?;
-            noted::made(&mut session, name).await?;
+            position_note::made(&mut session, name).await?;
         }
         unmark(&mut session, wanted).await?;
         // `pg_copy_logical_replication_slot` does not copy the failover property.

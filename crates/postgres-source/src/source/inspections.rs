@@ -12,10 +12,10 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::one_task::OneTask;
 use crate::bookmarks::drop_large_kept;
-use crate::carried::{self, LastLook};
 use crate::catalog::{Facts, Wanted, inspect, is_synchronous, place};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
+use crate::publication_note::{self, LastLook};
 
 /// Timeout of one inspection, including a new connection.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const KEPT_DEADLINE: Duration = Duration::from_secs(2);
 const BOOKMARKS_INTERVAL: Duration = Duration::from_secs(60);
 /// `statement_timeout`, because a backend that waits for a lock does not notice that its client is
 /// gone.
-const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), carried::SETTINGS[0]];
+const SETTINGS: &[(&str, &str)] = &[("statement_timeout", "10s"), publication_note::SETTINGS[0]];
 
 /// The result of an inspection.
 #[derive(Debug)]

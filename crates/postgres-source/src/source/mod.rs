@@ -23,11 +23,11 @@ use walrelay_relay::{Chain, Opened, Resume, SentAccount, SentRows, SlotCheck, Sl
 use walrelay_sink::SinkStats;
 use walrelay_walsender::{ConnInfo, ErrorClass, Session, SessionKind};
 
-use super::carried::LastLook;
 use super::catalog::{RetainedWal, ServerFacts, SlotRow, Wanted, slot};
 use super::deadline::bounded;
 use super::error::PostgresError;
 use super::last_error::FoundError;
+use super::publication_note::LastLook;
 use super::retention::RetentionWatch;
 use super::run_note::FormerRun;
 use super::setup::{Moment, Setup, SlotWait, Unfinished, plan};

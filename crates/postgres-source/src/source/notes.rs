@@ -22,7 +22,7 @@ use super::one_task::OneTask;
 use crate::catalog::{Wanted, row::text};
 use crate::deadline::bounded_by;
 use crate::error::PostgresError;
-use crate::noted::{self, ClusterStanding, MOST_UNCONFIRMED, SinkCluster};
+use crate::position_note::{self, ClusterStanding, MOST_UNCONFIRMED, SinkCluster};
 use crate::sent_rows::account;
 
 /// The time for which a position may stay unconfirmed because it cannot be noted.
@@ -533,7 +533,9 @@ impl Note {
     ) -> Result<Done, Error> {
         let (slot, create) = (&wanted.slot, wanted.create);
         let cluster = match &self.cluster {
-            Some(cluster) => noted::check_cluster(session, slot, create, system, cluster).await?,
+            Some(cluster) => {
+                position_note::check_cluster(session, slot, create, system, cluster).await?
+            }
             None => ClusterStanding::Same,
         };
         let mut done = Done {
@@ -546,8 +548,10 @@ impl Note {
         }
         match self.step.note(session, wanted, system).await {
             Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
-                let sql = noted::create_sql(&wanted.slot, None);
-                session.query(&format!("{}\n{sql}", noted::LOCK)).await?;
+                let sql = position_note::create_sql(&wanted.slot, None);
+                session
+                    .query(&format!("{}\n{sql}", position_note::LOCK))
+                    .await?;
                 (done.noted, done.is_counted) = self.step.note(session, wanted, system).await?;
             }
             noted => (done.noted, done.is_counted) = noted?,
@@ -578,12 +582,12 @@ impl Step {
                     }
                     None => true,
                 };
-                noted::raise(session, slot, *position).await?;
+                position_note::raise(session, slot, *position).await?;
                 Ok((*position, is_counted))
             }
             &Self::Begin { unproved, at } => {
                 loop {
-                    let noted = noted::read(session, slot).await?;
+                    let noted = position_note::read(session, slot).await?;
                     if let (Some(noted), Some(unproved)) = (noted, unproved)
                         && noted < unproved
                     {
@@ -596,8 +600,8 @@ impl Step {
                     }
                     // This process has the slot, so also a lower position is right. A process that had it
                     // before may be about to note one.
-                    if noted::replace(session, slot, noted, at).await? {
-                        noted::set_system(session, slot, system).await?;
+                    if position_note::replace(session, slot, noted, at).await? {
+                        position_note::set_system(session, slot, system).await?;
                         return Ok((at, true));
                     }
                 }

@@ -19,7 +19,6 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
-use crate::carried::{self, LastLook, check_noted};
 use crate::catalog::{
     Facts, SlotReader, SlotRow, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
 };
@@ -28,7 +27,8 @@ use crate::epoch::find_epoch;
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::last_error;
 use crate::moves::{MoveRecords, MoveServer, find_move};
-use crate::noted::{self, Access, Noted, Standing};
+use crate::position_note::{self, Access, Noted, Standing};
+use crate::publication_note::{self, LastLook, check_noted};
 use crate::run_note;
 use crate::sent_rows::account::{self, OpenedAccount};
 use crate::setup::{
@@ -63,7 +63,7 @@ pub(super) struct Connected {
 impl PostgresSource {
     async fn connect(&mut self, resume: Option<&Resume>) -> Result<Connected, PostgresError> {
         let mut control =
-            Session::connect(&self.info, SessionKind::Sql, &carried::SETTINGS).await?;
+            Session::connect(&self.info, SessionKind::Sql, &publication_note::SETTINGS).await?;
         self.undo_last_setup(&mut control).await?;
         self.wait_until_free(&mut control).await?;
         let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
@@ -145,7 +145,8 @@ impl PostgresSource {
         let (mut control, Prepared { gap, snapshot }) = (setup.control, prepared?);
         if self.lock_thread.is_some() && !snapshot {
             // Another relay has made the slot meanwhile.
-            control = Session::connect(&self.info, SessionKind::Sql, &carried::SETTINGS).await?;
+            control =
+                Session::connect(&self.info, SessionKind::Sql, &publication_note::SETTINGS).await?;
             self.lock_thread = None;
         }
         if gap.is_some() {
@@ -360,7 +361,7 @@ impl PostgresSource {
                 }
                 Err(error) if self.accept_gap => {
                     warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
-                    noted::forget(control, &self.wanted.slot).await?;
+                    position_note::forget(control, &self.wanted.slot).await?;
                     self.accepted = true;
                     here
                 }
@@ -453,16 +454,18 @@ impl PostgresSource {
     async fn note_carried(&self, control: &mut Session, noted: &Noted) {
         let note = async {
             match &self.last_look {
-                Some(last) => carried::note(control, &self.wanted, noted, &last.carried).await,
+                Some(last) => {
+                    publication_note::note(control, &self.wanted, noted, &last.carried).await
+                }
                 // A filter is not shown, and what is noted was accepted.
                 None if self.accepted_publication => {
-                    noted::forget_carried(control, &self.wanted.slot).await?;
+                    position_note::forget_carried(control, &self.wanted.slot).await?;
                     Ok(true)
                 }
                 None => Ok(true),
             }
         };
-        let reason = match timeout(carried::NOTE_LIMIT, note).await {
+        let reason = match timeout(publication_note::NOTE_LIMIT, note).await {
             Ok(Ok(true)) => return,
             // The warning about the position says it.
             Ok(Ok(false)) if noted.access == Access::None => return,
@@ -683,7 +686,7 @@ impl PostgresSource {
     /// Looks for the error with which the last run ended, so that views show it until the slot has moved.
     async fn find_last_error(&self, control: &mut Session, confirmed: Lsn) {
         let find = last_error::find(control, &self.wanted.slot, self.state_path.as_deref());
-        match timeout(carried::NOTE_LIMIT, find).await {
+        match timeout(publication_note::NOTE_LIMIT, find).await {
             Ok(Ok(Some(error))) if !error.is_passed(Some(confirmed)) => {
                 info!(remedy = error.remedy, "the last run {}", error.text());
                 let _ = self.last_error.set(error);
@@ -698,7 +701,7 @@ impl PostgresSource {
     /// after it, so that it compares what its streams had with what they have before it writes.
     async fn find_former_run(&self, control: &mut Session, confirmed: Lsn) {
         let find = run_note::find(control, &self.wanted.slot, self.state_path.as_deref());
-        match timeout(carried::NOTE_LIMIT, find).await {
+        match timeout(publication_note::NOTE_LIMIT, find).await {
             Ok(Ok(note)) => self.former_run.found(note, confirmed),
             Ok(Err(error)) => {
                 debug!(error = %Chain(&error), "the note of the run before cannot be read");

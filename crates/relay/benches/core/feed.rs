@@ -8,7 +8,7 @@ use std::time::Duration;
 use walrelay_event_router::Router;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::measuring::BatchProcessor;
+use walrelay_relay::measurement::BatchProcessor;
 use walrelay_relay::{SourceError, TableName, WalStream};
 use walrelay_sink::{Deliveries, Disposition, Record, SendError, Sink};
 use walrelay_walsender::framing::parse_frame;

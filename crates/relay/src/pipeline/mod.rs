@@ -5,7 +5,7 @@ pub(crate) mod continuity;
 pub(crate) mod error;
 mod lease;
 mod log_throttle;
-pub mod measuring;
+pub mod measurement;
 mod recovery;
 mod schema_fetcher;
 mod session;

@@ -16,7 +16,7 @@ use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::{Options, Router};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId, TypeOid, Xid};
 use walrelay_pgoutput::{PgTimestamp, encode};
-use walrelay_relay::measuring::{continuing, with_evidence};
+use walrelay_relay::measurement::{continuing, with_evidence};
 use walrelay_relay::{
     AccountColumns, Core, Counted, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace,
     SentAccount, SentEvent, SentRows, Settled, Step, TableName, TakenKeys,

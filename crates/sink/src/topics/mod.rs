@@ -1,14 +1,14 @@
 //! Topics of a sink that can be read back, for `tail` and `verify-topic`, and temporary ones, for
 //! `cutover` and `bench`, too.
 
-mod in_turns;
+mod round_robin;
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{EventPosition, SinkFailure};
 
-pub use in_turns::{InTurns, StreamParts};
+pub use round_robin::{InTurns, StreamParts};
 
 /// The position of a record in its topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

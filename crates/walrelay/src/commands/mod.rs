@@ -7,26 +7,26 @@
 mod assembly;
 mod database;
 mod dead_letters;
-mod looking;
-mod measuring;
+mod delivery;
+mod inspect;
+mod measure;
 mod moves;
-mod moving_in;
-mod relaying;
+mod onboard;
 mod terminal;
 mod topics;
 
 pub(crate) use database::{bookmark::bookmark, init::init, prune::prune, slots::slots};
 pub(crate) use dead_letters::dlq;
-pub(crate) use looking::{
+pub(crate) use delivery::{replay::replay, resend::resend, run::run};
+pub(crate) use inspect::{
     alerts::alerts, check::check, route::route, status::status, stuck::stuck, tail::tail,
     verify_topic::verify_topic, whereabouts::whereabouts,
 };
-pub(crate) use measuring::{bench::bench, demo::demo};
+pub(crate) use measure::{bench::bench, demo::demo};
 pub(crate) use moves::move_outbox;
-pub(crate) use moving_in::{
+pub(crate) use onboard::{
     cutover::cutover, import_debezium::import_debezium, new::new, schema::schema,
 };
-pub(crate) use relaying::{replay::replay, resend::resend, run::run};
 
 use std::fmt::Display;
 use std::io::{self, Write};

@@ -17,8 +17,8 @@ use crate::client::wire::{put_method, put_short};
 use crate::scripted::{MAX_OPEN, Published, Scripted};
 
 mod closes;
+mod missing_confirms;
 mod refusals;
-mod waiting;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

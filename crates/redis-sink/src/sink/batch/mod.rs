@@ -2,7 +2,7 @@
 //! `refused`: what they refuse.
 
 mod held;
-mod refused;
+mod refusal;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use tracing::warn;
 use walrelay_sink::{Disposition, Obstacle, Poison, Record};
 use walrelay_sink_client::Failure;
 
-use self::refused::TOO_LARGE;
+use self::refusal::TOO_LARGE;
 use super::entry::{EntryId, NewId, is_same, put_xadd};
 use super::plan::{self, Head};
 use super::round::{Beside, Outcome, Round, WRONG};

@@ -8,7 +8,7 @@
 use serde::Serialize;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
-    KeptBy, ON_STANDBY, SlotRow, advance_slot as advance_sql, noted, script, slot_reader,
+    KeptBy, ON_STANDBY, SlotRow, advance_slot as advance_sql, position_note, script, slot_reader,
     slots as read_slots, snapshot_record, wait_for_lock,
 };
 use walrelay_walsender::{ErrorClass, Session};
@@ -69,11 +69,13 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
         print_notice(&format!("creating slot {name}: {ON_STANDBY}"));
     }
     // Nothing is known of what was committed before.
-    noted::forget(&mut session, name).await.map_err(failure)?;
+    position_note::forget(&mut session, name)
+        .await
+        .map_err(failure)?;
     let forgotten = snapshot_record::forget(&mut session, name).await;
     forgotten.map_err(failure)?;
     session.query(&sql).await.map_err(failure)?;
-    let noted = noted::made(&mut session, name).await;
+    let noted = position_note::made(&mut session, name).await;
     noted.map_err(failure)?;
     session.close().await;
     print_line(&format!(
@@ -151,7 +153,9 @@ pub(crate) async fn drop_slot(
         });
     }
     // A slot of the same name is another one.
-    noted::forget(&mut session, name).await.map_err(failure)?;
+    position_note::forget(&mut session, name)
+        .await
+        .map_err(failure)?;
     let forgotten = snapshot_record::forget(&mut session, name).await;
     forgotten.map_err(failure)?;
     session.close().await;
@@ -202,7 +206,7 @@ pub(crate) async fn advance_slot(
     }
     let kept = keep_copy(&mut session, &slot, keep.filter(|_| to > from)).await?;
     let rows = session.query(&sql).await.map_err(failure)?;
-    let forgotten = noted::forget_position(&mut session, name).await;
+    let forgotten = position_note::forget_position(&mut session, name).await;
     forgotten.map_err(failure)?;
     let at = rows.first().and_then(|row| row.get(0).map(str::to_owned));
     session.close().await;

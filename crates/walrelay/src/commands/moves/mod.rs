@@ -9,7 +9,7 @@
 //!   its fence, or after the new server's slot exists. So none is lost, none is sent by both, and each key keeps
 //!   its order.
 //! - The state is in the databases alone ([`walrelay_postgres_source::moves`]): a step that was killed is repeated.
-//! - A step works under a lock of its slot, and looks again once it has the lock: what it changes rests on that look.
+//! - A step works under a lock of its slot, and looks again once it has the lock: its changes rest on that look.
 
 mod fence;
 mod place;

@@ -3,5 +3,5 @@
 pub(crate) mod confirm;
 pub(crate) mod progress_line;
 pub(crate) mod units;
-pub(crate) mod waiting;
+pub(crate) mod wait_line;
 pub(crate) mod wrap;

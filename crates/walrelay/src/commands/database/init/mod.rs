@@ -9,8 +9,8 @@ use walrelay_event_router::Template;
 use walrelay_postgres_source::script::EmitFunction;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
-    dead_rows, inspect, last_error, lock_setup, noted, plan, run_note, script, snapshot_record,
-    unmark, unmarked,
+    dead_rows, inspect, last_error, lock_setup, plan, position_note, run_note, script,
+    snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
@@ -162,7 +162,7 @@ fn whole_script(wanted: &Wanted, role: &str, table: Option<&OutboxTable>) -> Str
     let noted = (
         "Where the relay notes what the slot has confirmed: a slot that something else moves or\n\
          -- recreates stops the next start.",
-        noted::create_sql(&wanted.slot, Some(role)),
+        position_note::create_sql(&wanted.slot, Some(role)),
     );
     let read = wanted.snapshot.as_ref().map(|_| {
         let why = "Where the relay records that it has read the snapshot to its end.";
@@ -291,7 +291,7 @@ async fn create(
     }
     session.query(&last_error::create_sql(role)).await?;
     session.query(&run_note::create_sql(role)).await?;
-    if noted::grant(session, &wanted.slot, role).await? {
+    if position_note::grant(session, &wanted.slot, role).await? {
         let slot = &wanted.slot;
         done.created
             .push(format!("sequence for the noted position of slot {slot}"));
@@ -317,12 +317,12 @@ async fn create(
                     .push(format!("publication {}", wanted.publication));
             }
             Action::CreateSlot => {
-                noted::forget(session, &wanted.slot).await?;
+                position_note::forget(session, &wanted.slot).await?;
                 snapshot_record::forget(session, &wanted.slot).await?;
                 account::begin(session, wanted).await?;
                 let sql = script::create_slot(&wanted.slot, wanted.failover);
                 session.query(&sql).await?;
-                noted::made(session, &wanted.slot).await?;
+                position_note::made(session, &wanted.slot).await?;
                 unmark(session, wanted).await?;
                 done.created.push(format!("slot {}", wanted.slot));
             }
