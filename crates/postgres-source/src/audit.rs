@@ -111,6 +111,8 @@ impl Walk {
     /// Ends the pass: what was found in blocks that are gone is forgotten.
     fn wrap(&mut self) {
         let blocks = self.blocks;
+        // What was too much for the server once may not be the next time.
+        self.step = (self.step * 2).min(BLOCKS);
         self.found.retain(|block, _| *block < blocks);
         (self.next, self.is_whole) = (0, true);
     }

@@ -38,8 +38,10 @@ pub enum DeadLettersError {
         /// The number of its open dead letters.
         open: usize,
     },
-    /// It has more open dead letters than one statement compares with.
-    #[error("table {table} has {open} open dead letters: with more than {MOST} nothing is changed")]
+    /// It has more dead letters than one statement compares with.
+    #[error(
+        "table {table} has {open} dead letters to compare with: with more than {MOST} nothing is changed"
+    )]
     TooMany {
         /// The table.
         table: TableName,

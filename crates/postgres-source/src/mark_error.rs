@@ -25,6 +25,9 @@ pub enum MarkError {
          true for them, for example status <> 'SENT'"
     )]
     DeadCountsAsSent(TableName),
+    /// The row of a redriven dead letter cannot be told from others.
+    #[error("table {0} is not among [source] tables, or has no primary key now")]
+    NoKey(TableName),
     /// The table of dead letters' rows is missing.
     #[error(
         "table walrelay_state.dead is missing, and the relay does not create it: it may not, or a publication carries \

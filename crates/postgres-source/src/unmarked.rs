@@ -127,18 +127,21 @@ pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
     Ok(!session.query(sql).await?.is_empty())
 }
 
-/// Returns an SQL expression that tells whether the key of a row of this table is stored, if `column` is one of
-/// the key's.
+/// Returns an SQL expression that tells whether the key of a row of this table is stored, by its `column`. If that is
+/// none of the key's, every row of the transaction counts.
 pub(super) fn has_row_sql(slot: &str, table: &TableName, column: &str) -> String {
     let name = array([&*table.schema, &*table.name].into_iter());
     format!(
         "EXISTS (SELECT FROM {TABLE} AS stored WHERE stored.slot = {} AND stored.\"table\" = {}::text[] \
-         AND stored.key[pg_catalog.array_position(stored.key_columns, {})] = pg_catalog.format('%s', {}))",
+         AND CASE WHEN {column} = ANY (stored.key_columns) \
+         THEN stored.key[pg_catalog.array_position(stored.key_columns, {column})] = pg_catalog.format('%s', {table}.{quoted}) \
+         ELSE stored.xid::text = {table}.xmin::text END)",
         quote_literal(slot),
         quote_literal(&name),
-        quote_literal(column),
+        column = quote_literal(column),
         // Stored keys have a column `id` of their own.
-        format_args!("{}.{}", script::table(table), quote_ident(column)),
+        table = script::table(table),
+        quoted = quote_ident(column),
     )
 }
 

@@ -193,6 +193,31 @@ fn a_mark_of_a_dead_letter_that_fails_is_shown_and_stops_nothing() {
     relay.ends_well();
 }
 
+/// The row is locked when its dead letter's redrive is noticed. Later nothing else tells that it is to be marked.
+#[test]
+fn a_row_that_is_locked_while_its_dead_letter_is_redriven_is_marked_afterwards() {
+    let (rig, config) = marking_dead(16);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "locked");
+    insert_unroutable(&db, "free");
+    eventually(PATIENCE, || count(&db, DEAD) == 2);
+    let holder = rig.db();
+    holder.batch("BEGIN; SELECT FROM outbox WHERE aggregateid = 'locked' FOR UPDATE");
+    let topic = format!("--topic-override={}order", rig.prefix);
+    done(&output_with("dlq redrive --all --yes", &config, &[&topic]));
+    // Its key was stored after the other one's, so that was attempted before it.
+    eventually(PATIENCE, || {
+        count(&db, &format!("{SENT} AND aggregateid = 'free'")) == 1
+    });
+    holder.batch("COMMIT");
+    eventually(PATIENCE, || {
+        count(&db, &format!("{SENT} AND aggregateid = 'locked'")) == 1
+    });
+    eventually(PATIENCE, || count(&db, STORED) == 0);
+    relay.ends_well();
+}
+
 /// The slow row's attempt takes longer than the server allows for a statement, and more than one round.
 #[test]
 fn a_row_whose_mark_fails_for_good_holds_up_no_other() {

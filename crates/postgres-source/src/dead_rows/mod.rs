@@ -338,7 +338,7 @@ impl DeadMarking {
                 let _ = session.query("ROLLBACK").await;
                 if error.may_pass() {
                     self.failing.end(dead.id);
-                    self.is_due = true;
+                    self.look_again(outcome);
                     return Err(error);
                 }
                 self.failing.fail(Chain(&error).to_string());
@@ -348,12 +348,25 @@ impl DeadMarking {
                 self.failing.end(dead.id);
                 match marked {
                     Marked::Now => return Ok(1),
-                    Marked::Later => self.is_due |= !dead.marked || outcome.is_some(),
+                    Marked::Later => {
+                        if !dead.marked || outcome.is_some() {
+                            self.look_again(outcome);
+                        }
+                    }
                     Marked::Gone => delete(session, dead.id).await?,
                 }
             }
         }
         Ok(0)
+    }
+
+    /// Makes the next round look at a row again. One whose dead letter was resolved has a mark, as most rows have, so
+    /// only a look at all rows finds it.
+    fn look_again(&mut self, outcome: Option<Outcome>) {
+        self.is_due = true;
+        if outcome.is_some() {
+            self.resolved = None;
+        }
     }
 }
 

@@ -28,8 +28,18 @@ pub(super) async fn redriven(
 ) -> Result<Marked, MarkError> {
     let keys = std::slice::from_ref(&dead.key);
     let marked = sent.mark(session, &dead.table, keys).await?;
+    if marked.without_key {
+        return Err(MarkError::NoKey(dead.table.table.clone()));
+    }
     if !marked.later.is_empty() {
         return Ok(Marked::Later);
+    }
+    if marked.changed > 0 {
+        warn!(
+            table = %dead.table.table,
+            event = %dead.event.published_lsn(),
+            "the row of a redriven dead letter is not marked as sent: it was changed since it was marked"
+        );
     }
     delete(session, dead.id).await?;
     Ok(if marked.rows > 0 {

@@ -333,6 +333,8 @@ fn mark_failure(error: MarkError) -> Failure {
                 "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
             )
         }
+        error @ MarkError::NoKey(_) => Failure::new("cutover-key", Exit::Config, error.to_string())
+            .remedy("give it a primary key, or mark by hand the rows of redriven dead letters"),
         error @ (MarkError::Left(_)
         | MarkError::DeadCountsAsSent(_)
         | MarkError::NoDeadTable
