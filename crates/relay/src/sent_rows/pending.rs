@@ -9,8 +9,8 @@ use super::keys::{KeyedTable, SentKeys, dead_entry};
 use super::queue::{CHUNK, SentRows};
 use crate::table::TableName;
 
-/// The keys of rows whose records the sink took, until they are acknowledged. The window of records in
-/// flight bounds their number.
+/// The keys of rows whose records the sink took, until they are acknowledged. `max_unconfirmed_records`
+/// bounds their number.
 #[derive(Debug)]
 pub(crate) struct PendingRows {
     shared: Arc<SentRows>,
