@@ -42,17 +42,23 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
     });
     let out = format!("ALTER PUBLICATION {} DROP TABLE outbox", ctx.name);
     let back = format!("ALTER PUBLICATION {} ADD TABLE outbox", ctx.name);
-    match ctx.rng.u32(..4) {
+    let stops_by = match ctx.rng.u32(..4) {
         // One transaction, beside others.
-        0 => db.batch(&format!(
-            "BEGIN; {out}; INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT \
-             gen_random_uuid(), 'order', 'out', 'T', '{{}}' FROM generate_series(1, 100); {back}; COMMIT"
-        )),
+        0 => {
+            db.batch(&format!(
+                "BEGIN; {out}; INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) SELECT \
+                 gen_random_uuid(), 'order', 'out', 'T', '{{}}' FROM generate_series(1, 100); {back}; COMMIT"
+            ));
+            relay.kill();
+            "publication-changed"
+        }
         // Under the stream, which ends when the relay notices.
         1 => {
             db.batch(&out);
             ctx.wait_rows(&load, 100..1_000);
             db.batch(&back);
+            relay.kill();
+            "publication-changed"
         }
         // While no relay runs.
         2 => {
@@ -64,20 +70,21 @@ pub(crate) fn unpublished(ctx: &mut Context) -> Outcome {
             );
             // The server frees the slot once it notices that the relay is gone.
             eventually(PATIENCE, || db.try_batch(&advance).is_ok());
-            ends(&mut ctx.start(&config), 78, "slot-passed-over");
-            relay = ctx.start_with(&config, |command| {
-                command.arg("--accept-gap");
-            });
-            relay.streaming();
+            "slot-passed-over"
         }
         _ => {
             relay.kill();
             db.batch(&out);
             ctx.wait_rows(&load, 100..1_000);
             db.batch(&back);
-            relay = ctx.start(&config);
+            "publication-changed"
         }
-    }
+    };
+    ends(&mut ctx.start(&config), 78, stops_by);
+    relay = ctx.start_with(&config, |command| {
+        command.arg("--accept-gap");
+    });
+    relay.streaming();
     relay = killed(ctx, relay);
     relay.streaming();
     load.stop();
