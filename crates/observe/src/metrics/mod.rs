@@ -324,7 +324,7 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| by("class", &r.dead_letters.skipped) },
     Metric { name: "passed_over_rows", unit: None, kind: Counter, help: "Rows of other tables than outboxes, which were passed over, by table; absent before the first",
         rows: |r| by("table", &r.source.passed_over_rows) },
-    Metric { name: "events_near_limit", unit: None, kind: Counter, help: "Events larger than 80 % of the limit of the destination, repeats included: message.max.bytes of Kafka, max_message_size of the others; HTTP and stdout have none",
+    Metric { name: "events_near_limit", unit: None, kind: Counter, help: "Events larger than 80 % of the largest message that the sink or its server accepts, repeats included; 0 where there is no limit, for example for HTTP",
         rows: |r| count(r.sink.events_near_limit) },
     Metric { name: "parked_keys", unit: None, kind: Gauge, help: "Keys whose events go to the topic of dead letters",
         rows: |r| count(r.dead_letters.parked_keys) },
