@@ -175,7 +175,10 @@ fn a_detached_partition_is_not_passed_over() {
     insert(&db, 2);
     db.batch("ALTER PUBLICATION walrelay SET (publish_via_partition_root = false)");
     // Another table is configured: the entry of the former one is not found.
-    let partition = ["--accept-gap", "--set=source.tables=[\"public.outbox_order\"]"];
+    let partition = [
+        "--accept-gap",
+        "--set=source.tables=[\"public.outbox_order\"]",
+    ];
     let mut relay = rig.start_with(&rig.config(), &partition);
     let log = ends(&mut relay, 78, "table-above-outbox");
     assert_has(&log, &["public.outbox in the place of public.outbox_order"]);
