@@ -70,7 +70,8 @@ impl EventSizes {
             of_server => limit.min(of_server),
         };
         let is_near = u128::from(size) * 100 > u128::from(limit) * u128::from(NEAR_LIMIT_PERCENT);
-        if is_near && record.kind == RecordKind::Event {
+        // A larger one is refused after it was accepted, and told so.
+        if is_near && size <= limit && record.kind == RecordKind::Event {
             self.note_near(record.topic, size, limit);
         }
     }

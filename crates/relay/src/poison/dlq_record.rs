@@ -1,5 +1,7 @@
 //! Writing a dead letter.
 
+use std::fmt;
+
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
 use walrelay_sink::dead_letters::ShapeFields;
@@ -68,13 +70,22 @@ impl<'a> Body<'a> {
 
 /// The topic of a dead letter and its headers `walrelay.dlq.…`. The core owns them, and
 /// [`DlqRecord`] borrows them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct DlqHeaders {
     topic: String,
     /// Name and value, in the order in which they are written.
     headers: Vec<(&'static str, String)>,
     /// The value, if a template shapes it.
     value: Option<Vec<u8>>,
+}
+
+/// Not derived: the value is a row's.
+impl fmt::Debug for DlqHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DlqHeaders")
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DlqHeaders {
