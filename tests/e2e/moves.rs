@@ -529,12 +529,12 @@ fn a_second_switch_changes_nothing() {
     let relay = new.streaming(&to);
     new.caught_up();
     relay.ends_well();
-    assert_eq!(judge_one(&old), [0]);
+    assert_eq!(numbers(&old, 1), [0]);
 }
 
-/// Returns the numbers of the events of the topic.
-fn judge_one(rig: &Rig) -> Vec<u64> {
-    rig.records(1).iter().map(number).collect()
+/// Returns the numbers of the events of the topics, of which there are so many.
+fn numbers(rig: &Rig, records: usize) -> Vec<u64> {
+    rig.records(records).iter().map(number).collect()
 }
 
 /// A superuser writes past the fence, and a subscription lags: each is named.
@@ -610,8 +610,7 @@ fn the_commands_of_the_page_move_an_outbox() {
     run("move-verify");
     relay.ends_well();
     second.ends_well();
-    let sent: Vec<u64> = old.records(2).iter().map(number).collect();
-    assert_eq!(sent, [0, 1]);
+    assert_eq!(numbers(&old, 2), [0, 1]);
     // The server was switched to, so it is the one that is drained next. Here nothing is copied after that.
     let third = new.streaming(&to);
     let mut command = shell(&block(document, "move-drain"));

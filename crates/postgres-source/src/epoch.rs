@@ -9,7 +9,7 @@ use walrelay_sink::{MAX_EPOCH, PublishedLsn};
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::row::{parsed, text};
-use super::state_version;
+use super::{kept, state_version};
 
 const TABLE: &str = "walrelay_state.epoch";
 
@@ -66,10 +66,7 @@ impl Epoch {
 /// # Errors
 /// Also if the table exists and this role may not read it: epoch 0 would publish positions that go back.
 pub async fn find_epoch(session: &mut Session, slot: &str) -> Result<Epoch, Error> {
-    // `to_regclass` would need USAGE on the schema.
-    let exists = "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname = 'walrelay_state' AND c.relname = 'epoch' AND c.relkind = 'r'";
-    if session.query(exists).await?.is_empty() {
+    if !kept::has_table(session, "epoch").await? {
         return Ok(Epoch::default());
     }
     let sql = format!(

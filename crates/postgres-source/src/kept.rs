@@ -232,6 +232,16 @@ impl Kept {
     }
 }
 
+/// Returns true if the schema `walrelay_state` has this table. `to_regclass` would need USAGE on the schema.
+pub(crate) async fn has_table(session: &mut Session, name: &str) -> Result<bool, Error> {
+    let sql = format!(
+        "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = {} AND c.relkind = 'r'",
+        quote_literal(name)
+    );
+    Ok(!session.query(&sql).await?.is_empty())
+}
+
 /// Returns true if a publication carries each new table: a subscriber would stop at this one.
 pub(crate) async fn is_published(session: &mut Session) -> Result<bool, Error> {
     let sql = "SELECT FROM pg_catalog.pg_publication WHERE puballtables";

@@ -19,7 +19,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::catalog::row::{is_true, parsed, text};
 use super::confirmation::insert_position;
 use super::sent_rows::account::relations;
-use super::{epoch, position_note, script, state_version};
+use super::{epoch, kept, position_note, script, state_version};
 
 /// The time that services wait behind one attempt to lift a fence, and the attempts.
 const LIFT_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
@@ -386,21 +386,23 @@ pub async fn undo_fence(
     {
         statements.push(format!(
             "UPDATE {TABLE} SET state = 'switched', barrier = {}, former = {}, at = now() {own}",
-            barrier.map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'")),
+            lsn_or_null(*barrier),
             former
                 .as_deref()
                 .map_or_else(|| "NULL".to_owned(), quote_literal),
         ));
     } else {
         // The first fence of a database that could not be raised has made no table.
-        let exists = format!(
-            "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass('{TABLE}')"
-        );
-        if !session.query(&exists).await?.is_empty() {
+        if kept::has_table(session, "move").await? {
             statements.push(format!("DELETE FROM {TABLE} {own}"));
         }
     }
     lifting(session, statements).await
+}
+
+/// Writes a position for SQL.
+fn lsn_or_null(lsn: Option<Lsn>) -> String {
+    lsn.map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'"))
 }
 
 /// Ends a move on the new server, whose slot is at `position`, in one transaction: the note of the position, the
@@ -429,9 +431,7 @@ pub async fn finish_move(
         quote_literal(&server.system)
     ));
     statements.extend(lift_sql(slot, tables));
-    let barrier = drained
-        .barrier
-        .map_or_else(|| "NULL".to_owned(), |lsn| format!("'{lsn}'"));
+    let barrier = lsn_or_null(drained.barrier);
     statements.push(format!(
         "INSERT INTO {TABLE} (slot, state, system, timeline, barrier, former) VALUES ({}, 'switched', {system}, \
          {timeline}, {barrier}, {former}) ON CONFLICT (slot, system) DO UPDATE SET state = excluded.state, \
@@ -453,8 +453,7 @@ async fn continue_account(
     former: &str,
     position: Lsn,
 ) -> Result<Vec<String>, Error> {
-    let exists = "SELECT FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass('walrelay_state.accounts')";
-    if session.query(exists).await?.is_empty() {
+    if !kept::has_table(session, "accounts").await? {
         return Ok(Vec::new());
     }
     let slot = quote_literal(slot);

@@ -477,18 +477,8 @@ pub(crate) async fn replace_carried(
     before: i64,
     number: i64,
 ) -> Result<(), Error> {
-    let Some(name) = carried_name(slot) else {
-        return Ok(());
-    };
-    if may_use(session, &name, "UPDATE").await? {
-        let sequence = quoted(&name);
-        let sql = format!(
-            "{WRITE}SELECT pg_catalog.setval({}, {number}) FROM {sequence} WHERE is_called AND last_value = {before}",
-            quote_literal(&sequence)
-        );
-        session.query(&sql).await?;
-    }
-    Ok(())
+    let condition = format!("is_called AND last_value = {before}");
+    change_carried(session, slot, &number.to_string(), &condition).await
 }
 
 /// Notes that the publication left rows out from this position on, or from an earlier one that is noted.
@@ -497,16 +487,29 @@ pub(crate) async fn set_left_out(
     slot: &str,
     from: Lsn,
 ) -> Result<(), Error> {
+    let value = format!(
+        "greatest(-{}, CASE WHEN is_called AND last_value < 0 THEN last_value END)",
+        from.get().max(1)
+    );
+    change_carried(session, slot, &value, "true").await
+}
+
+/// Changes the note of what the publication carries to an SQL value, under an SQL condition, if there is a sequence
+/// for it that this role may write.
+async fn change_carried(
+    session: &mut Session,
+    slot: &str,
+    value: &str,
+    condition: &str,
+) -> Result<(), Error> {
     let Some(name) = carried_name(slot) else {
         return Ok(());
     };
     if may_use(session, &name, "UPDATE").await? {
         let sequence = quoted(&name);
         let sql = format!(
-            "{WRITE}SELECT pg_catalog.setval({}, greatest(-{}, CASE WHEN is_called AND last_value < 0 THEN last_value END)) \
-             FROM {sequence}",
-            quote_literal(&sequence),
-            from.get().max(1)
+            "{WRITE}SELECT pg_catalog.setval({}, {value}) FROM {sequence} WHERE {condition}",
+            quote_literal(&sequence)
         );
         session.query(&sql).await?;
     }

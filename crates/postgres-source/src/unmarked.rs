@@ -7,6 +7,7 @@ use walrelay_relay::{KeyedTable, TableName};
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, json, parsed, text};
+use super::kept;
 use super::position_note;
 use super::script;
 use super::sent_keys::{RowKey, array};
@@ -122,9 +123,7 @@ pub(super) async fn store(
 
 /// Returns true if the table exists.
 pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
-    let sql = "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-               WHERE n.nspname = 'walrelay_state' AND c.relname = 'unmarked' AND c.relkind = 'r'";
-    Ok(!session.query(sql).await?.is_empty())
+    kept::has_table(session, "unmarked").await
 }
 
 /// Returns an SQL expression that tells whether the key of a row of this table is stored, by its `column`. If that is

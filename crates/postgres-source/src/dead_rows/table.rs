@@ -9,6 +9,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::DeadKey;
 use crate::catalog::row::{is_true, parsed};
+use crate::kept;
 use crate::sent_keys::{RowKey, array};
 use crate::state_version;
 use crate::unmarked::{STORED_KEY, stored_key};
@@ -105,12 +106,7 @@ pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[Dead
 
 /// Returns true if the table exists.
 pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
-    // `to_regclass` would need USAGE on the schema.
-    let sql = format!(
-        "SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname = 'walrelay_state' AND c.relname = '{NAME}' AND c.relkind = 'r'"
-    );
-    Ok(!session.query(&sql).await?.is_empty())
+    kept::has_table(session, NAME).await
 }
 
 /// Queries the first keys of a slot that fulfil a condition.
