@@ -1,6 +1,6 @@
 //! [`HttpError`]: why the settings cannot be used, or a sink cannot be created.
 
-use walrelay_sink::{FailureClass, SinkFailure, ToFailure};
+use walrelay_failure::{Exit, Failure, ToFailure};
 use walrelay_sink_client::ConnectError;
 
 /// The settings of the sink cannot be used, or its thread cannot be started.
@@ -18,20 +18,20 @@ pub enum HttpError {
 }
 
 impl ToFailure for HttpError {
-    fn to_failure(&self) -> SinkFailure {
+    fn to_failure(&self) -> Failure {
         let (class, what, remedy) = match self {
             Self::NoUrl | Self::Tls(_) => (
-                FailureClass::Configuration,
+                Exit::Config,
                 "[sink.http] cannot be used",
                 "correct url, ca_file, certificate_file or key_file in [sink.http]; files are in PEM",
             ),
             Self::Thread(_) => (
-                FailureClass::Unavailable,
+                Exit::Unavailable,
                 "the HTTP sink cannot be started",
                 "raise the limits of threads, memory and open files",
             ),
         };
-        SinkFailure::new("http-settings", class, what)
+        Failure::new("http-settings", class, what)
             .caused_by(self.to_string())
             .remedy(remedy)
     }

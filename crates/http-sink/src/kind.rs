@@ -6,12 +6,11 @@ use std::thread;
 
 use tokio::runtime;
 use tokio::time::timeout;
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
-use walrelay_sink::{
-    Ability, AnySinkFactory, FailureClass, KindDescription, SinkFailure, SinkKind, SinkOptions,
-    SinkStats, ToFailure as _, any_factory,
-};
+use walrelay_failure::{Exit, Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, SinkOptions, SinkStats, any_factory};
 use walrelay_sink_client::expiry_warning;
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
+use walrelay_sink_kind::{Ability, KindDescription, SinkKind};
 
 use crate::address::{Target, UrlTemplate};
 use crate::config::HttpConfig;
@@ -49,7 +48,7 @@ impl HttpKind {
     ///
     /// # Errors
     /// If a file of TLS cannot be used.
-    pub fn new(section: &HttpSection, options: SinkOptions) -> Result<Self, SinkFailure> {
+    pub fn new(section: &HttpSection, options: SinkOptions) -> Result<Self, Failure> {
         let config = section.config(options);
         let config = config.map_err(|error| error.to_failure())?;
         let certificate_file = section.certificate_file.clone();
@@ -66,10 +65,10 @@ impl HttpKind {
     }
 
     /// Connects to the target, with TLS if its URL asks for it. Sends no request.
-    fn check_server(&self, target: &Target) -> Result<(), SinkFailure> {
+    fn check_server(&self, target: &Target) -> Result<(), Failure> {
         let what = || format!("the server {target} of [sink.http] cannot be used");
         let unreachable = |cause: String| {
-            SinkFailure::new("http-unreachable", FailureClass::Unavailable, what()).caused_by(cause)
+            Failure::new("http-unreachable", Exit::Unavailable, what()).caused_by(cause)
         };
         // On a thread of its own: the caller's may belong to a runtime.
         let connected = thread::scope(|scope| {
@@ -89,8 +88,7 @@ impl HttpKind {
             Ok(Ok(Err(error))) => {
                 let remedy = error.remedy();
                 Err(if error.is_configuration() {
-                    SinkFailure::new("http-tls", FailureClass::Configuration, what())
-                        .caused_by(error.to_string())
+                    Failure::new("http-tls", Exit::Config, what()).caused_by(error.to_string())
                 } else {
                     unreachable(error.to_string())
                 }
@@ -117,10 +115,10 @@ impl SinkKind for HttpKind {
         ))
     }
 
-    fn warnings(&self) -> Vec<SinkCheck> {
+    fn warnings(&self) -> Vec<Check> {
         let bare = self.urls().any(UrlTemplate::is_bare);
         let warning = bare.then(|| {
-            SinkCheck::warn(
+            Check::warn(
                 "events are sent without TLS: anyone on the network path can read and change them",
                 "let url and dead_letter_url in [sink.http] begin with https://",
             )
@@ -140,15 +138,15 @@ impl SinkKind for HttpKind {
         servers.dedup_by(|a, b| (a.secure, &a.host, a.port) == (b.secure, &b.host, b.port));
         if servers.is_empty() {
             let what = "no server is known before the first event, which chooses its host";
-            return vec![(SERVER, SinkCheck::pass(what))];
+            return vec![(SERVER, Check::pass(what))];
         }
         let checks = servers.iter().map(|target| {
             let check = match self.check_server(target) {
                 Ok(()) if target.secure => {
-                    SinkCheck::pass(format!("{target} answers, and its certificate is trusted"))
+                    Check::pass(format!("{target} answers, and its certificate is trusted"))
                 }
-                Ok(()) => SinkCheck::pass(format!("{target} can be reached")),
-                Err(failure) => SinkCheck::failed(failure),
+                Ok(()) => Check::pass(format!("{target} can be reached")),
+                Err(failure) => Check::failed(failure),
             };
             (SERVER, check)
         });

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use hyper::StatusCode;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
+use walrelay_failure::Chain;
 use walrelay_sink::{
-    CertificateFault, Chain, Disposition, Endpoints, KeyQueues, Obstacle, OpenRequest, Poison,
-    Record, RecordKind, micros_now,
+    CertificateFault, Disposition, Endpoints, KeyQueues, Obstacle, OpenRequest, Poison, Record,
+    RecordKind, micros_now,
 };
 use walrelay_sink_client::{FOREVER, Failure, Patience, pause};
 

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
-use walrelay_sink::dead_letters::DeadLetterStore;
-use walrelay_sink::topics::{ReadableTopics, SinkTopics, TopicReader};
-use walrelay_sink::{
-    AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind, SinkStats,
-    SinkTerms, ToFailure as _, any_factory,
-};
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkStats, any_factory};
 use walrelay_sink_client::expiry_warning;
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
+use walrelay_sink_kind::dead_letters::DeadLetterStore;
+use walrelay_sink_kind::topics::{ReadableTopics, SinkTopics, TopicReader};
+use walrelay_sink_kind::{KindDescription, SinkKind, SinkTerms};
 
 use crate::dlq::KafkaDeadLetters;
 use crate::producer::check_limits;
@@ -42,7 +41,7 @@ impl KafkaKind {
     ///
     /// # Errors
     /// If librdkafka does not accept a property, or the relay forbids its value.
-    pub fn new(section: &KafkaSection, options: KafkaOptions) -> Result<Self, SinkFailure> {
+    pub fn new(section: &KafkaSection, options: KafkaOptions) -> Result<Self, Failure> {
         let config = section.config(options);
         let config = config.map_err(|error| error.to_failure())?;
         Ok(Self {
@@ -69,12 +68,12 @@ impl SinkKind for KafkaKind {
         }
     }
 
-    fn warnings(&self) -> Vec<SinkCheck> {
+    fn warnings(&self) -> Vec<Check> {
         let remedy = "remove the property from [sink.kafka], or set SASL_SSL";
         let warnings = self.config.warnings().into_iter();
         let expiry = self.config.certificate_file().and_then(expiry_warning);
         warnings
-            .map(|warning| SinkCheck::warn(warning, remedy))
+            .map(|warning| Check::warn(warning, remedy))
             .chain(expiry)
             .collect()
     }
@@ -114,17 +113,17 @@ impl SinkKind for KafkaKind {
 }
 
 impl ReadableTopics for KafkaKind {
-    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
+    fn reader(&self) -> Result<Box<dyn TopicReader>, Failure> {
         Ok(Box::new(Tail::with_config(&self.config)?))
     }
 }
 
 impl SinkTopics for KafkaKind {
-    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, SinkFailure> {
+    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, Failure> {
         Ok(was_written_to(&self.config, topic, timeout)?)
     }
 
-    fn create(&self, topic: &str, timeout: Duration) -> Result<(), SinkFailure> {
+    fn create(&self, topic: &str, timeout: Duration) -> Result<(), Failure> {
         let admin = TemporaryTopics::new(&self.config, timeout)?;
         Ok(admin.create(topic, &self.section.topics.creation())?)
     }

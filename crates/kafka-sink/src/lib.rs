@@ -2,7 +2,7 @@
 //! partitioned as by Java's client, with back-pressure by bytes and by number of records.
 //!
 //! # Contents
-//! - [`KafkaKind`]: a cluster as a [`SinkKind`](walrelay_sink::SinkKind), for every command.
+//! - [`KafkaKind`]: a cluster as a [`SinkKind`](walrelay_sink_kind::SinkKind), for every command.
 //! - [`KafkaConfig`], [`KafkaOptions`]: librdkafka's properties by their own names, validated.
 //!   [`KafkaConfigError`]: which property would break a promise, why, and what to do.
 //! - [`KafkaSinkFactory`], [`KafkaSink`]: the producer, or two of them, one for latency and one for

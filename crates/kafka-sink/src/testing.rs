@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, DefaultProducerContext, Producer as _};
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 
 use crate::consumer::Tail;
 use crate::{KafkaConfig, KafkaOptions};

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
-use walrelay_sink::{FailureClass, ToFailure as _};
+use walrelay_failure::{Exit, ToFailure as _};
 use walrelay_sink_client::run_apart;
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks, Verdict, shortened};
 
 use crate::client::error::NatsError;
 use crate::client::jetstream::{STREAM_NAMES, StreamNames, names_request, stream_names};
@@ -61,7 +61,7 @@ pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<Strin
         server.dead_letters(subject).await
     };
     let check = run_apart(check).ok()?.ok()?;
-    matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
+    matches!(check.verdict, Verdict::Fail { .. }).then_some(check.finding)
 }
 
 /// Returns the settings by which streams lose what they have acknowledged: those of these subjects, and the
@@ -70,7 +70,7 @@ pub(crate) fn risks(
     login: &Login,
     exclusive: Option<&str>,
     subjects: &[String],
-) -> Option<Vec<SinkCheck>> {
+) -> Option<Vec<Check>> {
     let check = async || {
         let connection = connect(login, 0).await?;
         let mut server = Server { connection, login };
@@ -95,8 +95,8 @@ pub(crate) fn risks(
     run_apart(check).ok()?.ok()?
 }
 
-fn failed(error: &NatsError) -> SinkCheck {
-    SinkCheck::failed(error.to_failure())
+fn failed(error: &NatsError) -> Check {
+    Check::failed(error.to_failure())
 }
 
 async fn run(
@@ -110,7 +110,7 @@ async fn run(
         Err(error) => return vec![(LOGIN, failed(&error))],
     };
     let found = format!("{} accepts the login", connection.address);
-    let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
+    let mut checks = vec![(LOGIN, Check::pass(found))];
     checks.push((SERVER, server(&connection, max_message)));
     let mut server = Server { connection, login };
     match server.others(max_message, exclusive, input).await {
@@ -121,19 +121,19 @@ async fn run(
 }
 
 /// Compares the limit of the configuration with that of the server.
-fn server(connection: &Connection, max_message: u64) -> SinkCheck {
+fn server(connection: &Connection, max_message: u64) -> Check {
     let info = &connection.info;
     if info.max_payload < max_message {
         let finding = format!(
             "max_message_size is {max_message}, and the server's max_payload is {}",
             info.max_payload
         );
-        return SinkCheck::warn(
+        return Check::warn(
             finding,
             "lower max_message_size in [sink.nats], or raise max_payload of the server",
         );
     }
-    SinkCheck::pass(format!(
+    Check::pass(format!(
         "NATS {}, max_payload is {}",
         info.version, info.max_payload
     ))
@@ -187,11 +187,11 @@ impl Server<'_> {
             streams.insert(name, config);
         }
         if let Some(exclusive) = exclusive
-            && checks[0].1.verdict == SinkVerdict::Pass
+            && checks[0].1.verdict == Verdict::Pass
         {
             checks[0].1 = exclusively(exclusive, &streams);
         }
-        if checks[0].1.verdict == SinkVerdict::Pass
+        if checks[0].1.verdict == Verdict::Pass
             && let Some(small) = sizes(&streams, max_message)
         {
             checks[0].1 = small;
@@ -203,7 +203,7 @@ impl Server<'_> {
         }
         if let Some(subject) = input.dead_letters {
             let mut check = self.dead_letters(subject).await?;
-            if check.verdict == SinkVerdict::Pass {
+            if check.verdict == Verdict::Pass {
                 check = self.kept(subject, exclusive, check).await?;
             }
             checks.push((DEAD_LETTERS, check));
@@ -236,14 +236,14 @@ impl Server<'_> {
         &mut self,
         subject: &str,
         exclusive: Option<&str>,
-        otherwise: SinkCheck,
-    ) -> Result<SinkCheck, NatsError> {
+        otherwise: Check,
+    ) -> Result<Check, NatsError> {
         let Found::Streams(names) = self.streams(subject).await? else {
             return Ok(otherwise);
         };
         for name in names {
             if Some(&*name) == exclusive {
-                return Ok(SinkCheck::warn(
+                return Ok(Check::warn(
                     format!(
                         "dead letters go to {name}, which exclusive_stream names: each resolution is a \
                          foreign message"
@@ -258,7 +258,7 @@ impl Server<'_> {
                         "dead letters go to {name}, which {}: one that is gone is a lost event",
                         loss.does
                     );
-                    return Ok(SinkCheck::warn(what, loss.remedy));
+                    return Ok(Check::warn(what, loss.remedy));
                 }
                 None => return Ok(not_seen(&format!("whether {name} keeps dead letters"))),
             }
@@ -266,10 +266,10 @@ impl Server<'_> {
         Ok(otherwise)
     }
 
-    async fn dead_letters(&mut self, subject: &str) -> Result<SinkCheck, NatsError> {
+    async fn dead_letters(&mut self, subject: &str) -> Result<Check, NatsError> {
         let fail = |finding: String| {
-            SinkCheck::fail(
-                ("nats-no-stream", FailureClass::Configuration),
+            Check::fail(
+                ("nats-no-stream", Exit::Config),
                 finding,
                 "create a stream with the subject, or change topic in [poison]",
             )
@@ -283,15 +283,15 @@ impl Server<'_> {
             )),
             Found::Streams(names) => {
                 let names = names.join(", ");
-                SinkCheck::pass(format!("{subject:?} is a subject of {names}"))
+                Check::pass(format!("{subject:?} is a subject of {names}"))
             }
             Found::NotSeen => not_seen(&format!("whether a stream has the subject {subject:?}")),
         })
     }
 }
 
-fn not_seen(what: &str) -> SinkCheck {
-    SinkCheck::warn(
+fn not_seen(what: &str) -> Check {
+    Check::warn(
         format!("JetStream does not say {what}"),
         "see that JetStream is on, and let the user publish to $JS.API.STREAM.NAMES and \
          $JS.API.STREAM.INFO.*",
@@ -302,15 +302,10 @@ fn listed(names: Vec<String>) -> String {
     shortened(names, LISTED).join(", ")
 }
 
-fn subjects(
-    count: usize,
-    without: Vec<String>,
-    names: &BTreeSet<String>,
-    is_seen: bool,
-) -> SinkCheck {
+fn subjects(count: usize, without: Vec<String>, names: &BTreeSet<String>, is_seen: bool) -> Check {
     if !without.is_empty() {
-        return SinkCheck::fail(
-            ("nats-no-stream", FailureClass::Configuration),
+        return Check::fail(
+            ("nats-no-stream", Exit::Config),
             format!(
                 "no stream has the subject of the newest rows: {}",
                 listed(without)
@@ -322,21 +317,21 @@ fn subjects(
         return not_seen("which streams have the subjects of the newest rows");
     }
     if count == 0 {
-        return SinkCheck::pass("no subject is known before the first event");
+        return Check::pass("no subject is known before the first event");
     }
     let names = listed(names.iter().cloned().collect());
-    SinkCheck::pass(format!(
+    Check::pass(format!(
         "the subjects of the newest rows are those of {names}"
     ))
 }
 
 /// Compares the streams of the newest rows with the one that only the relay writes to.
-fn exclusively(exclusive: &str, streams: &Streams) -> SinkCheck {
+fn exclusively(exclusive: &str, streams: &Streams) -> Check {
     let others = streams.keys().filter(|name| *name != exclusive);
     let others: Vec<String> = others.cloned().collect();
     if !others.is_empty() {
-        return SinkCheck::fail(
-            ("nats-other-stream", FailureClass::Configuration),
+        return Check::fail(
+            ("nats-other-stream", Exit::Config),
             format!(
                 "exclusive_stream is {exclusive}, and subjects of the newest rows are those of {}",
                 listed(others)
@@ -349,10 +344,10 @@ fn exclusively(exclusive: &str, streams: &Streams) -> SinkCheck {
         None => not_seen(&format!(
             "anything of {exclusive}, which exclusive_stream names"
         )),
-        Some(retention) if retention == "limits" => SinkCheck::pass(format!(
+        Some(retention) if retention == "limits" => Check::pass(format!(
             "the subjects of the newest rows are those of {exclusive}"
         )),
-        Some(_) => SinkCheck::warn(
+        Some(_) => Check::warn(
             format!(
                 "{exclusive} deletes what was consumed, so the relay cannot find it, and repeats it after \
                  a lost acknowledgement"
@@ -371,16 +366,16 @@ fn those(streams: &Streams, is: impl Fn(&Value) -> bool) -> Vec<String> {
     those.map(|(name, _)| name.clone()).collect()
 }
 
-fn unseen(streams: &Streams, what: &str) -> Option<SinkCheck> {
+fn unseen(streams: &Streams, what: &str) -> Option<Check> {
     let hidden = streams.iter().filter(|(_, config)| config.is_none());
     let hidden: Vec<String> = hidden.map(|(name, _)| name.clone()).collect();
     (!hidden.is_empty()).then(|| not_seen(&format!("{what} of {}", listed(hidden))))
 }
 
-fn durability(streams: &Streams) -> SinkCheck {
+fn durability(streams: &Streams) -> Check {
     let memory = those(streams, |config| config["storage"] == "memory");
     if !memory.is_empty() {
-        return SinkCheck::warn(
+        return Check::warn(
             format!(
                 "streams in memory lose all events with their server: {}",
                 listed(memory)
@@ -390,7 +385,7 @@ fn durability(streams: &Streams) -> SinkCheck {
     }
     let single = those(streams, |config| config["num_replicas"].as_u64() < Some(2));
     if !single.is_empty() {
-        return SinkCheck::warn(
+        return Check::warn(
             format!(
                 "streams of one replica: {}. An acknowledged event may be lost with the machine, as a \
                  server writes to its disk every 2 minutes by default (sync_interval, which is not seen)",
@@ -400,41 +395,41 @@ fn durability(streams: &Streams) -> SinkCheck {
         );
     }
     unseen(streams, "the replicas")
-        .unwrap_or_else(|| SinkCheck::pass("all streams are in files with several replicas"))
+        .unwrap_or_else(|| Check::pass("all streams are in files with several replicas"))
 }
 
 /// Returns a warning of each setting by which some of the streams lose events.
-fn found_losses(streams: &Streams, is_wanted: fn(&Loss) -> bool) -> Vec<SinkCheck> {
+fn found_losses(streams: &Streams, is_wanted: fn(&Loss) -> bool) -> Vec<Check> {
     let wanted = Loss::about(Content::Events).filter(|loss| is_wanted(loss));
     let found = wanted.filter_map(|loss| {
         let names = those(streams, loss.is_set);
         (!names.is_empty())
-            .then(|| SinkCheck::warn(format!("{} {}", listed(names), loss.does), loss.remedy))
+            .then(|| Check::warn(format!("{} {}", listed(names), loss.does), loss.remedy))
     });
     found.collect()
 }
 
-fn discard(streams: &Streams) -> SinkCheck {
+fn discard(streams: &Streams) -> Check {
     let found = found_losses(streams, |_| true).into_iter();
     let (findings, remedies): (Vec<String>, Vec<Option<String>>) =
         found.map(|check| (check.finding, check.remedy)).unzip();
     if !findings.is_empty() {
         let remedies: Vec<String> = remedies.into_iter().flatten().collect();
-        return SinkCheck::warn(findings.join("; "), remedies.join("; "));
+        return Check::warn(findings.join("; "), remedies.join("; "));
     }
     unseen(streams, "the limits")
-        .unwrap_or_else(|| SinkCheck::pass("no stream deletes its oldest messages to make room"))
+        .unwrap_or_else(|| Check::pass("no stream deletes its oldest messages to make room"))
 }
 
 /// Compares the limit of the configuration with those of the streams.
-fn sizes(streams: &Streams, max_message: u64) -> Option<SinkCheck> {
+fn sizes(streams: &Streams, max_message: u64) -> Option<Check> {
     let limit = |config: &Value| config["max_msg_size"].as_u64();
     let small = those(streams, |config| {
         limit(config).is_some_and(|limit| limit < max_message)
     });
     let least = streams.values().flatten().filter_map(limit).min()?;
     (!small.is_empty()).then(|| {
-        SinkCheck::warn(
+        Check::warn(
             format!(
                 "max_message_size is {max_message}, and max_msg_size of {} is {least} or more",
                 listed(small)
@@ -444,12 +439,12 @@ fn sizes(streams: &Streams, max_message: u64) -> Option<SinkCheck> {
     })
 }
 
-fn window(streams: &Streams) -> SinkCheck {
+fn window(streams: &Streams) -> Check {
     let short = those(streams, |config| {
         config["duplicate_window"].as_u64() < Some(TWO_MINUTES)
     });
     if !short.is_empty() {
-        return SinkCheck::warn(
+        return Check::warn(
             format!(
                 "streams with a duplicate window below 2 minutes: {}. Events that a relay repeats after \
                  a longer outage are stored twice",
@@ -462,7 +457,7 @@ fn window(streams: &Streams) -> SinkCheck {
         let seconds = streams.values().flatten();
         let seconds = seconds.filter_map(|config| config["duplicate_window"].as_u64());
         let least = seconds.min().unwrap_or_default() / 1_000_000_000;
-        SinkCheck::pass(format!("the shortest duplicate window is {least} s"))
+        Check::pass(format!("the shortest duplicate window is {least} s"))
     })
 }
 
@@ -481,11 +476,11 @@ mod tests {
         let with = |name: &str, config| Streams::from([(name.to_owned(), config)]);
         let good = || Some(json!({"retention": "limits"}));
         for (streams, verdict, words) in [
-            (with("S", good()), SinkVerdict::Pass, "of S"),
-            (with("S", None), SinkVerdict::Warn, "does not say"),
+            (with("S", good()), Verdict::Pass, "of S"),
+            (with("S", None), Verdict::Warn, "does not say"),
             (
                 with("S", Some(json!({"retention": "workqueue"}))),
-                SinkVerdict::Warn,
+                Verdict::Warn,
                 "consumed",
             ),
         ] {
@@ -496,10 +491,7 @@ mod tests {
         let mut both = with("S", good());
         both.extend(with("T", good()));
         let check = exclusively("S", &both);
-        assert!(
-            matches!(check.verdict, SinkVerdict::Fail { .. }),
-            "{check:?}"
-        );
+        assert!(matches!(check.verdict, Verdict::Fail { .. }), "{check:?}");
     }
 
     #[test]
@@ -514,10 +506,10 @@ mod tests {
     fn a_limit_by_subject_deletes_unless_it_refuses() {
         let mut config = json!({"discard": "new", "max_msgs_per_subject": 2});
         let check = discard(&streams(Some(config.clone())));
-        assert_eq!(check.verdict, SinkVerdict::Warn, "{check:?}");
+        assert_eq!(check.verdict, Verdict::Warn, "{check:?}");
         config["discard_new_per_subject"] = json!(true);
         let check = discard(&streams(Some(config)));
-        assert_eq!(check.verdict, SinkVerdict::Pass, "{check:?}");
+        assert_eq!(check.verdict, Verdict::Pass, "{check:?}");
     }
 
     #[test]
@@ -529,7 +521,7 @@ mod tests {
         let checks = [durability, discard, window];
         for check in checks {
             let check = check(&streams(Some(good.clone())));
-            assert_eq!(check.verdict, SinkVerdict::Pass, "{check:?}");
+            assert_eq!(check.verdict, Verdict::Pass, "{check:?}");
         }
         for (at, name, value, words) in [
             (0, "storage", json!("memory"), "in memory"),
@@ -549,7 +541,7 @@ mod tests {
             let mut config = good.clone();
             config[name] = value;
             let check = checks[at](&streams(Some(config)));
-            assert_eq!(check.verdict, SinkVerdict::Warn, "{check:?}");
+            assert_eq!(check.verdict, Verdict::Warn, "{check:?}");
             assert!(check.finding.contains(words), "{check:?}");
         }
         for check in checks {

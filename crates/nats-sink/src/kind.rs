@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
-use walrelay_sink::dead_letters::DeadLetterStore;
-use walrelay_sink::topics::ReadableTopics;
-use walrelay_sink::{
-    Ability, AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind,
-    SinkOptions, SinkStats, SinkTerms, ToFailure as _, any_factory,
-};
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkOptions, SinkStats, any_factory};
 use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
+use walrelay_sink_kind::dead_letters::DeadLetterStore;
+use walrelay_sink_kind::topics::ReadableTopics;
+use walrelay_sink_kind::{Ability, KindDescription, SinkKind, SinkTerms};
 
 use crate::NatsError;
 use crate::check::{self, ITEMS};
@@ -48,7 +47,7 @@ impl NatsKind {
     ///
     /// # Errors
     /// If a certificate, key or file of credentials cannot be used.
-    pub fn new(section: &NatsSection, options: &SinkOptions) -> Result<Self, SinkFailure> {
+    pub fn new(section: &NatsSection, options: &SinkOptions) -> Result<Self, Failure> {
         let login = Arc::new(login(section).map_err(|error| error.to_failure())?);
         let settings = Arc::new(Settings {
             max_records: options.max_in_flight_records,
@@ -115,10 +114,10 @@ impl SinkKind for NatsKind {
         }
     }
 
-    fn warnings(&self) -> Vec<SinkCheck> {
+    fn warnings(&self) -> Vec<Check> {
         let what = "the password or token and the events are sent without TLS: everybody on the way \
                     can read them";
-        let warning = SinkCheck::warn(what, "set tls = true in [sink.nats]");
+        let warning = Check::warn(what, "set tls = true in [sink.nats]");
         let expiry = self.certificate_file.as_deref();
         let expiry = expiry.and_then(expiry_warning);
         let warning = self.plain_text.then_some(warning);
@@ -144,7 +143,7 @@ impl SinkKind for NatsKind {
         check::check(&self.login, self.settings.max_message, exclusive, &input)
     }
 
-    fn risks(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
+    fn risks(&self, topics: &[String]) -> Option<Vec<Check>> {
         let exclusive = self.settings.exclusive_stream.as_deref();
         check::risks(&self.login, exclusive, topics)
     }

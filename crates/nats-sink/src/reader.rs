@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::{SinkFailure, ToFailure as _};
+use walrelay_failure::{Failure, ToFailure as _};
 
 use crate::client::Login;
 use crate::client::blocking::BlockingClient;
@@ -30,7 +30,7 @@ pub(crate) const ALL: &str = ">";
 pub(crate) struct Server(BlockingClient);
 
 impl Server {
-    pub(crate) fn new(login: &Arc<Login>, patience: Duration) -> Result<Self, SinkFailure> {
+    pub(crate) fn new(login: &Arc<Login>, patience: Duration) -> Result<Self, Failure> {
         let client = BlockingClient::new(Arc::clone(login), patience);
         Ok(Self(client.map_err(|error| error.to_failure())?))
     }
@@ -47,7 +47,7 @@ impl Server {
         subject: &str,
         body: Vec<u8>,
         parse: impl Fn(Option<u16>, &[u8]) -> Result<T, ProtocolError>,
-    ) -> Result<T, SinkFailure> {
+    ) -> Result<T, Failure> {
         let answers = self.ask_all(topic, subject, &[body], parse)?;
         let unanswered = || self.failure(topic, ProtocolError("no answer"));
         answers.into_iter().next().ok_or_else(unanswered)
@@ -59,7 +59,7 @@ impl Server {
         subject: &str,
         bodies: &[Vec<u8>],
         parse: impl Fn(Option<u16>, &[u8]) -> Result<T, ProtocolError>,
-    ) -> Result<Vec<T>, SinkFailure> {
+    ) -> Result<Vec<T>, Failure> {
         let answers = self.0.request_all(subject, bodies);
         let answers = answers.map_err(|error| stream_failure(topic, &error))?;
         let parsed = answers
@@ -69,22 +69,18 @@ impl Server {
         parsed.map_err(|error| self.failure(topic, error))
     }
 
-    fn failure(&self, topic: &str, error: ProtocolError) -> SinkFailure {
+    fn failure(&self, topic: &str, error: ProtocolError) -> Failure {
         let error = protocol(&self.0.address(), error);
         stream_failure(topic, &ExchangeError::Connection(error))
     }
 
-    pub(crate) fn extent(
-        &mut self,
-        topic: &str,
-        stream: &str,
-    ) -> Result<Option<Extent>, SinkFailure> {
+    pub(crate) fn extent(&mut self, topic: &str, stream: &str) -> Result<Option<Extent>, Failure> {
         let parse = |_, payload: &[u8]| extent(payload);
         self.ask(topic, &info_subject(stream), Vec::new(), parse)
     }
 
     /// Returns the stream that has a subject; `None` if none has.
-    pub(crate) fn stream_of(&mut self, subject: &str) -> Result<Option<String>, SinkFailure> {
+    pub(crate) fn stream_of(&mut self, subject: &str) -> Result<Option<String>, Failure> {
         let parse = |status, payload: &[u8]| match stream_names(status, payload) {
             StreamNames::Names(names) => Ok(names),
             StreamNames::Unknown => Err(ProtocolError("no names of streams")),
@@ -103,7 +99,7 @@ impl Server {
         topic: &str,
         stream: &str,
         bodies: &[Vec<u8>],
-    ) -> Result<Vec<StoredMessage>, SinkFailure> {
+    ) -> Result<Vec<StoredMessage>, Failure> {
         let Some(subject) = kept_subject(stream) else {
             return Ok(Vec::new());
         };
@@ -119,7 +115,7 @@ impl Server {
         stream: &str,
         seq: u64,
         subject: &str,
-    ) -> Result<Option<StoredMessage>, SinkFailure> {
+    ) -> Result<Option<StoredMessage>, Failure> {
         let found = self.messages(topic, stream, &[next_request(seq, subject)])?;
         Ok(found.into_iter().next())
     }
@@ -132,7 +128,7 @@ impl Server {
         stream: &str,
         extent: &Extent,
         from_ms: i64,
-    ) -> Result<u64, SinkFailure> {
+    ) -> Result<u64, Failure> {
         let (mut low, mut high) = (extent.first, extent.last.saturating_add(1));
         while low < high {
             let middle = low + (high - low) / 2;
@@ -228,7 +224,7 @@ impl StreamReader {
     /// # Errors
     /// If no server answers, or the stream was deleted or made anew. A server of a cluster may be behind
     /// the one that was asked before: its answer changes nothing.
-    pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
+    pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<Extent, Failure> {
         let extent = server.extent(&self.topic, &self.stream)?;
         let found = self.take_end(extent);
         found.map_err(|why| self.failure(server, why))
@@ -245,13 +241,13 @@ impl StreamReader {
     ///
     /// # Errors
     /// As [`find_end`](Self::find_end), and if the stream has another leader than when they were read.
-    pub(crate) fn verify(&mut self, server: &mut Server) -> Result<Extent, SinkFailure> {
+    pub(crate) fn verify(&mut self, server: &mut Server) -> Result<Extent, Failure> {
         let extent = server.extent(&self.topic, &self.stream)?;
         let verified = self.take_verified_end(extent);
         verified.map_err(|why| self.failure(server, why))
     }
 
-    fn failure(&self, server: &Server, why: Untaken) -> SinkFailure {
+    fn failure(&self, server: &Server, why: Untaken) -> Failure {
         match why {
             Untaken::NotTheSame => not_the_same(&self.topic),
             Untaken::Behind => {
@@ -294,7 +290,7 @@ impl StreamReader {
 
     /// Reads some messages before the end that is known. A message that the stream does not have is
     /// passed over.
-    pub(crate) fn read(&mut self, server: &mut Server) -> Result<Vec<StoredMessage>, SinkFailure> {
+    pub(crate) fn read(&mut self, server: &mut Server) -> Result<Vec<StoredMessage>, Failure> {
         let to = self.end.min(self.next.saturating_add(self.count));
         let bodies: Vec<Vec<u8>> = (self.next..to).map(kept_request).collect();
         let count = std::mem::replace(&mut self.count, 1);

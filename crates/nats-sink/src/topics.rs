@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::SinkFailure;
-use walrelay_sink::topics::{
+use walrelay_failure::Failure;
+use walrelay_sink_kind::topics::{
     FollowedPartition, InTurns, ReadRecord, ReadableTopics, SentTo, StreamParts, TopicReader,
 };
 
@@ -23,7 +23,7 @@ pub(crate) struct NatsTopics {
 }
 
 impl ReadableTopics for NatsTopics {
-    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
+    fn reader(&self) -> Result<Box<dyn TopicReader>, Failure> {
         Ok(Box::new(InTurns::new(Streams {
             server: Server::new(&self.login, self.patience)?,
             followed: Vec::new(),
@@ -50,7 +50,7 @@ struct Streams {
 
 impl Streams {
     /// Returns the stream that a topic names, or that has it as a subject, and the subject that is read.
-    fn find(&mut self, topic: &str) -> Result<Option<(String, String, Extent)>, SinkFailure> {
+    fn find(&mut self, topic: &str) -> Result<Option<(String, String, Extent)>, Failure> {
         if is_stream_name(topic)
             && let Some(extent) = self.server.extent(topic, topic)?
         {
@@ -63,11 +63,7 @@ impl Streams {
         Ok(extent.map(|extent| (stream, topic.to_owned(), extent)))
     }
 
-    fn start(
-        &mut self,
-        topic: &str,
-        from_ms: i64,
-    ) -> Result<Option<FollowedPartition>, SinkFailure> {
+    fn start(&mut self, topic: &str, from_ms: i64) -> Result<Option<FollowedPartition>, Failure> {
         let Some((stream, subject, extent)) = self.find(topic)? else {
             return Ok(None);
         };
@@ -104,7 +100,7 @@ impl Followed {
         &mut self,
         server: &mut Server,
         read: &mut VecDeque<ReadRecord>,
-    ) -> Result<bool, SinkFailure> {
+    ) -> Result<bool, Failure> {
         let reader = &mut self.reader;
         if reader.next() >= reader.end() {
             reader.find_end(server)?;
@@ -128,7 +124,7 @@ impl StreamParts for Streams {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<FollowedPartition>, SinkFailure> {
+    ) -> Result<Option<FollowedPartition>, Failure> {
         self.server.set_patience(timeout);
         self.start(topic, from_ms)
     }
@@ -137,7 +133,7 @@ impl StreamParts for Streams {
         self.followed.len()
     }
 
-    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure> {
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), Failure> {
         let Some(followed) = self.followed.get_mut(number) else {
             return Ok(());
         };
@@ -155,7 +151,7 @@ impl StreamParts for Streams {
         Some(offset(followed.reader.next()))
     }
 
-    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
         let followed = self.followed.iter().find(|of| of.reader.topic() == topic);
         let mut subjects = followed.into_iter().flat_map(|of| &of.sent_to);
         Ok(subjects.any(|filter| is_of_subject(filter, &sent_to.topic)))

@@ -16,9 +16,8 @@ use std::time::Duration;
 use serde_json::json;
 use support::{Server, factory, options, section, start};
 use walrelay_nats_sink::{NatsKind, NatsSection};
-use walrelay_sink::{
-    Disposition, EventPosition, Poison, Record, SinkKind as _, SinkOptions, StreamStart,
-};
+use walrelay_sink::{Disposition, EventPosition, Poison, Record, SinkOptions, StreamStart};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{Authority, Nats, OpenSink, PATIENCE, silence_is_shown};
 
 /// A sink with its reports.

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use support::{MAX_STORED, factory, options, patient, refusals, section, stored};
 use walrelay_nats_sink::{NatsKind, NatsSection};
-use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
-    AnySinkFactory, EventPosition, Header, Record, RecordKind, SinkKind as _, SinkOptions,
-    dlq_headers,
+    AnySinkFactory, EventPosition, Header, Record, RecordKind, SinkOptions, dlq_headers,
 };
+use walrelay_sink_kind::SinkKind as _;
+use walrelay_sink_kind::dead_letters::DlqAddress;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Nats, NatsCluster, OpenSink, PATIENCE, conformance, eventually};
 

@@ -11,12 +11,11 @@ use std::sync::Arc;
 use serde_json::json;
 use support::{Server, options, section};
 use walrelay_nats_sink::{NatsKind, NatsSection};
-use walrelay_sink::dead_letters::{
+use walrelay_sink::{EventPosition, Header, Parking, Record, RecordKind, dlq_headers};
+use walrelay_sink_kind::SinkKind as _;
+use walrelay_sink_kind::dead_letters::{
     Action, DeadLetterStore, DlqAddress, DlqRecord, NotRedriven, ReadOpen, ReplayOptions,
     ReplaySummary, Step,
-};
-use walrelay_sink::{
-    EventPosition, Header, Parking, Record, RecordKind, SinkKind as _, dlq_headers,
 };
 use walrelay_testkit::{Nats, NatsClient, NatsMessage, OpenSink, PATIENCE, eventually};
 

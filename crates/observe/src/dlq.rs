@@ -7,9 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use walrelay_failure::Failure;
 use walrelay_relay::Chain;
-use walrelay_sink::dead_letters::{Action, DeadLetters, DlqRecord, ReplayOptions, Step};
-use walrelay_sink::{EventPosition, SinkFailure, SinkKind, in_current_span, lock};
+use walrelay_sink::{EventPosition, in_current_span, lock};
+use walrelay_sink_kind::SinkKind;
+use walrelay_sink_kind::dead_letters::{Action, DeadLetters, DlqRecord, ReplayOptions, Step};
 
 use super::{millis_now, printable};
 
@@ -136,14 +138,14 @@ impl DlqAccess {
     }
 
     /// Opens the topic; `None` if it does not exist.
-    fn open(&self) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure> {
+    fn open(&self) -> Result<Option<Box<dyn DeadLetters>>, Failure> {
         match self.sink.dead_letters() {
             Some(store) => store.open(&self.topic, REQUEST_TIMEOUT),
             None => Ok(None),
         }
     }
 
-    fn read(&self) -> Result<(usize, Vec<Entry>), SinkFailure> {
+    fn read(&self) -> Result<(usize, Vec<Entry>), Failure> {
         let Some(mut dead_letters) = self.open()? else {
             return Ok((0, Vec::new()));
         };
@@ -160,7 +162,7 @@ impl DlqAccess {
     }
 
     /// Redrives a dead letter and those parked behind it. Returns the result in words.
-    fn carry_out(&self, id: EventPosition) -> Result<String, SinkFailure> {
+    fn carry_out(&self, id: EventPosition) -> Result<String, Failure> {
         let Some(mut dead_letters) = self.open()? else {
             return Ok(format!("there is no topic {}", self.topic));
         };
@@ -194,7 +196,7 @@ impl DlqAccess {
     }
 }
 
-fn said(failure: &SinkFailure) -> String {
+fn said(failure: &Failure) -> String {
     let remedy = failure.remedy.as_ref();
     let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
     printable(&format!("{}{remedy}", Chain(failure))).into_owned()

@@ -678,11 +678,10 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
+    use walrelay_failure::{Exit, FailureWords};
     use walrelay_lsn::{CommitEnd, Lsn};
     use walrelay_relay::{Counts, PipelineState, Progress};
-    use walrelay_sink::{
-        ConnectFailure, Endpoints, EventPosition, FailureClass, FailureWords, Loss,
-    };
+    use walrelay_sink::{ConnectFailure, Endpoints, EventPosition, Loss};
 
     use super::*;
     use crate::{RecentErrors, Setup, Telemetry};
@@ -919,13 +918,13 @@ mod tests {
         let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
         telemetry.state(&PipelineState::Streaming);
         let mut endpoints = Endpoints::new(Arc::clone(&telemetry.sink));
-        let fail = |endpoints: &mut Endpoints, class| {
+        let fail = |endpoints: &mut Endpoints, exit| {
             endpoints.attempt("a:1", None, false);
             telemetry.sink.all_down.store(true, Relaxed);
             endpoints.connect_failed(ConnectFailure {
                 words: FailureWords {
                     id: "redis-access",
-                    class,
+                    exit,
                     what: "Redis refuses the relay",
                     remedy: "correct the password",
                 },
@@ -933,11 +932,11 @@ mod tests {
             });
         };
         let shown = || telemetry.report().problems.into_iter().next();
-        for (class, title) in [
-            (FailureClass::Denied, "Redis refuses the relay"),
-            (FailureClass::Unavailable, " is down: no endpoint answers"),
+        for (exit, title) in [
+            (Exit::Denied, "Redis refuses the relay"),
+            (Exit::Unavailable, " is down: no endpoint answers"),
         ] {
-            fail(&mut endpoints, class);
+            fail(&mut endpoints, exit);
             let problem = shown().expect("a problem");
             assert_eq!(problem.title, title);
             assert_eq!(

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Class, Counts, Explanation, HolderKind, PipelineState, Progress, SlotHolder};
-use walrelay_sink::check::SinkCheck;
 use walrelay_sink::{Poison, Retrying};
+use walrelay_sink_kind::check::Check;
 
 use super::problems::RECONNECTS;
 use super::report::{AuditReport, BookmarkReport, OutboxReport, SlotReport};
@@ -85,7 +85,7 @@ pub(super) struct Live {
     /// Why the OpenTelemetry collector does not accept the metrics.
     pub(super) otel_problem: Option<String>,
     /// The settings by which the servers of the sink may lose what they have acknowledged.
-    pub(super) sink_risks: Vec<SinkCheck>,
+    pub(super) sink_risks: Vec<Check>,
     pub(super) passed_over: BTreeMap<String, u64>,
     pub(super) slot: Option<SlotReport>,
     pub(super) slot_error: Option<String>,

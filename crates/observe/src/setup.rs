@@ -8,7 +8,8 @@ use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{SlotWait, SnapshotProgress};
 use walrelay_schema_registry::RegistryStats;
-use walrelay_sink::{Parking, SinkKind, SinkTerms};
+use walrelay_sink::Parking;
+use walrelay_sink_kind::{SinkKind, SinkTerms};
 
 use super::DlqAccess;
 use super::sections::Slo;

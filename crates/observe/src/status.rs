@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use walrelay_failure::Exit;
 use walrelay_measure::proc;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::SnapshotProgress;
 use walrelay_relay::{HolderKind, PipelineState};
-use walrelay_sink::check::{SinkCheck, SinkVerdict};
-use walrelay_sink::{BatchingMode, FailureClass, MAX_TOPICS, OTHER_TOPICS, lock};
+use walrelay_sink::{BatchingMode, MAX_TOPICS, OTHER_TOPICS, lock};
+use walrelay_sink_kind::check::{Check, Verdict};
 
 use super::millis_now;
 use super::problems::problems;
@@ -287,7 +288,7 @@ impl Telemetry {
                 .connect_failure()
                 .map(|failure| SinkFailureReport {
                     id: failure.words.id.to_owned(),
-                    needs_change: failure.words.class != FailureClass::Unavailable,
+                    needs_change: failure.words.exit != Exit::Unavailable,
                     what: failure.words.what.to_owned(),
                     cause: failure.cause,
                     remedy: failure.words.remedy.to_owned(),
@@ -314,9 +315,9 @@ impl Telemetry {
 }
 
 impl SinkRiskReport {
-    fn new(check: &SinkCheck) -> Self {
+    fn new(check: &Check) -> Self {
         Self {
-            fails: matches!(check.verdict, SinkVerdict::Fail { .. }),
+            fails: matches!(check.verdict, Verdict::Fail { .. }),
             finding: check.finding.clone(),
             remedy: check.remedy.clone(),
         }

@@ -13,8 +13,8 @@ use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
 use walrelay_relay::{Class, PipelineState, Progress, TableName};
 use walrelay_schema_registry::RegistryStats;
-use walrelay_sink::check::SinkCheck;
 use walrelay_sink::{Retrying, SinkStats, in_current_span, lock};
+use walrelay_sink_kind::check::Check;
 
 use super::batches::Batches;
 use super::history::Recorder;
@@ -153,7 +153,7 @@ impl Telemetry {
     }
 
     /// Sets the settings by which the servers of the sink may lose what they have acknowledged.
-    pub fn sink_risks(&self, risks: Vec<SinkCheck>) {
+    pub fn sink_risks(&self, risks: Vec<Check>) {
         lock(&self.live).sink_risks = risks;
     }
 

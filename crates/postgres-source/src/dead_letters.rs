@@ -17,8 +17,8 @@ use std::task::Poll;
 
 use tokio::task::{JoinHandle, spawn_blocking};
 use walrelay_relay::TableName;
-use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, Outcome, ReadOpen};
 use walrelay_sink::{EventPosition, in_current_span, lock};
+use walrelay_sink_kind::dead_letters::{DeadLetterEvent, DeadLetterEvents, Outcome, ReadOpen};
 use walrelay_walsender::{quote_ident, quote_literal};
 
 /// Open dead letters of one table, at most: each is a part of every statement.

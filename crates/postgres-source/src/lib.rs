@@ -9,20 +9,22 @@
 //!   case has a test), then carries out the plan.
 //! - `snapshot`: the rows of one moment as a stream.
 //! - `deadline`: timeouts of the server's answers.
-//! - `error`: errors with their remedies. `foreign_tables`: what one of them says of a publication.
+//! - `error`: errors with their remedies. `failure`: their words for the operator. `foreign_tables`: what one of them
+//!   says of a publication.
 //! - `state_file`: the acknowledged position on disk, written before the position is confirmed to
 //!   the slot. `retention`: warnings about the WAL that the server keeps for the slot.
-//! - `waiting`: the rows that wait in a slot, and their tables.
+//! - `backlog`: the rows that wait in a slot, and their tables.
 //! - `bookmarks`: kept slots that replays read. [`last_error`]: the error with which the last run ended.
 //!   [`run_note`]: what a run notes for the next one. `kept`: where both are stored.
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
-//!   could not be marked yet; [`dead_rows`] marks rows of dead letters. `rollback` finds events of a slot that no row holds. `confirmed` waits until
+//!   could not be marked yet; [`dead_rows`] marks rows of dead letters. `rollback` finds events of a slot that no row holds. `confirmation` waits until
 //!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
 //!   `row_facts`: what the tables show of an event. `unseen`: rows without
 //!   evidence that they were sent.
-//!   `noted`: the note of a slot's position. `carried`: what the publication lets through, and its note.
+//!   `position_note`: the note of a slot's position. `publication_note`: what the publication lets through, and its
+//!   note.
 //! - [`moves`]: a move to another server: the fence at the outbox, and the record of it.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.
@@ -43,6 +45,7 @@ pub mod dead_rows;
 mod deadline;
 pub mod epoch;
 mod error;
+mod failure;
 mod foreign_tables;
 mod kept;
 pub mod last_error;
@@ -92,6 +95,7 @@ pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use dead_rows::DeadMarking;
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
+pub use failure::{explain, log_failure};
 pub use mark::{Marking, SentMarker};
 pub use mark_error::MarkError;
 pub use mark_rights::{MissingRight, missing_mark_rights};

@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
-use walrelay_sink::topics::ReadableTopics;
-use walrelay_sink::{
-    Ability, AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind,
-    SinkOptions, SinkStats, SinkTerms, ToFailure as _, any_factory,
-};
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkOptions, SinkStats, any_factory};
 use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning, host_and_port};
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
+use walrelay_sink_kind::topics::ReadableTopics;
+use walrelay_sink_kind::{Ability, KindDescription, SinkKind, SinkTerms};
 
 use crate::RabbitmqError;
 use crate::check::{self, ITEMS, bindings};
@@ -68,7 +67,7 @@ impl RabbitmqKind {
         section: &RabbitmqSection,
         options: SinkOptions,
         address: ConstantAddress,
-    ) -> Result<Self, SinkFailure> {
+    ) -> Result<Self, Failure> {
         let port = if section.tls { 5671 } else { 5672 };
         let hosts = section
             .hosts
@@ -175,12 +174,12 @@ impl SinkKind for RabbitmqKind {
         }
     }
 
-    fn warnings(&self) -> Vec<SinkCheck> {
+    fn warnings(&self) -> Vec<Check> {
         let what = "the password and the events are sent without TLS: anyone on the network path can read \
                     them";
-        let warning = SinkCheck::warn(what, "set tls = true in [sink.rabbitmq]");
+        let warning = Check::warn(what, "set tls = true in [sink.rabbitmq]");
         let what = "check sends the password to management_url without TLS: anyone on the network path can read it";
-        let of_management = SinkCheck::warn(what, "set an https URL in [sink.rabbitmq]");
+        let of_management = Check::warn(what, "set an https URL in [sink.rabbitmq]");
         let of_management = self.plain_management.then_some(of_management);
         let warning = self.plain_text.then_some(warning);
         let expiry = self.certificate_file.as_deref();

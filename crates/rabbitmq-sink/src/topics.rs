@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::topics::{
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink_client::Apart;
+use walrelay_sink_kind::topics::{
     FollowedPartition, InTurns, ReadRecord, ReadableTopics, SentTo, StreamParts, TopicReader,
 };
-use walrelay_sink::{SinkFailure, ToFailure as _};
-use walrelay_sink_client::Apart;
 
 use crate::RabbitmqError;
 use crate::client::Login;
@@ -28,7 +28,7 @@ pub(crate) struct RabbitmqTopics {
 }
 
 impl ReadableTopics for RabbitmqTopics {
-    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
+    fn reader(&self) -> Result<Box<dyn TopicReader>, Failure> {
         let runtime = Apart::new();
         let runtime = runtime.map_err(|error| RabbitmqError::from(error).to_failure())?;
         // A server that waits for a slow reader must not take it for a dead one.
@@ -95,7 +95,7 @@ impl<E: Into<StreamError>> From<E> for Problem {
 }
 
 impl Problem {
-    fn to_failure(&self, stream: &str) -> SinkFailure {
+    fn to_failure(&self, stream: &str) -> Failure {
         match self {
             Self::Stream(error) => stream_failure(stream, error),
             Self::Changed(change) => changed(stream, *change),
@@ -271,7 +271,7 @@ impl Followed {
 
 impl Streams {
     /// Returns the queues that an address reaches.
-    fn reach(&mut self, stream: &str, sent_to: &SentTo) -> Result<Option<&Reached>, SinkFailure> {
+    fn reach(&mut self, stream: &str, sent_to: &SentTo) -> Result<Option<&Reached>, Failure> {
         if !self.reached.contains_key(sent_to) {
             let Some(management) = &self.management else {
                 return Err(bindings_failure(
@@ -285,7 +285,10 @@ impl Streams {
                 Routes::new(&interface).reached(&sent_to.topic, &sent_to.routing_key)
             };
             let reached = look().map_err(|error| {
-                let why = format!("the management interface {}", walrelay_sink::Chain(&error));
+                let why = format!(
+                    "the management interface {}",
+                    walrelay_failure::Chain(&error)
+                );
                 bindings_failure(stream, sent_to, &why)
             })?;
             self.reached.insert(sent_to.clone(), reached);
@@ -300,7 +303,7 @@ impl StreamParts for Streams {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<FollowedPartition>, SinkFailure> {
+    ) -> Result<Option<FollowedPartition>, Failure> {
         let login = &self.login;
         let action = async || follow(login, topic, from_ms, timeout).await;
         let found = self.runtime.run(action);
@@ -321,7 +324,7 @@ impl StreamParts for Streams {
         self.followed.len()
     }
 
-    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure> {
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), Failure> {
         let Some(followed) = self.followed.get_mut(number) else {
             return Ok(());
         };
@@ -338,7 +341,7 @@ impl StreamParts for Streams {
         Some(followed.next)
     }
 
-    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
         // The default exchange has every queue by its name.
         if sent_to.topic.is_empty() {
             return Ok(sent_to.routing_key == topic);

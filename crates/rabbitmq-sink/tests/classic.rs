@@ -6,7 +6,7 @@ mod support;
 
 use support::{Server, options, section};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind};
-use walrelay_sink::SinkKind as _;
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{conformance, silence_is_shown};
 
 conformance!(Server::start("classic"));

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use support::{Server, options, section};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
-use walrelay_sink::{Deliveries, EventPosition, Poison, Record, Sink, SinkKind as _, SinkOptions};
+use walrelay_sink::{Deliveries, EventPosition, Poison, Record, Sink, SinkOptions};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{PATIENCE, Reports, eventually};
 
 const HOUR: Duration = Duration::from_secs(3_600);

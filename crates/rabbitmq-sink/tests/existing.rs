@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use support::{Server, options, section};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
-use walrelay_sink::{Deliveries, EventPosition, Record, Sink, SinkFactory as _, SinkKind as _};
+use walrelay_sink::{Deliveries, EventPosition, Record, Sink, SinkFactory as _};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{PATIENCE, Reports, eventually};
 
 /// A sink with its reports.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use support::{Server, UNBOUND, options, section};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
-use walrelay_sink::{AnySinkFactory, Deliveries, EventPosition, Poison, Record, SinkKind as _};
+use walrelay_sink::{AnySinkFactory, Deliveries, EventPosition, Poison, Record};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{PATIENCE, Reports, conformance, eventually};
 
 conformance!(Server::start("quorum") =>

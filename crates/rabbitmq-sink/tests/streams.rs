@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use support::{Server, options, section};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
-use walrelay_sink::{Deliveries, EventPosition, Record, SinkKind as _};
+use walrelay_sink::{Deliveries, EventPosition, Record};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::conformance::Destination as _;
 use walrelay_testkit::{PATIENCE, QueueOptions, Reports, conformance};
 

@@ -10,9 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use support::{options, section};
+use walrelay_failure::{Exit, Failure};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind};
-use walrelay_sink::topics::{FollowedPartition, ReadRecord, SentTo, TopicReader};
-use walrelay_sink::{FailureClass, SinkFailure, SinkKind as _};
+use walrelay_sink_kind::SinkKind as _;
+use walrelay_sink_kind::topics::{FollowedPartition, ReadRecord, SentTo, TopicReader};
 use walrelay_testkit::{PATIENCE, Publication, QueueOptions, RabbitMq, RabbitMqInTurn, eventually};
 
 /// No message that is there takes so long.
@@ -85,7 +86,7 @@ fn read_to(reader: &mut dyn TopicReader, ends: &[(&str, i64)]) -> Vec<ReadRecord
 
 /// Reads until it fails.
 #[track_caller]
-fn failure(reader: &mut dyn TopicReader) -> SinkFailure {
+fn failure(reader: &mut dyn TopicReader) -> Failure {
     let mut found = None;
     eventually(PATIENCE, || {
         found = reader.next(MOMENT).err();
@@ -252,8 +253,8 @@ fn a_stream_that_is_deleted_or_made_anew_is_an_error() {
         }
         let failure = failure(&mut *reader);
         assert_eq!(
-            (failure.id, failure.class),
-            ("rabbitmq-stream", FailureClass::Configuration)
+            (failure.id, failure.exit),
+            ("rabbitmq-stream", Exit::Config)
         );
         assert!(failure.what.contains("was deleted"), "{}", failure.what);
         if is_made_anew {
@@ -285,8 +286,8 @@ fn messages_that_a_stream_drops_before_they_are_read_are_an_error() {
     publish(&server, "short", 3_000..12_000, 1_000);
     let failure = failure(&mut *reader);
     assert_eq!(
-        (failure.id, failure.class),
-        ("rabbitmq-stream", FailureClass::Configuration)
+        (failure.id, failure.exit),
+        ("rabbitmq-stream", Exit::Config)
     );
     assert!(
         failure.what.contains("dropped messages"),
@@ -311,7 +312,7 @@ fn a_stream_whose_leader_does_not_answer_is_no_empty_one() {
     server.suspend_leader("silent");
     let refused = reader(&server).follow("silent", 0, Duration::from_secs(2));
     let refused = refused.expect_err("it does not answer");
-    assert_eq!(refused.class, FailureClass::Unavailable, "{}", refused.what);
+    assert_eq!(refused.exit, Exit::Unavailable, "{}", refused.what);
 }
 
 #[test]

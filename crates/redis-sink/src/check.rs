@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
-use walrelay_sink::{Chain, FailureClass, ToFailure as _};
+use walrelay_failure::{Chain, Exit, ToFailure as _};
 use walrelay_sink_client::{ConnectError, Connected as _, run_apart};
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks, Verdict, shortened};
 
 use crate::client::Login;
 use crate::client::cluster::SlotMap;
@@ -60,12 +60,12 @@ pub(crate) fn dead_letter_obstacle(login: &Arc<Login>, stream: &str) -> Option<S
         server.dead_letters(stream).await
     };
     let check = run_apart(check).ok()?.ok()?;
-    matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
+    matches!(check.verdict, Verdict::Fail { .. }).then_some(check.finding)
 }
 
 /// Returns the settings by which a server that is used may lose what it has acknowledged; `None` if a
 /// server does not answer, or does not show them to the user.
-pub(crate) fn risks(login: &Arc<Login>) -> Option<Vec<SinkCheck>> {
+pub(crate) fn risks(login: &Arc<Login>) -> Option<Vec<Check>> {
     let check = async || {
         let link = Link::connect(login, 0).await?;
         let mut server = Server { link, login };
@@ -78,14 +78,14 @@ pub(crate) fn risks(login: &Arc<Login>) -> Option<Vec<SinkCheck>> {
             let named = kept.map(|check| server.named(number, check));
             found.extend(named);
         }
-        found.retain(|check| check.verdict != SinkVerdict::Pass);
+        found.retain(|check| check.verdict != Verdict::Pass);
         Ok::<_, RedisError>(Some(found))
     };
     run_apart(check).ok()?.ok()?
 }
 
-fn failed(error: &RedisError) -> SinkCheck {
-    SinkCheck::failed(error.to_failure())
+fn failed(error: &RedisError) -> Check {
+    Check::failed(error.to_failure())
 }
 
 async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) -> SinkChecks {
@@ -95,7 +95,7 @@ async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) ->
         let (check, named) = sentinels(login, sentinel).await;
         // Another one may be set up in a wrong way, which is shown already.
         first = named;
-        let is_failed = matches!(check.verdict, SinkVerdict::Fail { .. });
+        let is_failed = matches!(check.verdict, Verdict::Fail { .. });
         checks.push((SENTINEL, check));
         if is_failed {
             return checks;
@@ -113,7 +113,7 @@ async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) ->
         }
     };
     let found = format!("{} accepts the login", link.address());
-    checks.push((LOGIN, SinkCheck::pass(found)));
+    checks.push((LOGIN, Check::pass(found)));
     if let Some(map) = link.map() {
         checks.push((CLUSTER, cluster(map, settings.wait.replicas)));
     }
@@ -127,7 +127,7 @@ async fn run(login: &Arc<Login>, settings: &Settings, input: &CheckInput<'_>) ->
 }
 
 /// Asks each sentinel for the master. Returns the number of the first that names one, too.
-async fn sentinels(login: &Login, sentinel: &Sentinel) -> (SinkCheck, usize) {
+async fn sentinels(login: &Login, sentinel: &Sentinel) -> (Check, usize) {
     let (mut named, mut errors, mut first) = (Vec::new(), Vec::new(), None);
     for ((host, port), number) in login.servers.hosts.iter().zip(0..) {
         match sentinel.look_up(&login.servers, host, *port).await {
@@ -144,14 +144,14 @@ async fn sentinels(login: &Login, sentinel: &Sentinel) -> (SinkCheck, usize) {
 }
 
 /// Judges what so many sentinels say of a master.
-fn judged(name: &str, asked: usize, named: &[String], mut errors: Vec<RedisError>) -> SinkCheck {
+fn judged(name: &str, asked: usize, named: &[String], mut errors: Vec<RedisError>) -> Check {
     let Some(master) = named.first() else {
         let none = "no sentinel is configured".to_owned();
         let none = || ConnectError::Settings(none).into();
         return failed(&errors.pop().unwrap_or_else(none));
     };
     if let Some(other) = named.iter().find(|it| *it != master) {
-        return SinkCheck::warn(
+        return Check::warn(
             format!("sentinels name {master} and {other} as the master {name}"),
             "wait for the end of a failover, and see that the sentinels reach each other",
         );
@@ -161,8 +161,8 @@ fn judged(name: &str, asked: usize, named: &[String], mut errors: Vec<RedisError
         named.len()
     );
     match errors.first() {
-        None => SinkCheck::pass(found),
-        Some(error) => SinkCheck::warn(
+        None => Check::pass(found),
+        Some(error) => Check::warn(
             format!("{found}; {}", Chain(error)),
             "see that each host in sentinels of [sink.redis] runs a sentinel that knows the master",
         ),
@@ -170,10 +170,10 @@ fn judged(name: &str, asked: usize, named: &[String], mut errors: Vec<RedisError
 }
 
 /// Judges the slots of a cluster, and its replicas.
-fn cluster(map: &SlotMap, wait_replicas: u32) -> SinkCheck {
+fn cluster(map: &SlotMap, wait_replicas: u32) -> Check {
     let unserved = map.unserved();
     if unserved > 0 {
-        return SinkCheck::warn(
+        return Check::warn(
             format!("no node of the cluster serves {unserved} slots: events of their streams wait"),
             "give each slot a node: redis-cli --cluster fix HOST:PORT",
         );
@@ -182,16 +182,16 @@ fn cluster(map: &SlotMap, wait_replicas: u32) -> SinkCheck {
     let fewest = masters.iter().min_by_key(|master| master.replicas.len());
     let count = masters.len();
     let Some(fewest) = fewest else {
-        return SinkCheck::pass("the cluster has no node with a slot");
+        return Check::pass("the cluster has no node with a slot");
     };
     let (replicas, (host, port)) = (fewest.replicas.len(), &fewest.address);
     if replicas < wait_replicas as usize {
-        return SinkCheck::warn(
+        return Check::warn(
             format!("{host}:{port} has {replicas} replicas, and wait_replicas is {wait_replicas}"),
             "give each node with slots more replicas, or lower wait_replicas",
         );
     }
-    SinkCheck::pass(format!(
+    Check::pass(format!(
         "{count} nodes serve all slots, each with {replicas} replicas or more"
     ))
 }
@@ -211,7 +211,7 @@ struct StreamState {
 
 impl Server<'_> {
     /// Names the server of a finding, if there are several.
-    fn named(&self, number: usize, mut check: SinkCheck) -> SinkCheck {
+    fn named(&self, number: usize, mut check: Check) -> Check {
         if self.link.map().is_some() {
             check.finding = format!("{}: {}", self.link.name(number), check.finding);
         }
@@ -230,7 +230,7 @@ impl Server<'_> {
             let sync = self.setting(number, "appendfsync").await?;
             let bulk = self.setting(number, "proto-max-bulk-len").await?;
             let mut is = server(info, self.link.map().is_some());
-            if is.verdict == SinkVerdict::Pass
+            if is.verdict == Verdict::Pass
                 && let Some(short) = short_bulk(bulk.as_deref(), settings.max_message)
             {
                 is = short;
@@ -332,26 +332,26 @@ impl Server<'_> {
         Ok(state)
     }
 
-    async fn dead_letters(&mut self, name: &str) -> Result<SinkCheck, RedisError> {
+    async fn dead_letters(&mut self, name: &str) -> Result<Check, RedisError> {
         let state = self.stream(name).await?;
         let what = format!("dead letters go to the stream {name:?}");
         Ok(match state {
             StreamState {
                 wrong_type: true, ..
-            } => SinkCheck::fail(
-                ("redis-wrong-type", FailureClass::Configuration),
+            } => Check::fail(
+                ("redis-wrong-type", Exit::Config),
                 format!("{what}, whose key is no stream"),
                 "change [poison] topic, or delete the key",
             ),
             StreamState {
                 denied: Some((command, code)),
                 ..
-            } => SinkCheck::fail(
-                ("redis-rights", FailureClass::Denied),
+            } => Check::fail(
+                ("redis-rights", Exit::Denied),
                 format!("{what}, and the user may not write to it ({command}: {code})"),
                 GRANT,
             ),
-            _ => SinkCheck::pass(what),
+            _ => Check::pass(what),
         })
     }
 }
@@ -366,25 +366,25 @@ fn member<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-fn unseen(what: &str) -> SinkCheck {
-    SinkCheck::warn(
+fn unseen(what: &str) -> Check {
+    Check::warn(
         format!("{what} is not seen: the user may not use INFO"),
         NO_INFO,
     )
 }
 
 /// Returns the first check that has failed, else the first that warns, else the first.
-fn worst(checks: Vec<SinkCheck>) -> Option<SinkCheck> {
-    let rank = |check: &SinkCheck| match check.verdict {
-        SinkVerdict::Fail { .. } => 0,
-        SinkVerdict::Warn => 1,
-        SinkVerdict::Pass => 2,
+fn worst(checks: Vec<Check>) -> Option<Check> {
+    let rank = |check: &Check| match check.verdict {
+        Verdict::Fail { .. } => 0,
+        Verdict::Warn => 1,
+        Verdict::Pass => 2,
     };
     checks.into_iter().min_by_key(rank)
 }
 
 /// Judges version and role of a server. `in_cluster`: it is to be a node of one.
-fn server(info: Option<&str>, in_cluster: bool) -> SinkCheck {
+fn server(info: Option<&str>, in_cluster: bool) -> Check {
     let Some(info) = info else {
         return unseen("the server's version");
     };
@@ -399,36 +399,36 @@ fn server(info: Option<&str>, in_cluster: bool) -> SinkCheck {
     let major = version.split('.').next().and_then(|it| it.parse().ok());
     let shown = format!("{name} {version}");
     if major.is_some_and(|major: u32| major < OLDEST) {
-        return SinkCheck::fail(
-            ("redis-version", FailureClass::Configuration),
+        return Check::fail(
+            ("redis-version", Exit::Config),
             format!("the server is {shown}, and {OLDEST}.0 is the oldest that can be used"),
             "use a newer server",
         );
     }
     if of("cluster_enabled") == Some("1") && !in_cluster {
-        return SinkCheck::fail(
-            ("redis-cluster", FailureClass::Configuration),
+        return Check::fail(
+            ("redis-cluster", Exit::Config),
             format!("{shown} is a node of a cluster"),
             "set cluster = true in [sink.redis]",
         );
     }
     if of("role") == Some("slave") {
-        return SinkCheck::fail(
-            ("redis-replica", FailureClass::Unavailable),
+        return Check::fail(
+            ("redis-replica", Exit::Unavailable),
             format!("{shown} is a replica, which accepts no writes"),
             "put its master before it in hosts of [sink.redis]",
         );
     }
-    SinkCheck::pass(shown)
+    Check::pass(shown)
 }
 
-fn memory(info: Option<&str>) -> SinkCheck {
+fn memory(info: Option<&str>) -> Check {
     let policy = info.and_then(|info| member(info, "maxmemory_policy"));
     let Some(policy) = policy else {
         return unseen("maxmemory-policy");
     };
     if policy.starts_with("volatile-") {
-        return SinkCheck::warn(
+        return Check::warn(
             format!(
                 "maxmemory-policy is {policy}: the server may evict streams that were given a time to live"
             ),
@@ -436,39 +436,39 @@ fn memory(info: Option<&str>) -> SinkCheck {
         );
     }
     if policy != "noeviction" {
-        return SinkCheck::fail(
-            ("redis-eviction", FailureClass::Configuration),
+        return Check::fail(
+            ("redis-eviction", Exit::Config),
             format!("maxmemory-policy is {policy}: the server may evict streams with their events"),
             "CONFIG SET maxmemory-policy noeviction, and the same in its configuration",
         );
     }
-    SinkCheck::pass("maxmemory-policy is noeviction")
+    Check::pass("maxmemory-policy is noeviction")
 }
 
 /// Judges whether events survive the end of the server.
-fn persistence(info: &str) -> SinkCheck {
+fn persistence(info: &str) -> Check {
     if member(info, "aof_enabled") == Some("0") {
-        return SinkCheck::warn(
+        return Check::warn(
             "appendonly is no: events that were delivered are lost if the server ends",
             ON_DISK,
         );
     }
-    SinkCheck::pass("appendonly is yes")
+    Check::pass("appendonly is yes")
 }
 
 /// Judges whether what the relay waits for can come.
-fn waits(info: &str, wait: Wait) -> Option<SinkCheck> {
+fn waits(info: &str, wait: Wait) -> Option<Check> {
     if wait.fsync && member(info, "aof_enabled") == Some("0") {
-        return Some(SinkCheck::fail(
-            ("redis-durability", FailureClass::Configuration),
+        return Some(Check::fail(
+            ("redis-durability", Exit::Config),
             "appendonly is no, and wait_fsync is true: no event counts as delivered",
             ON_DISK,
         ));
     }
     let replicas: u32 = member(info, "connected_slaves")?.parse().ok()?;
     (replicas < wait.replicas).then(|| {
-        SinkCheck::fail(
-            ("redis-durability", FailureClass::Unavailable),
+        Check::fail(
+            ("redis-durability", Exit::Unavailable),
             format!(
                 "{replicas} replicas are connected, and wait_replicas is {}: no event counts as \
                  delivered",
@@ -482,7 +482,7 @@ fn waits(info: &str, wait: Wait) -> Option<SinkCheck> {
 const ON_DISK: &str =
     "CONFIG SET appendonly yes appendfsync always, and the same in its configuration";
 
-fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> SinkCheck {
+fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> Check {
     let Some(info) = info.filter(|info| member(info, "aof_enabled").is_some()) else {
         return unseen("appendonly");
     };
@@ -491,19 +491,19 @@ fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> SinkCheck {
     }
     let persistence = persistence(info);
     match sync {
-        _ if persistence.verdict != SinkVerdict::Pass => persistence,
-        Some("always") => SinkCheck::pass("the server writes to its disk before it answers"),
+        _ if persistence.verdict != Verdict::Pass => persistence,
+        Some("always") => Check::pass("the server writes to its disk before it answers"),
         Some(_) if wait.fsync => {
-            SinkCheck::pass("the relay waits until the server has written to its disk")
+            Check::pass("the relay waits until the server has written to its disk")
         }
-        Some(sync) => SinkCheck::warn(
+        Some(sync) => Check::warn(
             format!(
                 "appendfsync is {sync}: the last events that were delivered are lost if the \
                  server's machine ends"
             ),
             ON_DISK,
         ),
-        None => SinkCheck::warn(
+        None => Check::warn(
             "appendfsync is not seen: the user may not use CONFIG GET",
             "look at it by hand: always means that what was delivered is on disk",
         ),
@@ -511,10 +511,10 @@ fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> SinkCheck {
 }
 
 /// Compares the largest argument that the server takes with the limit of the configuration.
-fn short_bulk(bulk: Option<&str>, max_message: u64) -> Option<SinkCheck> {
+fn short_bulk(bulk: Option<&str>, max_message: u64) -> Option<Check> {
     let bulk: u64 = bulk?.parse().ok()?;
     (bulk < max_message).then(|| {
-        SinkCheck::warn(
+        Check::warn(
             format!(
                 "max_message_size is {max_message}, and the server's proto-max-bulk-len is {bulk}"
             ),
@@ -523,36 +523,36 @@ fn short_bulk(bulk: Option<&str>, max_message: u64) -> Option<SinkCheck> {
     })
 }
 
-fn types(streams: Vec<String>, others: Vec<String>) -> SinkCheck {
+fn types(streams: Vec<String>, others: Vec<String>) -> Check {
     if !others.is_empty() {
         let others = shortened(others, LISTED).join(", ");
-        return SinkCheck::fail(
-            ("redis-wrong-type", FailureClass::Configuration),
+        return Check::fail(
+            ("redis-wrong-type", Exit::Config),
             format!("keys that are no streams: {others}"),
             "change stream in [sink.redis], or delete the keys",
         );
     }
     if streams.is_empty() {
-        return SinkCheck::pass("no stream is known before the first event");
+        return Check::pass("no stream is known before the first event");
     }
     let streams = shortened(streams, LISTED).join(", ");
-    SinkCheck::pass(format!("streams, or keys that do not exist yet: {streams}"))
+    Check::pass(format!("streams, or keys that do not exist yet: {streams}"))
 }
 
-fn rights(allowed: Vec<String>, denied: Vec<String>) -> SinkCheck {
+fn rights(allowed: Vec<String>, denied: Vec<String>) -> Check {
     if !denied.is_empty() {
         let denied = shortened(denied, LISTED).join(", ");
-        return SinkCheck::fail(
-            ("redis-rights", FailureClass::Denied),
+        return Check::fail(
+            ("redis-rights", Exit::Denied),
             format!("the user may not write to {denied}"),
             GRANT,
         );
     }
     if allowed.is_empty() {
-        return SinkCheck::pass("no stream is known to be written to");
+        return Check::pass("no stream is known to be written to");
     }
     let allowed = shortened(allowed, LISTED).join(", ");
-    SinkCheck::pass(format!("the user may write to {allowed}"))
+    Check::pass(format!("the user may write to {allowed}"))
 }
 
 #[cfg(test)]
@@ -561,9 +561,9 @@ mod tests {
 
     use super::*;
 
-    fn id(check: &SinkCheck) -> &'static str {
+    fn id(check: &Check) -> &'static str {
         match check.verdict {
-            SinkVerdict::Fail { id, .. } => id,
+            Verdict::Fail { id, .. } => id,
             ref other => other.name(),
         }
     }

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks};
-use walrelay_sink::dead_letters::DeadLetterStore;
-use walrelay_sink::topics::ReadableTopics;
-use walrelay_sink::{
-    Ability, AnySinkFactory, DeliveryError, KindDescription, Record, SinkFailure, SinkKind,
-    SinkOptions, SinkStats, SinkTerms, ToFailure as _, any_factory,
-};
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkOptions, SinkStats, any_factory};
 use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
+use walrelay_sink_kind::dead_letters::DeadLetterStore;
+use walrelay_sink_kind::topics::ReadableTopics;
+use walrelay_sink_kind::{Ability, KindDescription, SinkKind, SinkTerms};
 
 use crate::RedisError;
 use crate::check::{self, ITEMS};
@@ -53,7 +52,7 @@ impl RedisKind {
     ///
     /// # Errors
     /// If a certificate or key cannot be used.
-    pub fn new(section: &RedisSection, options: &SinkOptions) -> Result<Self, SinkFailure> {
+    pub fn new(section: &RedisSection, options: &SinkOptions) -> Result<Self, Failure> {
         let client = section
             .certificate_file
             .as_deref()
@@ -134,10 +133,10 @@ impl SinkKind for RedisKind {
         }
     }
 
-    fn warnings(&self) -> Vec<SinkCheck> {
+    fn warnings(&self) -> Vec<Check> {
         let what = "the password and the events are sent without TLS: anyone on the network path can read \
                     them";
-        let warning = SinkCheck::warn(what, "set tls = true in [sink.redis]");
+        let warning = Check::warn(what, "set tls = true in [sink.redis]");
         let expiry = self.certificate_file.as_deref();
         let expiry = expiry.and_then(expiry_warning);
         let warning = self.plain_text.then_some(warning);
@@ -162,7 +161,7 @@ impl SinkKind for RedisKind {
         check::check(&self.login, &self.settings, &input)
     }
 
-    fn risks(&self, _topics: &[String]) -> Option<Vec<SinkCheck>> {
+    fn risks(&self, _topics: &[String]) -> Option<Vec<Check>> {
         check::risks(&self.login)
     }
 

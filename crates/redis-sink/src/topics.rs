@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::topics::{
+use walrelay_failure::{Exit, Failure, ToFailure as _};
+use walrelay_sink_kind::topics::{
     FollowedPartition, InTurns, ReadRecord, ReadableTopics, StreamParts, TopicReader,
 };
-use walrelay_sink::{FailureClass, SinkFailure, ToFailure as _};
 
 use crate::client::Login;
 use crate::client::blocking::BlockingClient;
@@ -34,7 +34,7 @@ pub(crate) struct RedisTopics {
 }
 
 impl ReadableTopics for RedisTopics {
-    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure> {
+    fn reader(&self) -> Result<Box<dyn TopicReader>, Failure> {
         let client = BlockingClient::new(Arc::clone(&self.login), self.patience);
         let client = client.map_err(|error| error.to_failure())?;
         Ok(Box::new(InTurns::new(Streams {
@@ -77,11 +77,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn start(
-        &mut self,
-        name: &str,
-        from_ms: i64,
-    ) -> Result<Option<FollowedPartition>, SinkFailure> {
+    fn start(&mut self, name: &str, from_ms: i64) -> Result<Option<FollowedPartition>, Failure> {
         let failure = |error: RedisError| stream_failure(name, &error);
         let info = vec!["XINFO", "STREAM", name];
         let replies = self.client.read(name, &[info]).map_err(failure)?;
@@ -142,7 +138,7 @@ impl Streams {
     }
 
     /// Checks that the stream still has the entry that was read last, or has had it.
-    fn see_same(&mut self, name: &str, last: EntryId) -> Result<(), SinkFailure> {
+    fn see_same(&mut self, name: &str, last: EntryId) -> Result<(), Failure> {
         let failure = |error: RedisError| stream_failure(name, &error);
         let replies = self.client.read(name, &[vec!["XINFO", "STREAM", name]]);
         let newest = match replies.map_err(failure)?.first() {
@@ -155,7 +151,7 @@ impl Streams {
             return Ok(());
         }
         let what = format!("the stream {name} was deleted or recreated while it was read");
-        let failure = SinkFailure::new("redis-stream", FailureClass::Configuration, what);
+        let failure = Failure::new("redis-stream", Exit::Config, what);
         Err(failure.remedy("see who deletes it, and begin it again"))
     }
 }
@@ -192,7 +188,7 @@ impl StreamParts for Streams {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<FollowedPartition>, SinkFailure> {
+    ) -> Result<Option<FollowedPartition>, Failure> {
         self.client.patience = timeout;
         self.start(topic, from_ms)
     }
@@ -201,7 +197,7 @@ impl StreamParts for Streams {
         self.followed.len()
     }
 
-    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure> {
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), Failure> {
         let Some(stream) = self.followed.get(number) else {
             return Ok(());
         };

@@ -15,9 +15,8 @@ use std::time::Duration;
 
 use support::{Server, options, section};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::{
-    AnySinkFactory, Disposition, EventPosition, Record, SinkKind as _, SinkOptions,
-};
+use walrelay_sink::{AnySinkFactory, Disposition, EventPosition, Record, SinkOptions};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{
     Authority, OpenSink, PATIENCE, Redis, RedisClient, RedisReply, eventually, silence_is_shown,
 };

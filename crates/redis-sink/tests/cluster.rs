@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use support::{NO_STREAM, options, refusals, section, stored, without_stream};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::dead_letters::DlqAddress;
 use walrelay_sink::{
     AnySinkFactory, Deliveries, Disposition, EventPosition, Header, HeldRecord, Obstacle, Record,
-    RecordKind, Retrying, SendError, Sink, SinkError, SinkFactory, SinkKind as _, SinkOptions,
-    SinkStats, StreamStart, dlq_headers,
+    RecordKind, Retrying, SendError, Sink, SinkError, SinkFactory, SinkOptions, SinkStats,
+    StreamStart, dlq_headers,
 };
+use walrelay_sink_kind::SinkKind as _;
+use walrelay_sink_kind::dead_letters::DlqAddress;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
     Authority, OpenSink, PATIENCE, Redis, RedisCluster, conformance, eventually,

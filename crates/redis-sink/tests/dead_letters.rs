@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use support::{Server, options, section};
 use walrelay_redis_sink::{Ids, RedisKind};
-use walrelay_sink::dead_letters::{DeadLetterStore, DlqAddress, ReadOpen};
 use walrelay_sink::{
-    Deliveries, EventPosition, Header, Parking, Record, Sink, SinkFactory as _, SinkKind as _,
-    dlq_headers,
+    Deliveries, EventPosition, Header, Parking, Record, Sink, SinkFactory as _, dlq_headers,
 };
+use walrelay_sink_kind::SinkKind as _;
+use walrelay_sink_kind::dead_letters::{DeadLetterStore, DlqAddress, ReadOpen};
 use walrelay_testkit::{PATIENCE, RedisClient, Reports, eventually};
 
 const STREAM: &str = "letters";
@@ -143,7 +143,7 @@ fn the_open_ones_are_those_that_are_not_resolved() {
         assert_eq!(opened.foreign(), 1);
         let listed = opened.selected(false);
         let mut shown = Vec::new();
-        let mut show = |_: &_, found: Option<&walrelay_sink::dead_letters::DlqRecord>| {
+        let mut show = |_: &_, found: Option<&walrelay_sink_kind::dead_letters::DlqRecord>| {
             shown.push(found.expect("it is there").id.lsn);
             ControlFlow::Continue(())
         };

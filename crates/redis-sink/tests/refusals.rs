@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use support::{Server, options, section};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::{DeliveryError, EventPosition, Poison, Record, SinkKind as _, SinkOptions};
+use walrelay_sink::{DeliveryError, EventPosition, Poison, Record, SinkOptions};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{ChaosProxy, Direction, OpenSink, PATIENCE, RedisClient, StreamEntry};
 
 fn open(section: &RedisSection, retry_for: Duration) -> OpenSink {

@@ -18,9 +18,8 @@ use std::time::Duration;
 
 use support::{options, refusals, section, stored};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::{
-    AnySinkFactory, Disposition, EventPosition, Record, SinkKind as _, SinkOptions, SinkStats,
-};
+use walrelay_sink::{AnySinkFactory, Disposition, EventPosition, Record, SinkOptions, SinkStats};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
     OpenSink, PATIENCE, Redis, RedisGroup, RedisReply, conformance, eventually,

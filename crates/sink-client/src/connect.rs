@@ -10,7 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use walrelay_sink::{CertificateFault, Disposition, FailureWords};
+use walrelay_failure::FailureWords;
+use walrelay_sink::{CertificateFault, Disposition};
 
 use crate::certificates::certificate_fault;
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep_until;
 use tracing::{info, warn};
-use walrelay_sink::{Chain, ConnectFailure, Disposition, Endpoints, OpenRequest};
+use walrelay_failure::Chain;
+use walrelay_sink::{ConnectFailure, Disposition, Endpoints, OpenRequest};
 
 use crate::{ClientError, Queue, Servers, Shared};
 

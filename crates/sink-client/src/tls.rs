@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use walrelay_sink::check::SinkCheck;
+use walrelay_sink_kind::check::Check;
 use x509_parser::prelude::{ASN1Time, FromDer as _, X509Certificate};
 
 use crate::ConnectError;
@@ -57,7 +57,7 @@ pub fn client_config(
 
 /// Returns a warning of a client's certificate that has expired, or does so within two weeks; `None` if it is
 /// valid for longer, or cannot be read.
-pub fn expiry_warning(file: &Path) -> Option<SinkCheck> {
+pub fn expiry_warning(file: &Path) -> Option<Check> {
     const SOON: i64 = 14 * 24 * 3_600;
     let leaf = certificates(file).ok()?.into_iter().next()?;
     let (_, leaf) = X509Certificate::from_der(&leaf).ok()?;
@@ -70,7 +70,7 @@ pub fn expiry_warning(file: &Path) -> Option<SinkCheck> {
     };
     let what = format!("the certificate in {} {verb} on {end}", file.display());
     let remedy = "have a new one issued, and replace this file and that of its key";
-    Some(SinkCheck::warn(what, remedy))
+    Some(Check::warn(what, remedy))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {

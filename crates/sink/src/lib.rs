@@ -15,15 +15,10 @@
 //! - [`SinkStats`]: a sink's figures for metrics. [`Endpoints`]: those of its servers. [`EventSizes`]: those of sizes.
 //!   [`NearLimit`]: an event that is almost too large.
 //!   [`OpenRequest`]: what is in flight to one, to know whether it is silent.
-//!   [`CertificateFault`]: why the certificate of a server is refused. [`Loss`]: acknowledged events that a
+//!   [`CertificateFault`]: why the certificate of a server is refused. [`ConnectFailure`]: why one is not reached. [`Loss`]: acknowledged events that a
 //!   destination has lost.
-//! - [`dlq_headers`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
+//! - [`dlq_headers`], [`dlq_shape`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
-//! - [`SinkKind`]: a configured sink, as commands use it. [`Ability`]: what it may lack.
-//!   [`SinkTerms`]: how views name its servers. [`check`]: what it finds out for `walrelay check`. [`dead_letters`]: reads and resolves its dead letters.
-//!   [`topics`]: reads its topics.
-//! - [`SinkFailure`], [`ToFailure`]: the words for a failure, and its class. [`Chain`]: an error with
-//!   its causes.
 //! - [`id_text`]: an event's id for logs. [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
 //!   Both are for the crates above too.
 //! - [`clock_offset`]: compares the clock of a server with this machine's; [`micros_now`],
@@ -41,19 +36,17 @@
 #![forbid(unsafe_code)]
 
 mod certificate_fault;
-pub mod check;
 mod clock;
-pub mod dead_letters;
+mod connect_failure;
 mod delivery;
 pub mod dlq_headers;
+pub mod dlq_shape;
 mod endpoints;
 mod event_id;
 mod event_position;
-mod failure;
 mod held_record;
 mod in_span;
 mod key_queues;
-mod kind;
 mod loss;
 mod object;
 mod open_request;
@@ -66,21 +59,19 @@ mod sizes;
 mod stats;
 mod stream_ends;
 mod sync;
-pub mod topics;
 mod waiting_records;
 mod window;
 
 pub use certificate_fault::CertificateFault;
 pub use clock::{ServerClocks, clock_offset, micros_now};
+pub use connect_failure::ConnectFailure;
 pub use delivery::{Deliveries, DeliveryError, Disposition, Poison, Refusal};
 pub use endpoints::Endpoints;
 pub use event_id::id_text;
 pub use event_position::{EventPosition, MAX_EPOCH, MAX_EVENT_LSN, PublishedLsn};
-pub use failure::{Chain, ConnectFailure, FailureClass, FailureWords, SinkFailure, ToFailure};
 pub use held_record::HeldRecord;
 pub use in_span::in_current_span;
 pub use key_queues::{KeyQueues, QueuedRecord, queue_key};
-pub use kind::{Ability, KindDescription, SinkKind, SinkTerms};
 pub use loss::{ACCEPT_LOSS, Loss, Losses};
 pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use open_request::OpenRequest;

@@ -5,11 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_failure::{Failure, ToFailure};
 use walrelay_lsn::Lsn;
 
 use crate::{
     BatchingMode, Deliveries, Disposition, HeldRecord, Obstacle, Record, Retrying, SendError, Sink,
-    SinkFactory, SinkFailure, StreamStart, ToFailure, TransactionEnd,
+    SinkFactory, StreamStart, TransactionEnd,
 };
 
 /// A factory of sinks of any kind.
@@ -22,7 +23,7 @@ pub struct SinkError {
 }
 
 impl ToFailure for SinkError {
-    fn to_failure(&self) -> SinkFailure {
+    fn to_failure(&self) -> Failure {
         self.error.to_failure()
     }
 }

@@ -34,7 +34,8 @@ mod sinks;
 
 use std::ffi::OsString;
 
-use cli::{Cli, Command, Exit, Failure};
+use cli::{Cli, Command};
+use walrelay_failure::{Exit, Failure};
 
 /// Runs the command in `args`, whose first item is the program's name. Reports failures on standard
 /// error and returns the exit code.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 use walrelay_observe::Telemetry;
-use walrelay_sink::check::SinkCheck;
-use walrelay_sink::{OTHER_TOPICS, SinkKind, SinkStats, in_current_span};
+use walrelay_sink::{OTHER_TOPICS, SinkStats, in_current_span};
+use walrelay_sink_kind::SinkKind;
+use walrelay_sink_kind::check::Check;
 
 /// Time between two questions about dead letters while they cannot be written.
 const WHILE_MISSING: Duration = Duration::from_secs(30);
@@ -63,7 +64,7 @@ impl SinkWatch {
         stats: Option<Arc<SinkStats>>,
         telemetry: Option<Arc<Telemetry>>,
     ) -> io::Result<Self> {
-        let mut before: Vec<SinkCheck> = Vec::new();
+        let mut before: Vec<Check> = Vec::new();
         let mut pause = SETTINGS;
         Self::start("sink-risks", move || {
             let topics = stats.iter().flat_map(|stats| stats.topics());

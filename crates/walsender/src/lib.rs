@@ -39,7 +39,7 @@
 //!
 //! # Folders
 //! Each uses only those after it: `session` (login, commands, the stream), `framing` (messages, the
-//! buffer, the socket), `error`, `tls`, `conninfo`.
+//! buffer, the socket), `failure` (words for the operator), `error`, `tls`, `conninfo`.
 //!
 //! # Cancel safety
 //! - [`ReplicationStream::read`] and [`ReplicationStream::flush`] can be dropped at any await and
@@ -65,6 +65,7 @@
 
 mod conninfo;
 mod error;
+mod failure;
 pub mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -79,6 +80,7 @@ pub use conninfo::{
     HostAddr, Keepalives, RootCert, SecretString, SslMode, TargetSessionAttrs,
 };
 pub use error::{Error, ErrorClass, ServerError};
+pub use failure::{conn_info_failure, error_words};
 pub use framing::wire::Socket;
 pub use framing::{Frame, StatusUpdate};
 pub use quote::{dollar_quoted, quote_ident, quote_literal};

@@ -70,11 +70,19 @@ fn sources_with_sinks(crates: &[&str]) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Ids that the program can print in brackets: those of `Failure::new`, `SinkFailure::new`, `refused`
-/// and `Check::fail`, of the arms of `SetupError::id` and of the tables and words in `failures`, and the names of
-/// errors of the configuration.
+/// Ids that the program can print in brackets: those of `Failure::new`, `refused` and `Check::fail`, of the arms of
+/// `SetupError::id` and of the tables and words in modules called `failure` or `failures`, and the names of errors of
+/// the configuration.
 fn ids_of_the_code() -> BTreeSet<String> {
-    let files = sources_with_sinks(&["walrelay", "settings", "postgres-source", "observe", "sink"]);
+    let files = sources_with_sinks(&[
+        "walrelay",
+        "settings",
+        "postgres-source",
+        "walsender",
+        "observe",
+        "sink",
+        "sink-kind",
+    ]);
     let mut ids = BTreeSet::new();
     for (path, code) in files {
         let mut add = |id: Option<&str>| {
@@ -85,9 +93,11 @@ fn ids_of_the_code() -> BTreeSet<String> {
         for rest in code.split("Failure::new(").skip(1) {
             add(literal(rest));
         }
-        // What a sink cannot do.
-        for rest in code.split("refused(").skip(1) {
-            add(literal(rest));
+        // An ability that a sink lacks: a function of the binary.
+        if path.starts_with(root().join("crates/walrelay")) {
+            for rest in code.split("refused(").skip(1) {
+                add(literal(rest));
+            }
         }
         // The second argument begins with the id.
         for rest in code.split("Check::fail(").skip(1) {
@@ -100,6 +110,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
         let folder = path.parent();
         if folder.is_some_and(|folder| folder.ends_with("failures"))
             || path.ends_with("failures.rs")
+            || path.ends_with("failure.rs")
         {
             for start in ["=> (", " of("] {
                 for rest in code.split(start).skip(1) {

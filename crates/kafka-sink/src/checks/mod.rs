@@ -5,8 +5,8 @@ mod topics;
 
 use std::time::Duration;
 
-use walrelay_sink::ToFailure as _;
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict};
+use walrelay_failure::ToFailure as _;
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks, Verdict};
 
 use crate::{
     ClusterSurvey, KafkaConfig, KafkaError, KafkaSection, KafkaSettings, TopicState, TopicSurvey,
@@ -41,7 +41,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
         largest_row,
         addresses: _,
     } = input;
-    let failed = |error: KafkaError| vec![(ITEMS[0], SinkCheck::failed(error.to_failure()))];
+    let failed = |error: KafkaError| vec![(ITEMS[0], Check::failed(error.to_failure()))];
     let brokers = match probe(kafka, BROKER_TIMEOUT) {
         Ok(cluster) => cluster.brokers.len(),
         Err(error) => return failed(error),
@@ -60,7 +60,7 @@ pub(crate) fn check(sink: &KafkaSection, kafka: &KafkaConfig, input: CheckInput<
     };
     let client = kafka.message_max_bytes().parse().ok();
     let checks = [
-        SinkCheck::pass(format!("{brokers} broker(s) answer")),
+        Check::pass(format!("{brokers} broker(s) answer")),
         cluster.topics(),
         cluster.access(),
         cluster.settings(),
@@ -82,7 +82,7 @@ pub(crate) fn topic_obstacle(
     let survey = survey(kafka, &[topic.to_owned()], BROKER_TIMEOUT).ok()?;
     let cluster = Cluster::new(&survey, sink, kafka);
     let mut checks = [cluster.topics(), cluster.access()].into_iter();
-    let failed = checks.find(|check| matches!(check.verdict, SinkVerdict::Fail { .. }));
+    let failed = checks.find(|check| matches!(check.verdict, Verdict::Fail { .. }));
     failed.map(|check| check.finding)
 }
 

@@ -1,7 +1,7 @@
 //! The checks of topic settings: size, replication, elections, retention.
 
 use walrelay_settings::format_bytes as bytes;
-use walrelay_sink::check::{SinkCheck, shortened};
+use walrelay_sink_kind::check::{Check, shortened};
 
 use super::{Cluster, NEW, Subject};
 
@@ -9,7 +9,7 @@ use super::{Cluster, NEW, Subject};
 const NAMED: usize = 3;
 
 impl Cluster<'_> {
-    pub(super) fn settings(&self) -> SinkCheck {
+    pub(super) fn settings(&self) -> Check {
         let unseen = self.survey.topics.iter().find_map(|topic| {
             let reason = topic.settings.as_ref()?.as_ref().err()?;
             let name = &topic.name;
@@ -22,9 +22,9 @@ impl Cluster<'_> {
         };
         let Some((of, reason, resource)) = unseen.or_else(defaults) else {
             let count = self.subjects.iter().filter(|of| of.name != NEW).count();
-            return SinkCheck::pass(format!("seen: {count} topic(s), and those of new ones"));
+            return Check::pass(format!("seen: {count} topic(s), and those of new ones"));
         };
-        SinkCheck::warn(
+        Check::warn(
             format!("the settings of {of} are not seen: {reason}"),
             self.allow_command("--operation DescribeConfigs", &resource),
         )
@@ -50,20 +50,18 @@ impl Cluster<'_> {
         (setting, to): (&str, &str),
         problem: impl Fn(&Subject<'_>) -> Option<String>,
         passed: &str,
-    ) -> SinkCheck {
+    ) -> Check {
         match self.problems(problem) {
-            None => SinkCheck::pass(passed),
-            Some((finding, first)) => {
-                SinkCheck::warn(finding, self.alter_command(first, setting, to))
-            }
+            None => Check::pass(passed),
+            Some((finding, first)) => Check::warn(finding, self.alter_command(first, setting, to)),
         }
     }
 
     pub(super) fn message_size(
         &self,
         client: Option<u64>,
-        largest: &Result<Option<u64>, SinkCheck>,
-    ) -> SinkCheck {
+        largest: &Result<Option<u64>, Check>,
+    ) -> Check {
         let most = match largest {
             Ok(most) => *most,
             Err(unseen) => return unseen.clone(),
@@ -75,7 +73,7 @@ impl Cluster<'_> {
         if let (Some(most), Some(client)) = (most, client)
             && most > client
         {
-            return SinkCheck::warn(
+            return Check::warn(
                 format!("{row}, more than message.max.bytes = {client} of [sink.kafka] takes"),
                 format!("[sink.kafka] \"message.max.bytes\" = {}", with_room(most)),
             );
@@ -97,15 +95,15 @@ impl Cluster<'_> {
         self.warn_about(("max.message.bytes", &to), problem, &passed)
     }
 
-    pub(super) fn replication_factor(&self) -> SinkCheck {
+    pub(super) fn replication_factor(&self) -> Check {
         let few = |subject: &Subject<'_>| {
             let replicas = subject.replicas.filter(|replicas| *replicas < 3)?;
             Some(format!("{replicas} replica(s)"))
         };
         let Some((finding, _)) = self.problems(few) else {
-            return SinkCheck::pass("3 replicas or more, of what is seen");
+            return Check::pass("3 replicas or more, of what is seen");
         };
-        SinkCheck::warn(
+        Check::warn(
             format!("{finding}: with fewer than 3, two brokers that fail lose acknowledged events"),
             if self.brokers < 3 {
                 format!(
@@ -121,7 +119,7 @@ impl Cluster<'_> {
         )
     }
 
-    pub(super) fn in_sync_replicas(&self) -> SinkCheck {
+    pub(super) fn in_sync_replicas(&self) -> Check {
         let setting = "min.insync.replicas";
         let least = |subject: &Subject<'_>| subject.number(setting).zip(subject.replicas);
         let blocked = self.problems(|subject| {
@@ -134,7 +132,7 @@ impl Cluster<'_> {
             })
         });
         if let Some((finding, first)) = blocked {
-            return SinkCheck::warn(finding, self.alter_command(first, setting, "1"));
+            return Check::warn(finding, self.alter_command(first, setting, "1"));
         }
         let weak = |subject: &Subject<'_>| {
             let (least, replicas) = least(subject)?;
@@ -152,7 +150,7 @@ impl Cluster<'_> {
         self.warn_about((setting, "2"), weak, "fits the replicas, of what is seen")
     }
 
-    pub(super) fn unclean_election(&self) -> SinkCheck {
+    pub(super) fn unclean_election(&self) -> Check {
         let setting = "unclean.leader.election.enable";
         let unclean = |subject: &Subject<'_>| {
             (subject.setting(setting)? == "true")
@@ -161,23 +159,23 @@ impl Cluster<'_> {
         self.warn_about((setting, "false"), unclean, "off, of what is seen")
     }
 
-    pub(super) fn dead_letters(&self, topic: Option<&str>) -> SinkCheck {
+    pub(super) fn dead_letters(&self, topic: Option<&str>) -> Check {
         let Some(topic) = topic else {
-            return SinkCheck::pass("no event becomes a dead letter");
+            return Check::pass("no event becomes a dead letter");
         };
         let Some(subject) = self.subjects.iter().find(|subject| subject.name == topic) else {
-            return SinkCheck::pass(format!("the settings of topic {topic} are not seen yet"));
+            return Check::pass(format!("the settings of topic {topic} are not seen yet"));
         };
         let policy = subject.setting("cleanup.policy");
         if policy.is_some_and(|policy| policy.contains("compact")) {
-            return SinkCheck::warn(
+            return Check::warn(
                 format!("topic {topic} is compacted: of a key it keeps the last dead letter alone"),
                 self.alter_command(topic, "cleanup.policy", "delete"),
             );
         }
         match subject.setting("retention.ms") {
-            None | Some("-1") => SinkCheck::pass(format!("topic {topic} keeps what it has")),
-            Some(millis) => SinkCheck::warn(
+            None | Some("-1") => Check::pass(format!("topic {topic} keeps what it has")),
+            Some(millis) => Check::warn(
                 format!("topic {topic} removes dead letters after {millis} ms"),
                 self.alter_command(topic, "retention.ms", "-1"),
             ),

@@ -3,7 +3,7 @@
     reason = "a method is not general enough in the lifetime of its Cluster"
 )]
 
-use walrelay_sink::check::SinkVerdict;
+use walrelay_sink_kind::check::Verdict;
 
 use super::*;
 use crate::Creation;
@@ -55,8 +55,8 @@ fn sink() -> KafkaSection {
 fn check_of(
     topic: TopicSurvey,
     auto_create: Option<&str>,
-    check: impl Fn(&Cluster<'_>) -> SinkCheck,
-) -> SinkCheck {
+    check: impl Fn(&Cluster<'_>) -> Check,
+) -> Check {
     let defaults = match auto_create {
         Some(value) => Ok(settings(&[
             ("auto.create.topics.enable", value),
@@ -77,7 +77,7 @@ fn check_of(
         principal: "relay",
         subjects: subjects(&survey, &sink()),
     });
-    let passed = check.verdict == SinkVerdict::Pass;
+    let passed = check.verdict == Verdict::Pass;
     assert_eq!(passed, check.remedy.is_none(), "{check:?}");
     check
 }
@@ -145,11 +145,7 @@ fn replicas_and_in_sync_replicas() {
         let check = check_of(topic.clone(), Some("true"), |of| of.in_sync_replicas());
         assert_eq!(check.verdict.name(), verdict, "{check:?}");
         let check = check_of(topic, Some("true"), |of| of.replication_factor());
-        assert_eq!(
-            check.verdict == SinkVerdict::Pass,
-            replicas >= 3,
-            "{check:?}"
-        );
+        assert_eq!(check.verdict == Verdict::Pass, replicas >= 3, "{check:?}");
     }
     // New topics take the defaults of the brokers.
     let new = missing(Creation::NotConfigured);

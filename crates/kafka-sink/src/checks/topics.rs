@@ -1,7 +1,7 @@
 //! Checks that topics exist or can be created, and that the relay may write to them.
 
-use walrelay_sink::FailureClass;
-use walrelay_sink::check::SinkCheck;
+use walrelay_failure::Exit;
+use walrelay_sink_kind::check::Check;
 
 use super::Cluster;
 use crate::{Creation, TopicState};
@@ -11,7 +11,7 @@ const NONE_KNOWN: &str =
     "none is known: no row that this role may read, and no running relay, tells one";
 
 impl Cluster<'_> {
-    pub(super) fn topics(&self) -> SinkCheck {
+    pub(super) fn topics(&self) -> Check {
         let defaults = self.survey.defaults.as_ref().ok();
         let auto_create = defaults.and_then(|settings| settings.get("auto.create.topics.enable"));
         let auto_create = auto_create.map(|value| value == "true");
@@ -24,8 +24,8 @@ impl Cluster<'_> {
                 TopicState::Exists { leaderless, .. } => match leaderless.first() {
                     None => continue,
                     Some(partition) => {
-                        return SinkCheck::fail(
-                            ("kafka-topic", FailureClass::Unavailable),
+                        return Check::fail(
+                            ("kafka-topic", Exit::Unavailable),
                             format!("partition {partition} of topic {name} has no leader"),
                             "start the brokers that have its replicas",
                         );
@@ -35,7 +35,7 @@ impl Cluster<'_> {
                 TopicState::Denied => continue,
                 TopicState::Unknown(reason) => {
                     let finding = format!("of topic {name} the broker says: {reason}");
-                    return SinkCheck::warn(finding, "check again");
+                    return Check::warn(finding, "check again");
                 }
             };
             match (creation, auto_create) {
@@ -44,8 +44,8 @@ impl Cluster<'_> {
                 // The check of access reports the missing privilege.
                 (Creation::Denied, _) => {}
                 (Creation::Refused(reason), _) => {
-                    return SinkCheck::fail(
-                        ("kafka-topic", FailureClass::Configuration),
+                    return Check::fail(
+                        ("kafka-topic", Exit::Config),
                         format!("topic {name} does not exist and cannot be created: {reason}"),
                         format!(
                             "correct partitions and replication_factor in [sink.topics]: the cluster has {} \
@@ -55,8 +55,8 @@ impl Cluster<'_> {
                     );
                 }
                 (Creation::NotConfigured, Some(false)) => {
-                    return SinkCheck::fail(
-                        ("kafka-topic", FailureClass::Configuration),
+                    return Check::fail(
+                        ("kafka-topic", Exit::Config),
                         format!("topic {name} does not exist, and nothing creates it"),
                         self.create_command(name),
                     );
@@ -64,13 +64,13 @@ impl Cluster<'_> {
             }
         }
         if let Some(name) = unsure {
-            return SinkCheck::warn(
+            return Check::warn(
                 format!("topic {name} does not exist; whether the brokers create it is not seen"),
                 self.create_command(name),
             );
         }
         let count = self.survey.topics.len();
-        SinkCheck::pass(match (count, to_create) {
+        Check::pass(match (count, to_create) {
             (0, _) => NONE_KNOWN.to_owned(),
             (_, 0) => format!("{count} known, all exist"),
             (_, new) => format!("{count} known, {new} to be created with the first record"),
@@ -86,7 +86,7 @@ impl Cluster<'_> {
         )
     }
 
-    pub(super) fn access(&self) -> SinkCheck {
+    pub(super) fn access(&self) -> Check {
         let mut not_reported = false;
         for topic in &self.survey.topics {
             let name = &topic.name;
@@ -111,14 +111,14 @@ impl Cluster<'_> {
                 }
                 _ => continue,
             };
-            return SinkCheck::fail(
-                ("topic-access", FailureClass::Denied),
+            return Check::fail(
+                ("topic-access", Exit::Denied),
                 format!("the relay may {may} topic {name}"),
                 self.allow_command(operations, &format!("--topic {name}")),
             );
         }
         let count = self.survey.topics.len();
-        SinkCheck::pass(match (count, not_reported) {
+        Check::pass(match (count, not_reported) {
             (0, _) => NONE_KNOWN.to_owned(),
             (_, true) => "the brokers do not say who may write".to_owned(),
             (_, false) => format!("the relay may write to what exists of {count} topic(s)"),

@@ -14,7 +14,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
-use walrelay_sink::topics::{FollowedPartition, ReadRecord};
+use walrelay_sink_kind::topics::{FollowedPartition, ReadRecord};
 
 use crate::client_log::{self, KindThrottle};
 use crate::config::KafkaConfig;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rdkafka::Offset;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::topics::{FollowedPartition, ReadRecord, TopicReader};
-use walrelay_sink::{SinkFailure, ToFailure as _};
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink_kind::topics::{FollowedPartition, ReadRecord, TopicReader};
 
 use super::{Consumer, Polled};
 use crate::config::{KafkaConfig, KafkaOptions};
@@ -122,12 +122,12 @@ impl TopicReader for Tail {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure> {
+    ) -> Result<Option<Vec<FollowedPartition>>, Failure> {
         let followed = self.follow(topic, from_ms, timeout);
         followed.map_err(|error| error.to_failure())
     }
 
-    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
+    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, Failure> {
         self.next(timeout).map_err(|error| error.to_failure())
     }
 

@@ -3,11 +3,11 @@
 //! [`walrelay_sink::dlq_headers`] describes the format. The relay writes dead letters like any
 //! other record, so this module only reads and resolves them.
 //!
-//! What is not Kafka's own is in [`walrelay_sink::dead_letters`].
+//! What is not Kafka's own is in [`walrelay_sink_kind::dead_letters`].
 //!
 //! # Contents
 //! - `reader` reads the topic. `store` is the topic as a
-//!   [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
+//!   [`DeadLetterStore`](walrelay_sink_kind::dead_letters::DeadLetterStore).
 //! - [`OpenDeadLetters`]: the events of the open ones, whose rows must be kept.
 //! - [`DlqWatcher`]: keeps the parked keys of a relay up to date.
 //!

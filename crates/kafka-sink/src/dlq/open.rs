@@ -2,7 +2,7 @@ use std::fmt;
 use std::thread;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{DeadLetterEvent, DeadLetterEvents, OpenEvents};
+use walrelay_sink_kind::dead_letters::{DeadLetterEvent, DeadLetterEvents, OpenEvents};
 
 use super::reader::DlqReader;
 use crate::{KafkaConfig, KafkaError};

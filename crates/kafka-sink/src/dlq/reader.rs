@@ -3,8 +3,8 @@ use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::dead_letters::{DlqEntry, DlqRecord};
-use walrelay_sink::topics::Position;
+use walrelay_sink_kind::dead_letters::{DlqEntry, DlqRecord};
+use walrelay_sink_kind::topics::Position;
 
 use crate::consumer::{Consumer, Polled};
 use crate::{KafkaConfig, KafkaError, probe};

@@ -3,12 +3,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{Parking, Record, any_factory};
+use walrelay_sink_kind::dead_letters::{
     Answer, DeadLetterEvents, DeadLetterStore, DeadLetters, DlqAddress, DlqEntry, DlqLog,
     DlqRecord, DlqReplayer, Epoch, ReadOpen, RecordSender,
 };
-use walrelay_sink::topics::Position;
-use walrelay_sink::{Parking, Record, SinkFailure, ToFailure as _, any_factory};
+use walrelay_sink_kind::topics::Position;
 
 use super::reader::DlqReader;
 use super::{DlqWatcher, OpenDeadLetters};
@@ -32,7 +33,7 @@ impl KafkaDeadLetters {
         &self,
         topic: &str,
         patience: Duration,
-    ) -> Result<Option<DlqReplayer<TopicLog>>, SinkFailure> {
+    ) -> Result<Option<DlqReplayer<TopicLog>>, Failure> {
         let reader = DlqReader::open(&self.0, topic, patience);
         let reader = reader.map_err(|error| dead_letters(&error))?;
         // A topic that is missing now is reported, and the next dead letter is tried.
@@ -49,7 +50,7 @@ impl DeadLetterStore for KafkaDeadLetters {
         &self,
         topic: &str,
         patience: Duration,
-    ) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure> {
+    ) -> Result<Option<Box<dyn DeadLetters>>, Failure> {
         let replayer = self.replayer(topic, patience)?;
         Ok(replayer.map(|replayer| Box::new(replayer) as Box<dyn DeadLetters>))
     }
@@ -58,7 +59,7 @@ impl DeadLetterStore for KafkaDeadLetters {
         &self,
         address: DlqAddress<'_>,
         parking: Arc<Parking>,
-    ) -> Result<Box<dyn Any>, SinkFailure> {
+    ) -> Result<Box<dyn Any>, Failure> {
         let watcher = DlqWatcher::start(&self.0, address.topic, address.slot, parking);
         Ok(Box::new(watcher.map_err(|error| error.to_failure())?))
     }
@@ -82,19 +83,16 @@ pub(super) struct TopicLog {
 }
 
 impl DlqLog for TopicLog {
-    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure> {
+    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), Failure> {
         let started = self.reader.start_at(timestamp_ms);
         started.map_err(|error| dead_letters(&error))
     }
 
-    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure> {
         self.reader.read(each).map_err(|error| dead_letters(&error))
     }
 
-    fn fetch(
-        &mut self,
-        positions: &[Position],
-    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+    fn fetch(&mut self, positions: &[Position]) -> Result<HashMap<Position, DlqRecord>, Failure> {
         let found = self.reader.fetch(positions.iter().copied());
         found.map_err(|error| dead_letters(&error))
     }

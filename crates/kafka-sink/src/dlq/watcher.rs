@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use rdkafka::Offset;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use walrelay_sink::dead_letters::DlqEntry;
-use walrelay_sink::topics::{Position, ReadRecord};
 use walrelay_sink::{Parking, PublishedLsn};
+use walrelay_sink_kind::dead_letters::DlqEntry;
+use walrelay_sink_kind::topics::{Position, ReadRecord};
 
 use super::reader::resumed;
 use crate::client_log::KindThrottle;

@@ -1,13 +1,13 @@
-use walrelay_sink::{FailureClass, SinkFailure};
+use walrelay_failure::{Exit, Failure};
 
 use crate::failures::is_of_stream;
 
 /// Returns the words for dead letters that cannot be read, for those of a stream.
-pub(super) fn dead_letter_failure(failure: SinkFailure) -> SinkFailure {
+pub(super) fn dead_letter_failure(failure: Failure) -> Failure {
     if !is_of_stream(&failure) {
         return failure;
     }
-    SinkFailure {
+    Failure {
         id: "dlq-topic",
         what: format!("the dead letters cannot be read: {}", failure.what),
         ..failure
@@ -15,16 +15,16 @@ pub(super) fn dead_letter_failure(failure: SinkFailure) -> SinkFailure {
 }
 
 /// Returns true if the user may not read dead letters.
-pub(super) fn is_denied(failure: &SinkFailure) -> bool {
-    failure.id == "dlq-topic" && failure.class == FailureClass::Denied
+pub(super) fn is_denied(failure: &Failure) -> bool {
+    failure.id == "dlq-topic" && failure.exit == Exit::Denied
 }
 
 /// Returns the words for a stream in which dead letters have another subject than they are sent to.
-pub(super) fn transformed(subject: &str) -> SinkFailure {
+pub(super) fn transformed(subject: &str) -> Failure {
     let what = format!(
         "the dead letters cannot be read: the stream of {subject} gives its messages other subjects"
     );
-    SinkFailure::new("dlq-topic", FailureClass::Unavailable, what).remedy(
+    Failure::new("dlq-topic", Exit::Unavailable, what).remedy(
         "remove subject_transform from the stream, or name a subject of another stream as topic in \
          [poison]",
     )

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSender};
-use walrelay_sink::topics::Position;
-use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
+use walrelay_failure::Failure;
+use walrelay_sink::{AnySinkFactory, Record};
+use walrelay_sink_kind::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSender};
+use walrelay_sink_kind::topics::Position;
 
 use super::failure::{dead_letter_failure, transformed};
 use crate::client::Login;
@@ -35,7 +36,7 @@ impl SubjectLog {
         subject: &str,
         patience: Duration,
         factory: AnySinkFactory,
-    ) -> Result<Option<Self>, SinkFailure> {
+    ) -> Result<Option<Self>, Failure> {
         let mut log = Self {
             server: Server::new(login, patience)?,
             subject: subject.to_owned(),
@@ -46,7 +47,7 @@ impl SubjectLog {
         Ok(log.reader.is_some().then_some(log))
     }
 
-    fn find_stream(&mut self) -> Result<(), SinkFailure> {
+    fn find_stream(&mut self) -> Result<(), Failure> {
         let subject = &self.subject;
         let Some(stream) = self.server.stream_of(subject)? else {
             return Ok(());
@@ -67,7 +68,7 @@ impl SubjectLog {
     }
 
     /// Reads to the end of the stream that it has after the call has begun.
-    fn read_all(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+    fn read_all(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure> {
         if self.reader.is_none() {
             self.find_stream()?;
         } else {
@@ -93,7 +94,7 @@ impl SubjectLog {
 
     /// Sees that the stream is the one that was read and has the subject, and asks for its end.
     /// Otherwise it is read anew.
-    fn verify(&mut self) -> Result<(), SinkFailure> {
+    fn verify(&mut self) -> Result<(), Failure> {
         let Some(reader) = &mut self.reader else {
             return Ok(());
         };
@@ -108,7 +109,7 @@ impl SubjectLog {
     fn fetch_all(
         &mut self,
         positions: &[Position],
-    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+    ) -> Result<HashMap<Position, DlqRecord>, Failure> {
         let mut found = HashMap::new();
         let Some(reader) = &self.reader else {
             return Ok(found);
@@ -133,7 +134,7 @@ impl SubjectLog {
 }
 
 /// Sees that the stream has the subject of dead letters, and they have it in the stream.
-fn see_subject(subject: &str, extent: &Extent) -> Result<(), SinkFailure> {
+fn see_subject(subject: &str, extent: &Extent) -> Result<(), Failure> {
     let mut filters = extent.subjects.iter();
     if extent.transforms {
         Err(transformed(subject))
@@ -162,18 +163,15 @@ fn entry(subject: &str, message: StoredMessage) -> DlqEntry {
 impl DlqLog for SubjectLog {
     /// Skips nothing: the times of messages are those of NATS, whose clock may be behind that of
     /// Postgres.
-    fn start_at(&mut self, _: i64) -> Result<(), SinkFailure> {
+    fn start_at(&mut self, _: i64) -> Result<(), Failure> {
         Ok(())
     }
 
-    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure> {
         self.read_all(each).map_err(dead_letter_failure)
     }
 
-    fn fetch(
-        &mut self,
-        positions: &[Position],
-    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+    fn fetch(&mut self, positions: &[Position]) -> Result<HashMap<Position, DlqRecord>, Failure> {
         self.fetch_all(positions).map_err(dead_letter_failure)
     }
 

@@ -4,8 +4,8 @@
 //! record, so this module only reads and resolves them.
 //!
 //! # Contents
-//! - `log` is the messages of a subject as a [`DlqLog`](walrelay_sink::dead_letters::DlqLog). `store` is
-//!   the [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
+//! - `log` is the messages of a subject as a [`DlqLog`](walrelay_sink_kind::dead_letters::DlqLog). `store` is
+//!   the [`DeadLetterStore`](walrelay_sink_kind::dead_letters::DeadLetterStore).
 //!
 //! # Invariants
 //! - The server says which stream has the subject. Messages with other subjects are passed over.

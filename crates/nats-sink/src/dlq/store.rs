@@ -4,12 +4,13 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, Parking, SinkStats, any_factory};
+use walrelay_sink_client::ConnectError;
+use walrelay_sink_kind::dead_letters::{
     DeadLetterStore, DeadLetters, DlqAddress, DlqFollower, DlqLog as _, DlqReplayer, Epoch,
     OpenEvents, ReadOpen,
 };
-use walrelay_sink::{AnySinkFactory, Parking, SinkFailure, SinkStats, ToFailure as _, any_factory};
-use walrelay_sink_client::ConnectError;
 
 use super::failure::is_denied;
 use super::log::SubjectLog;
@@ -40,7 +41,7 @@ impl NatsDeadLetters {
         })
     }
 
-    fn log(&self, subject: &str, patience: Duration) -> Result<Option<SubjectLog>, SinkFailure> {
+    fn log(&self, subject: &str, patience: Duration) -> Result<Option<SubjectLog>, Failure> {
         SubjectLog::open(&self.login, subject, patience, self.factory())
     }
 }
@@ -50,7 +51,7 @@ impl DeadLetterStore for NatsDeadLetters {
         &self,
         topic: &str,
         patience: Duration,
-    ) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure> {
+    ) -> Result<Option<Box<dyn DeadLetters>>, Failure> {
         let log = self.log(topic, patience)?;
         Ok(log.map(|log| Box::new(DlqReplayer::new(topic, log)) as Box<dyn DeadLetters>))
     }
@@ -59,7 +60,7 @@ impl DeadLetterStore for NatsDeadLetters {
         &self,
         address: DlqAddress<'_>,
         parking: Arc<Parking>,
-    ) -> Result<Box<dyn Any>, SinkFailure> {
+    ) -> Result<Box<dyn Any>, Failure> {
         let (store, subject) = (self.clone(), address.topic.to_owned());
         let open = move || store.log(&subject, OPEN_TIMEOUT);
         let follower = DlqFollower::start(address.slot, parking, open);
@@ -74,7 +75,7 @@ impl DeadLetterStore for NatsDeadLetters {
         let (store, subject) = (self.clone(), address.topic.to_owned());
         let open = move || store.log(&subject, OPEN_TIMEOUT);
         // A relay that writes no dead letters needs no right to read them.
-        let means_none = move |failure: &SinkFailure| !writes && is_denied(failure);
+        let means_none = move |failure: &Failure| !writes && is_denied(failure);
         OpenEvents::reader(address.slot, open, SubjectLog::read, means_none)
     }
 }

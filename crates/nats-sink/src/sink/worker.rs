@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tracing::warn;
-use walrelay_sink::{Chain, Endpoints};
+use walrelay_failure::Chain;
+use walrelay_sink::Endpoints;
 use walrelay_sink_client::{Failure, Reconnects};
 
 use super::Shared;

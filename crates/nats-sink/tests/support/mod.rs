@@ -14,9 +14,10 @@ use serde_json::json;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, Disposition, Poison, Sink, SinkError, SinkFactory, SinkKind as _,
-    SinkOptions, StreamStart,
+    AnySinkFactory, Deliveries, Disposition, Poison, Sink, SinkError, SinkFactory, SinkOptions,
+    StreamStart,
 };
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Nats, NatsClient, NatsInTurn, NatsMessage, PATIENCE, eventually};
 

@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_sink::{
-    AnySinkFactory, KindDescription, MAX_TOPICS, OTHER_TOPICS, SinkKind, SinkStats, lock,
-};
+use walrelay_sink::{AnySinkFactory, MAX_TOPICS, OTHER_TOPICS, SinkStats, lock};
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::super::report::{History, SlotReport};
 use super::super::{RecentErrors, wall_clock};

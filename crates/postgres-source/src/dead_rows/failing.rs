@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use walrelay_sink::dead_letters::Outcome;
+use walrelay_sink_kind::dead_letters::Outcome;
 
 /// The delay before the second attempt, and the longest one.
 const FIRST_DELAY: Duration = Duration::from_secs(5);

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 use walrelay_relay::{Chain, KeyedTable};
 use walrelay_sink::EventPosition;
-use walrelay_sink::dead_letters::Outcome;
+use walrelay_sink_kind::dead_letters::Outcome;
 use walrelay_walsender::{Session, quote_literal};
 
 use super::dead_letters::DeadLetters;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::warn;
-use walrelay_sink::{Chain, lock};
+use walrelay_failure::Chain;
+use walrelay_sink::lock;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use crate::catalog::oldest_writer_sql;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, shortened};
-use walrelay_sink::{Chain, FailureClass};
+use walrelay_failure::{Chain, Exit};
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks, shortened};
 
 use super::{BINDINGS, LISTED, QUEUES, shown};
 use crate::client::drops_confirmed;
@@ -25,9 +25,9 @@ pub(crate) fn check(
         let what = "not looked at: AMQP shows neither bindings nor queues that drop messages, and \
                     management_url is not set";
         let check = if is_external {
-            SinkCheck::pass("not looked at: the management interface asks for a password")
+            Check::pass("not looked at: the management interface asks for a password")
         } else {
-            SinkCheck::warn(what, "set management_url in [sink.rabbitmq]")
+            Check::warn(what, "set management_url in [sink.rabbitmq]")
         };
         return vec![(BINDINGS, check)];
     };
@@ -40,7 +40,7 @@ pub(crate) fn check(
     looked.unwrap_or_else(|error| vec![(BINDINGS, unseen(&error))])
 }
 
-fn unseen(error: &ManagementError) -> SinkCheck {
+fn unseen(error: &ManagementError) -> Check {
     let remedy = match error {
         ManagementError::Denied { .. } => {
             "give the user the tag that allows to ask: rabbitmqctl set_user_tags USER management"
@@ -54,7 +54,7 @@ fn unseen(error: &ManagementError) -> SinkCheck {
         "bindings are not seen: the management interface {}",
         Chain(error)
     );
-    SinkCheck::warn(what, remedy)
+    Check::warn(what, remedy)
 }
 
 /// The findings about the addresses of the newest rows, and of dead letters.
@@ -158,7 +158,7 @@ impl Bindings {
         found.may_be_shown |= may_be_shown;
     }
 
-    fn check(self) -> SinkCheck {
+    fn check(self) -> Check {
         let mut missing: Vec<String> = Vec::new();
         for (exchange, count) in &self.unbound {
             let keys = if *count == 1 { "key" } else { "keys" };
@@ -171,8 +171,8 @@ impl Bindings {
         }
         if !missing.is_empty() {
             let missing = shortened(missing, LISTED).join(", ");
-            return SinkCheck::fail(
-                ("rabbitmq-unbound", FailureClass::Configuration),
+            return Check::fail(
+                ("rabbitmq-unbound", Exit::Config),
                 format!("no queue is bound to {missing}"),
                 "bind a queue for them, or correct exchange and routing_key in [sink.rabbitmq]; \
                  events that no queue receives are poison, unroutable",
@@ -180,7 +180,7 @@ impl Bindings {
         }
         if !self.delayed.is_empty() {
             let delayed = shortened(self.delayed.into_iter().collect(), LISTED).join(", ");
-            return SinkCheck::warn(
+            return Check::warn(
                 format!(
                     "{delayed}: exchanges of the type x-delayed-message are not supported. They return \
                      events that have a header x-delay, which the relay takes for unroutable, and \
@@ -197,14 +197,14 @@ impl Bindings {
             let open = shortened(self.open.into_iter().collect(), LISTED).join(", ");
             found = format!("{found}; not known of {open}, which does not route by it alone");
         }
-        SinkCheck::pass(found)
+        Check::pass(found)
     }
 }
 
 fn queues(
     interface: &Interface<'_>,
     names: &BTreeMap<String, Found>,
-) -> Result<SinkCheck, ManagementError> {
+) -> Result<Check, ManagementError> {
     let mut lossy = Vec::new();
     for (name, found) in names.iter().take(MAX_QUEUES) {
         let Some(queue) = interface.queue(name)? else {
@@ -229,12 +229,12 @@ fn queues(
     }
     if lossy.is_empty() {
         let count = names.len().min(MAX_QUEUES);
-        return Ok(SinkCheck::pass(format!(
+        return Ok(Check::pass(format!(
             "none of the {count} queues drops messages or is lost with the server"
         )));
     }
     let lossy = shortened(lossy, LISTED).join("; ");
-    Ok(SinkCheck::warn(
+    Ok(Check::warn(
         format!("confirmed messages can be lost: the queue {lossy}"),
         "recreate the queue as durable, and with x-overflow = reject-publish if it has a limit; use \
          RabbitMQ 4.0 or newer for streams",

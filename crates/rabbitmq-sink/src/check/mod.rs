@@ -2,9 +2,9 @@
 
 pub(crate) mod bindings;
 
-use walrelay_sink::check::{CheckInput, SinkCheck, SinkChecks, SinkVerdict, shortened};
-use walrelay_sink::{FailureClass, ToFailure as _};
+use walrelay_failure::{Exit, ToFailure as _};
 use walrelay_sink_client::run_apart;
+use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks, Verdict, shortened};
 
 use crate::client::declare::Refused;
 use crate::client::error::RabbitmqError;
@@ -49,11 +49,11 @@ pub(crate) fn dead_letter_obstacle(login: &Login, settings: &Settings) -> Option
         server.dead_letters().await
     };
     let check = run_apart(check).ok()?.ok()?;
-    matches!(check.verdict, SinkVerdict::Fail { .. }).then_some(check.finding)
+    matches!(check.verdict, Verdict::Fail { .. }).then_some(check.finding)
 }
 
-fn failed(error: &RabbitmqError) -> SinkCheck {
-    SinkCheck::failed(error.to_failure())
+fn failed(error: &RabbitmqError) -> Check {
+    Check::failed(error.to_failure())
 }
 
 async fn run(
@@ -68,7 +68,7 @@ async fn run(
     };
     let (address, vhost) = (&connection.address, &login.vhost);
     let found = format!("{address} accepts the login to the virtual host {vhost:?}");
-    let mut checks = vec![(LOGIN, SinkCheck::pass(found))];
+    let mut checks = vec![(LOGIN, Check::pass(found))];
     let mut server = Server {
         connection: &mut connection,
         login,
@@ -143,7 +143,7 @@ impl Server<'_> {
         })
     }
 
-    async fn dead_letters(&mut self) -> Result<SinkCheck, RabbitmqError> {
+    async fn dead_letters(&mut self) -> Result<Check, RabbitmqError> {
         let address = &self.settings.dead_letters;
         let (exchange, key) = (&*address.exchange, &*address.routing_key);
         let what = match exchange {
@@ -151,8 +151,8 @@ impl Server<'_> {
             _ => format!("the exchange {exchange:?}"),
         };
         if !self.exists(exchange, Some(key)).await? {
-            return Ok(SinkCheck::fail(
-                ("rabbitmq-dead-letters", FailureClass::Configuration),
+            return Ok(Check::fail(
+                ("rabbitmq-dead-letters", Exit::Config),
                 format!("dead letters go to {what}, which does not exist"),
                 "declare it, or change dead_letter_exchange and dead_letter_routing_key in \
                  [sink.rabbitmq]",
@@ -161,9 +161,9 @@ impl Server<'_> {
         let limit = self.login.servers.timeout;
         Ok(
             match self.connection.may_write(exchange, key, limit).await? {
-                Ok(()) => SinkCheck::pass(format!("dead letters go to {what}")),
-                Err(_) => SinkCheck::fail(
-                    ("rabbitmq-rights", FailureClass::Denied),
+                Ok(()) => Check::pass(format!("dead letters go to {what}")),
+                Err(_) => Check::fail(
+                    ("rabbitmq-rights", Exit::Denied),
                     format!("the user may not write to {what}, where dead letters go"),
                     RIGHTS,
                 ),
@@ -182,37 +182,37 @@ fn shown(exchange: &str) -> String {
     }
 }
 
-fn exchanges(there: Vec<String>, missing: Vec<String>) -> SinkCheck {
+fn exchanges(there: Vec<String>, missing: Vec<String>) -> Check {
     if !missing.is_empty() {
         let missing = shortened(missing, LISTED).join(", ");
-        return SinkCheck::fail(
-            ("rabbitmq-exchange-missing", FailureClass::Configuration),
+        return Check::fail(
+            ("rabbitmq-exchange-missing", Exit::Config),
             format!("not on the server: {missing}"),
             "declare the exchange, or for the default exchange the queue that routing_key names; \
              or correct exchange in [sink.rabbitmq]",
         );
     }
     if there.is_empty() {
-        return SinkCheck::pass("no exchange is known before the first event");
+        return Check::pass("no exchange is known before the first event");
     }
-    SinkCheck::pass(format!(
+    Check::pass(format!(
         "on the server: {}",
         shortened(there, LISTED).join(", ")
     ))
 }
 
-fn write(allowed: Vec<String>, denied: Vec<String>) -> SinkCheck {
+fn write(allowed: Vec<String>, denied: Vec<String>) -> Check {
     if !denied.is_empty() {
         let denied = shortened(denied, LISTED).join(", ");
-        return SinkCheck::fail(
-            ("rabbitmq-rights", FailureClass::Denied),
+        return Check::fail(
+            ("rabbitmq-rights", Exit::Denied),
             format!("the user may not write to {denied}"),
             RIGHTS,
         );
     }
     if allowed.is_empty() {
-        return SinkCheck::pass("no exchange is there to be written to");
+        return Check::pass("no exchange is there to be written to");
     }
     let allowed = shortened(allowed, LISTED).join(", ");
-    SinkCheck::pass(format!("the user may write to {allowed}"))
+    Check::pass(format!("the user may write to {allowed}"))
 }

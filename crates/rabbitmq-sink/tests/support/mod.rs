@@ -12,7 +12,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use walrelay_rabbitmq_sink::{Auth, ConstantAddress, RabbitmqKind, RabbitmqSection};
-use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
+use walrelay_sink::{AnySinkFactory, Poison, SinkOptions};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
     AmqpMessage, PATIENCE, QueueOptions, RabbitMq, RabbitMqInTurn, eventually, lock,

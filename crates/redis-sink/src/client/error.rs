@@ -1,6 +1,7 @@
 //! Errors of a connection.
 
-use walrelay_sink::{CertificateFault, Disposition, FailureWords};
+use walrelay_failure::FailureWords;
+use walrelay_sink::{CertificateFault, Disposition};
 use walrelay_sink_client::{ClientError, ConnectError};
 
 /// The bytes of the server are not RESP2, or answer another command.

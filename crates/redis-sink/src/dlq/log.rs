@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSender};
-use walrelay_sink::topics::{Position, ReadRecord};
-use walrelay_sink::{AnySinkFactory, Record, SinkFailure};
+use walrelay_failure::Failure;
+use walrelay_sink::{AnySinkFactory, Record};
+use walrelay_sink_kind::dead_letters::{Answer, DlqEntry, DlqLog, DlqRecord, RecordSender};
+use walrelay_sink_kind::topics::{Position, ReadRecord};
 
 use super::failure::failure;
 use crate::client::Login;
@@ -149,18 +150,15 @@ impl StreamLog {
 
 impl DlqLog for StreamLog {
     /// Ids may be positions, which are no times: nothing is skipped.
-    fn start_at(&mut self, _: i64) -> Result<(), SinkFailure> {
+    fn start_at(&mut self, _: i64) -> Result<(), Failure> {
         Ok(())
     }
 
-    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure> {
         self.read_all(each).map_err(|error| failure(&error))
     }
 
-    fn fetch(
-        &mut self,
-        positions: &[Position],
-    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+    fn fetch(&mut self, positions: &[Position]) -> Result<HashMap<Position, DlqRecord>, Failure> {
         self.fetch_all(positions).map_err(|error| failure(&error))
     }
 

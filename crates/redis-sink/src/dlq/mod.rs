@@ -4,8 +4,8 @@
 //! record, so this module only reads and resolves them.
 //!
 //! # Contents
-//! - `log` is the stream as a [`DlqLog`](walrelay_sink::dead_letters::DlqLog). `store` is the
-//!   [`DeadLetterStore`](walrelay_sink::dead_letters::DeadLetterStore).
+//! - `log` is the stream as a [`DlqLog`](walrelay_sink_kind::dead_letters::DlqLog). `store` is the
+//!   [`DeadLetterStore`](walrelay_sink_kind::dead_letters::DeadLetterStore).
 //!
 //! # Invariants
 //! - What is read comes from a server that takes writes: a replica may lack the newest dead letters.

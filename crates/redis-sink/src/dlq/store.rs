@@ -4,10 +4,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{
+use walrelay_failure::{Failure, ToFailure as _};
+use walrelay_sink::{AnySinkFactory, Parking, SinkStats, any_factory};
+use walrelay_sink_kind::dead_letters::{
     DeadLetterStore, DeadLetters, DlqAddress, DlqFollower, DlqReplayer, Epoch, OpenEvents, ReadOpen,
 };
-use walrelay_sink::{AnySinkFactory, Parking, SinkFailure, SinkStats, ToFailure as _, any_factory};
 
 use super::failure::failure;
 use super::log::StreamLog;
@@ -48,7 +49,7 @@ impl DeadLetterStore for RedisDeadLetters {
         &self,
         topic: &str,
         patience: Duration,
-    ) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure> {
+    ) -> Result<Option<Box<dyn DeadLetters>>, Failure> {
         let log = self.log(topic, patience).map_err(|error| failure(&error))?;
         Ok(log.map(|log| Box::new(DlqReplayer::new(topic, log)) as Box<dyn DeadLetters>))
     }
@@ -57,7 +58,7 @@ impl DeadLetterStore for RedisDeadLetters {
         &self,
         address: DlqAddress<'_>,
         parking: Arc<Parking>,
-    ) -> Result<Box<dyn Any>, SinkFailure> {
+    ) -> Result<Box<dyn Any>, Failure> {
         let (store, stream) = (self.clone(), address.topic.to_owned());
         let open = move || {
             let log = store.log(&stream, OPEN_TIMEOUT);

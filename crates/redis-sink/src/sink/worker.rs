@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use tokio::time::sleep_until;
 use tracing::{info, warn};
-use walrelay_sink::{Chain, Endpoints};
+use walrelay_failure::Chain;
+use walrelay_sink::Endpoints;
 use walrelay_sink_client::{Connected as _, FOREVER, Failure, Reconnects};
 
 use super::Shared;

@@ -10,7 +10,8 @@ use std::process;
 use std::time::Duration;
 
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::{AnySinkFactory, Poison, SinkKind as _, SinkOptions};
+use walrelay_sink::{AnySinkFactory, Poison, SinkOptions};
+use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Redis, RedisClient, RedisInTurn, StreamEntry};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_sink::{DeliveryError, Disposition, SinkFactory};
 
-pub use walrelay_sink::Chain;
+pub use walrelay_failure::Chain;
 
 use super::continuity::LogError;
 use crate::core::CoreError;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use walrelay_event_router::{PartialRow, Routed};
 use walrelay_pgoutput::Begin;
-use walrelay_sink::dead_letters::ShapeFields;
 use walrelay_sink::dlq_headers as names;
+use walrelay_sink::dlq_shape::ShapeFields;
 use walrelay_sink::{EventPosition, Header, Poison, Record, RecordKind};
 
 use super::decisions::Diverted;

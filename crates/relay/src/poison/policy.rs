@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_event_router::Routed;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_sink::dead_letters::DlqShape;
+use walrelay_sink::dlq_shape::DlqShape;
 use walrelay_sink::{Parking, Poison, dlq_headers};
 
 /// The action for an event that cannot be delivered.

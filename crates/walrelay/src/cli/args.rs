@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use walrelay_failure::Exit;
 use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
 use walrelay_relay::TableName;
 
@@ -15,7 +16,6 @@ use super::bookmark::BookmarkCommand;
 use super::common::{AskArgs, ConfigArgs, Output};
 use super::cutover::CutoverCommand;
 use super::dlq::DlqCommand;
-use super::exit::{self, Exit};
 use super::import_debezium::ImportArgs;
 use super::init::InitArgs;
 use super::moves::MoveCommand;
@@ -499,6 +499,12 @@ pub struct PruneArgs {
     pub output: Output,
 }
 
+/// Returns the list of exit codes at the end of `--help`.
+fn exit_codes() -> String {
+    let lines = Exit::ALL.map(|exit| format!("\n  {:>2}  {}", exit.code(), exit.meaning()));
+    format!("Exit codes:{}", lines.concat())
+}
+
 fn after_help() -> String {
     format!(
         "Examples:
@@ -512,7 +518,7 @@ fn after_help() -> String {
 {}
 
 Keys of the configuration file: docs/reference/configuration.md",
-        exit::help()
+        exit_codes()
     )
 }
 

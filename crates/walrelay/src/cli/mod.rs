@@ -1,14 +1,11 @@
-//! The command line: arguments, printed failures, exit codes.
+//! The command line: arguments and printed failures.
 //!
 //! # Contents
 //! - [`Cli`], [`Command`] and the arguments of each command, in a file of its name; those of `run`,
 //!   `check`, `status`, `demo` and `prune` are in `args`. [`completions`].
-//! - [`Failure`]: why a command ends without success, printed by [`report`], or logged by [`log`].
-//! - [`Exit`]: the exit codes.
+//! - [`report`] prints the failures that end a command, [`log`] logs them.
 //!
 //! # Invariants
-//! - Exit codes are an interface: `docs/reference/configuration.md` and `--help` list them from
-//!   [`Exit::ALL`].
 //! - Control characters in texts of servers and files are not printed.
 
 /// The arguments of a command line: those of this variant of [`Command`], and of a variant of its
@@ -35,7 +32,6 @@ mod bookmark;
 mod common;
 mod cutover;
 mod dlq;
-mod exit;
 mod failure;
 mod import_debezium;
 mod init;
@@ -67,9 +63,8 @@ pub use cutover::{
 pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
 };
-pub use exit::Exit;
-pub(crate) use failure::paint;
-pub use failure::{Failure, log, report};
+pub(crate) use failure::{from_config, paint};
+pub use failure::{log, report};
 pub use import_debezium::ImportArgs;
 pub use init::InitArgs;
 pub use moves::{

@@ -34,9 +34,10 @@ use std::ops::ControlFlow;
 
 use serde::Serialize;
 use tracing::Level;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{log_to_stderr, printable_json};
 
-use crate::cli::{ConfigArgs, Exit, Failure, Output};
+use crate::cli::{ConfigArgs, Output};
 #[cfg(test)]
 use crate::config::PipelineConfig;
 use crate::config::{Config, Log};
@@ -47,7 +48,7 @@ pub(crate) type CommandResult = Result<(), Vec<Failure>>;
 pub(crate) type EnvVars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn load(args: &ConfigArgs, env: EnvVars<'_>) -> Result<Config, Vec<Failure>> {
-    Config::load(&args.config, &args.set, env).map_err(Failure::from_config)
+    Config::load(&args.config, &args.set, env).map_err(crate::cli::from_config)
 }
 
 /// Returns a configuration of one outbox table and of Kafka; everything else has its default.

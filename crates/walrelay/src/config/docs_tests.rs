@@ -3,11 +3,11 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use walrelay_failure::Exit;
 use walrelay_settings::{Fallback, Row, ValueKind, below};
 
 use super::sections::{KEYS, descriptions};
 use super::*;
-use crate::cli::Exit;
 
 const PATH: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use walrelay_event_router::{PlanError, Role};
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::columns_remedy;
 use walrelay_relay::{SchemaError, SchemaFailure};
-
-use crate::cli::{Exit, Failure};
 
 /// Makes the failure that the route reads columns that logical messages do not have.
 pub(crate) fn messages(error: &PlanError) -> Failure {

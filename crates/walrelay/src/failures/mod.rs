@@ -1,41 +1,16 @@
 //! Maps each error of the crates below to a [`Failure`]: what is wrong, the exit code, the remedy.
 
 mod events;
-mod postgres;
 
 use walrelay_event_router::{PlanError, RouteError, ValueError};
+use walrelay_failure::{Exit, Failure, ToFailure};
 use walrelay_lsn::Lsn;
 use walrelay_observe::EndpointError;
-use walrelay_postgres_source::PostgresError;
+use walrelay_postgres_source::{PostgresError, log_failure};
 use walrelay_relay::{CoreError, PipelineError};
-use walrelay_sink::{Disposition, FailureClass, Poison, SinkFailure, ToFailure};
+use walrelay_sink::{Disposition, Poison};
 
-use crate::cli::{Exit, Failure};
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
-use postgres::log;
-pub(crate) use postgres::{conn_info, explain, postgres};
-
-impl From<FailureClass> for Exit {
-    fn from(class: FailureClass) -> Self {
-        match class {
-            FailureClass::Configuration => Self::Config,
-            FailureClass::Denied => Self::Denied,
-            FailureClass::Unavailable => Self::Unavailable,
-        }
-    }
-}
-
-impl From<SinkFailure> for Failure {
-    fn from(failure: SinkFailure) -> Self {
-        Self {
-            id: failure.id,
-            exit: failure.class.into(),
-            what: failure.what,
-            source: failure.source,
-            remedy: failure.remedy,
-        }
-    }
-}
 
 pub(crate) fn endpoint(error: EndpointError) -> Failure {
     let (exit, remedy) = match &error {
@@ -60,13 +35,13 @@ pub(crate) fn endpoint(error: EndpointError) -> Failure {
 pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> Failure {
     let what = error.to_string();
     match error {
-        PipelineError::Source(error) => postgres(error),
+        PipelineError::Source(error) => error.into(),
         // A start finds out whether the password of then is still meant: its exit code says so.
         PipelineError::StillRefused(error) => Failure {
             exit: Exit::Temporary,
-            ..postgres(error)
+            ..error.into()
         },
-        PipelineError::Sink(error) => error.to_failure().into(),
+        PipelineError::Sink(error) => error.to_failure(),
         PipelineError::Core(error) => core(error),
         PipelineError::Delivery { source, event, .. } => {
             let exit = match source.disposition {
@@ -89,7 +64,7 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
             };
             failure.caused_by(source)
         }
-        PipelineError::Log(error) => log(&error),
+        PipelineError::Log(error) => log_failure(&error),
         PipelineError::Unsendable {
             xid,
             commit,

@@ -26,11 +26,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use walrelay_failure::{Exit, Failure, ToFailure};
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, DeliveryError, Disposition, FailureClass, KindDescription, Record,
-    SendError, Sink, SinkFactory, SinkFailure, SinkKind, SinkStats, StreamStart, ToFailure, Window,
-    any_factory, lock,
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, Record, SendError, Sink, SinkFactory,
+    SinkStats, StreamStart, Window, any_factory, lock,
 };
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 pub(crate) use line::write as record_line;
 
@@ -81,9 +82,9 @@ impl SinkKind for StdoutKind {
 pub(crate) struct StdoutError(#[from] io::Error);
 
 impl ToFailure for StdoutError {
-    fn to_failure(&self) -> SinkFailure {
+    fn to_failure(&self) -> Failure {
         let what = "standard output cannot be opened";
-        SinkFailure::new("output", FailureClass::Unavailable, what).caused_by(self.to_string())
+        Failure::new("output", Exit::Unavailable, what).caused_by(self.to_string())
     }
 }
 

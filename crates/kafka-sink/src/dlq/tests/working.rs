@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use rdkafka::types::RDKafkaRespErr;
-use walrelay_sink::dead_letters::{
+use walrelay_sink_kind::dead_letters::{
     Action, DeadLetters as _, DlqRecord, DlqReplayer, NotRedriven, ReplayOptions, ReplaySummary,
     Step,
 };
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 
 use super::*;
 use crate::dlq::KafkaDeadLetters;

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use tokio::time::sleep_until;
 use tracing::warn;
-use walrelay_sink::{Chain as Causes, Endpoints};
+use walrelay_failure::Chain as Causes;
+use walrelay_sink::Endpoints;
 use walrelay_sink_client::{FOREVER, Failure, Reconnects};
 
 use super::{Chain, Shared, Stop};

@@ -16,17 +16,18 @@ use secrecy::ExposeSecret;
 use walrelay_event_router::{
     CloudEvents, HeadersFrom, MessageMember, Messages, Options, Route, Router, WireFormat,
 };
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::wall_clock;
 use walrelay_postgres_source::{
     AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns,
 };
 use walrelay_relay::{AccountColumns, OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
-use walrelay_sink::dead_letters::DlqAddress;
-use walrelay_sink::{Ability, Parking};
+use walrelay_sink::Parking;
+use walrelay_sink_kind::Ability;
+use walrelay_sink_kind::dead_letters::DlqAddress;
 use walrelay_walsender::{ConnInfo, Session, SessionKind};
 
-use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
 use crate::config::{self, PipelineConfig, SnapshotMode};
 use crate::failures;
@@ -45,7 +46,7 @@ pub(crate) fn conn_info(
         .url
         .expose_secret()
         .parse()
-        .map_err(|error| failures::conn_info(&error))?;
+        .map_err(|error| walrelay_walsender::conn_info_failure(&error))?;
     if let Some(password) = &source.password {
         info.password = Some(password.clone());
     }
@@ -302,7 +303,7 @@ pub(crate) fn dlq_address(config: &PipelineConfig) -> DlqAddress<'_> {
     }
 }
 
-/// Makes the reader of the slot's open dead letters. `epoch`: see [`Epoch`](walrelay_sink::dead_letters::Epoch).
+/// Makes the reader of the slot's open dead letters. `epoch`: see [`Epoch`](walrelay_sink_kind::dead_letters::Epoch).
 pub(crate) fn dead_letters(
     config: &PipelineConfig,
     epoch: impl Fn() -> Option<(i32, u64)> + Send + 'static,
@@ -375,7 +376,7 @@ pub(crate) fn settings(
         schemas,
         sent_rows: None,
         account: None,
-        explain: failures::explain,
+        explain: walrelay_postgres_source::explain,
     }
 }
 
@@ -438,7 +439,7 @@ pub(crate) fn registry(config: &PipelineConfig) -> Result<Option<Registry>, Fail
 /// Opens a session for SQL.
 pub(crate) async fn sql_session(info: &ConnInfo) -> Result<Session, Failure> {
     let session = Session::connect(info, SessionKind::Sql, &[]).await;
-    session.map_err(|error| failures::postgres(error.into()))
+    session.map_err(Failure::from)
 }
 
 /// Runs a future on a runtime of one thread: a pipeline needs no more.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use walrelay_event_router::Router;
+use walrelay_failure::Failure;
 use walrelay_observe::wall_clock;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{
@@ -18,7 +19,6 @@ use walrelay_sink::{AnySinkFactory, Record, lock};
 
 use super::server::Server;
 use super::{block_on, selection, stop_signal_or, wanted};
-use crate::cli::Failure;
 use crate::config::PipelineConfig;
 use crate::failures;
 use crate::sinks::Count;

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use walrelay_failure::Failure;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{Original, PostgresError, SlotRow, first_commit, slots};
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SystemIdentity};
 
-use crate::cli::{ConfigArgs, Failure};
+use crate::cli::ConfigArgs;
 use crate::commands::assembly::{conn_info, sql_session};
 use crate::commands::{EnvVars, load};
 use crate::config::{Config, PipelineConfig, ProcessConfig};
-use crate::failures;
 
 /// A configuration and the server of its `[source] url`.
 pub(crate) struct Server {
@@ -85,5 +85,5 @@ impl Server {
 }
 
 pub(crate) fn failure(error: impl Into<PostgresError>) -> Failure {
-    failures::postgres(error.into())
+    Failure::from(error.into())
 }

@@ -5,9 +5,8 @@ use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
+use walrelay_failure::{Exit, Failure};
 use walrelay_kafka_sink::exit_at_once;
-
-use crate::cli::{Exit, Failure};
 
 /// Resolves at the first of the [`StopSignals`], or when `ended` resolves. A signal after that ends the process
 /// at once.

@@ -1,6 +1,7 @@
 //! `walrelay bookmark`: creates, lists, advances and drops bookmarks of the relay's slot.
 
 use serde::Serialize;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
     Bookmark, ROLLING, SlotRow, bookmark_slot, bookmarks, copy_slot, is_kept, slots,
@@ -8,8 +9,8 @@ use walrelay_postgres_source::{
 use walrelay_walsender::Session;
 
 use crate::cli::{
-    AdvanceBookmarkArgs, AdvanceTo, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, Exit,
-    Failure, ListBookmarksArgs,
+    AdvanceBookmarkArgs, AdvanceTo, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs,
+    ListBookmarksArgs,
 };
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;

@@ -1,11 +1,10 @@
 //! Keeps a copy of a slot as a bookmark before a command takes the slot away or moves it.
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{KeptBy, bookmark_slot, copy_slot, slots};
 use walrelay_relay::Chain;
 use walrelay_walsender::Session;
-
-use crate::cli::{Exit, Failure};
 
 /// A bookmark that was kept.
 #[derive(Debug)]

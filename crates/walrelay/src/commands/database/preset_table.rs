@@ -1,8 +1,8 @@
 //! `walrelay init --preset`: the table of a preset, as the configuration uses it.
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{OutboxTable, Wanted, assigned_columns};
 
-use crate::cli::{Exit, Failure};
 use crate::config::{PipelineConfig, SnapshotMode};
 
 /// Returns the table of a preset with the columns and indexes for this configuration. `by_options`: the

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{
     Change, ConfirmedError, DeadLetters, Evidence, NoAccount, PruneError, Pruning, Selection,
     Unaccounted,
 };
 use walrelay_walsender::{ConnInfo, Session};
 
-use crate::cli::{Exit, Failure, PruneArgs};
+use crate::cli::PruneArgs;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{
     account_columns, block_on, dead_letters, prunes_by_account, selection,

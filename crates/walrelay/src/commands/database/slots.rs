@@ -6,6 +6,7 @@
 //!   `--yes`, and a bookmark keeps a copy of the relay's slot.
 
 use serde::Serialize;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{
     KeptBy, ON_STANDBY, SlotRow, advance_slot as advance_sql, position_note, script, slot_reader,
@@ -14,8 +15,7 @@ use walrelay_postgres_source::{
 use walrelay_walsender::{ErrorClass, Session};
 
 use crate::cli::{
-    AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, Exit, Failure,
-    ListSlotsArgs, SlotsCommand,
+    AdvanceSlotArgs, AdvanceTo, AskArgs, CreateSlotArgs, DropSlotArgs, ListSlotsArgs, SlotsCommand,
 };
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::{Server, failure};

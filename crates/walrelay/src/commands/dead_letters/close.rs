@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
-use walrelay_sink::dead_letters::{
+use walrelay_sink_kind::dead_letters::{
     Action, DeadLetters, DlqRecord, DlqRecordId, Listed, NotRedriven, OutOfOrder, Outcome,
     ReplayOptions, ReplaySummary, Step,
 };
@@ -14,7 +15,7 @@ use super::{
     CommandResult, DlqTopic, EnvVars, print_bytes, print_foreign, print_notice, print_part,
     show_each,
 };
-use crate::cli::{CloseArgs, DropArgs, Exit, Failure, Output, RedriveArgs};
+use crate::cli::{CloseArgs, DropArgs, Output, RedriveArgs};
 use crate::commands::print_line;
 use crate::commands::terminal::confirm::ask_to_continue;
 
@@ -90,7 +91,7 @@ impl<'a> CloseRun<'a> {
                 Ok(())
             };
         };
-        dead_letters.read(&matches).map_err(Failure::from)?;
+        dead_letters.read(&matches)?;
         print_foreign(&*dead_letters);
         let plan = dead_letters.plan(&self.options);
         if plan.is_empty() && by_id {
@@ -129,7 +130,7 @@ impl<'a> CloseRun<'a> {
         match carried {
             Ok(summary) => self.print_summary(summary),
             // Inserted as the first one, as that gives the exit code.
-            Err(error) => failures.insert(0, error.into()),
+            Err(error) => failures.insert(0, error),
         }
         // Appended as the last one: the dead letters are closed even if that could not be printed.
         failures.extend(written.err());

@@ -2,7 +2,7 @@
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use walrelay_sink::dead_letters::DlqRecord;
+use walrelay_sink_kind::dead_letters::DlqRecord;
 
 use crate::cli::FilterArgs;
 

@@ -8,10 +8,11 @@ mod render;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use walrelay_sink::dead_letters::{DeadLetters, DlqRecord, Listed};
-use walrelay_sink::{Ability, SinkKind};
+use walrelay_failure::Failure;
+use walrelay_sink_kind::dead_letters::{DeadLetters, DlqRecord, Listed};
+use walrelay_sink_kind::{Ability, SinkKind};
 
-use crate::cli::{DlqCommand, DlqTopicArgs, Failure, FilterArgs};
+use crate::cli::{DlqCommand, DlqTopicArgs, FilterArgs};
 use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::{
     CommandResult, EnvVars, load, log_warnings, print_bytes, print_notice, print_part,
@@ -110,7 +111,7 @@ fn show_each(
 #[cfg(test)]
 mod tests {
     use walrelay_sink::EventPosition;
-    use walrelay_sink::topics::Position;
+    use walrelay_sink_kind::topics::Position;
 
     use super::*;
 

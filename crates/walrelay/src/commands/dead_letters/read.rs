@@ -2,14 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use walrelay_sink::dead_letters::{DlqRecord, Listed};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink_kind::dead_letters::{DlqRecord, Listed};
 
 use super::render::{Columns, DlqTable, Fields, describe, json_line, status};
 use super::{
     CommandResult, DlqTopic, EnvVars, print_bytes, print_foreign, print_notice, print_part,
     show_each,
 };
-use crate::cli::{Exit, Failure, ListArgs, Output, ShowArgs};
+use crate::cli::{ListArgs, Output, ShowArgs};
 
 /// Runs `walrelay dlq list`.
 pub(super) fn list(args: &ListArgs, env: EnvVars<'_>) -> CommandResult {
@@ -24,10 +25,10 @@ pub(super) fn list(args: &ListArgs, env: EnvVars<'_>) -> CommandResult {
     let mut count = 0;
     if let Some(mut dead_letters) = topic.open()? {
         if let Some(since) = filter.written_since() {
-            dead_letters.start_at(since).map_err(Failure::from)?;
+            dead_letters.start_at(since)?;
         }
         let read = dead_letters.read(&|record| filter.matches(record));
-        read.map_err(Failure::from)?;
+        read?;
         let mut listed = dead_letters.selected(args.resolved);
         listed.truncate(args.filter.limit.map_or(usize::MAX, |limit| limit as usize));
         show_each(&mut *dead_letters, &listed, |listed, record| {
@@ -79,7 +80,7 @@ pub(super) fn show(args: &ShowArgs, env: EnvVars<'_>) -> CommandResult {
     let slot = topic.slot.as_deref();
     let matches =
         |record: &DlqRecord| record.id == id && slot.is_none_or(|slot| slot == record.slot);
-    dead_letters.read(&matches).map_err(Failure::from)?;
+    dead_letters.read(&matches)?;
     let listed = dead_letters.selected(true);
     if listed.is_empty() {
         return Err(vec![unknown()]);
@@ -103,7 +104,7 @@ pub(super) fn show(args: &ShowArgs, env: EnvVars<'_>) -> CommandResult {
             Err(_) => ControlFlow::Break(()),
         }
     });
-    shown.map_err(Failure::from)?;
+    shown?;
     Ok(done?)
 }
 

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use walrelay_failure::Failure;
 use walrelay_observe::printable;
-use walrelay_sink::dead_letters::{DlqRecord, Listed, Outcome};
+use walrelay_sink_kind::dead_letters::{DlqRecord, Listed, Outcome};
 
-use crate::cli::Failure;
 use crate::commands::print_text;
 use crate::commands::terminal::units::Table;
 use crate::json;
@@ -300,7 +300,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use walrelay_sink::dead_letters::DlqRecordId;
+    use walrelay_sink_kind::dead_letters::DlqRecordId;
 
     use super::*;
     use crate::commands::dead_letters::tests::record;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use tracing::debug;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::millis_now;
 use walrelay_postgres_source::last_error::{self, FoundError, LastError};
 use walrelay_postgres_source::run_note::{self, RunNote};
@@ -17,7 +18,6 @@ use walrelay_sink::in_current_span;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::relay::{CommitToAck, Relay};
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::block_on;
 use crate::run_keeper::RunKeeper;
 

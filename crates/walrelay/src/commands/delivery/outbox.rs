@@ -1,10 +1,10 @@
 //! The monitor of the outbox tables' sizes and ages, and the audit of their rows, by the configuration.
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::OutboxMonitor;
 use walrelay_postgres_source::{AuditWatch, DeadLetters, OutboxWatch, Selection, age_columns};
 use walrelay_walsender::ConnInfo;
 
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{id_column, selection};
 use crate::config::PipelineConfig;
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
 use tracing::{Span, info, warn};
+use walrelay_failure::ToFailure;
 use walrelay_observe::{
     Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver,
     ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, millis_now, pipeline_span,
@@ -19,12 +20,12 @@ use walrelay_postgres_source::{
     SlotWait, SnapshotProgress, SourceOptions, bookmark_slot,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
-use walrelay_sink::{Parking, SinkFactory, SinkKind, ToFailure};
+use walrelay_sink::{Parking, SinkFactory};
+use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::ConnInfo;
 
 use super::outbox::{audit_watch, outbox_monitor};
 use crate::audit_worker::AuditWorker;
-use crate::cli::{Exit, Failure};
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
@@ -39,6 +40,7 @@ use crate::rolling::{self, Keep, Keeping};
 use crate::row_worker::RowWorker;
 use crate::run_keeper::RunKeeper;
 use crate::sink_watch::SinkWatch;
+use walrelay_failure::{Exit, Failure};
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";

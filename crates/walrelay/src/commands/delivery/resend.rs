@@ -6,12 +6,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
 use walrelay_relay::{Outcome, PoisonAction, Progress};
 use walrelay_sink::AnySinkFactory;
 use walrelay_walsender::{quote_ident, quote_literal};
 
-use crate::cli::{Exit, Failure, ResendArgs};
+use crate::cli::ResendArgs;
 use crate::commands::assembly::pipelines::{
     CommandPipeline, OnProgress, router_and_settings, run_until, selected_rows,
 };

@@ -1,12 +1,13 @@
 //! `walrelay run`: the relays of a configuration, until a signal asks them to stop or `--until` is reached.
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{RecentErrors, RunObserver, log_to_stderr};
 
 use super::ended::ErrorKeeper;
 use super::group::run_together;
 use super::relay::{RelayRun, start_views};
 use super::until::End;
-use crate::cli::{self, Exit, Failure, RunArgs};
+use crate::cli::{self, RunArgs};
 use crate::commands::assembly::stop_signal_or;
 use crate::commands::{CommandResult, EnvVars, load};
 use crate::config::{Config, LogFormat};

@@ -8,12 +8,13 @@ use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::end_of_commits;
 use walrelay_relay::Chain;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use crate::cli::{Exit, Failure, Until};
+use crate::cli::Until;
 
 /// Delay before the position is queried again after a failure. The relay itself waits for the server, too.
 const RETRY: Duration = Duration::from_secs(1);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::{CopySource, Range, RangeSource};
 use walrelay_relay::{PoisonAction, Progress};
 use walrelay_sink::{EventPosition, Record, any_factory, lock};
 
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::pipelines::{
     CommandPipeline, OnProgress, router_and_settings, run_until,
 };

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{
     AuditedTable, BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport,
     SinkReport, SlotReport, SnapshotReport, StatusReport, colours, printable_json, printable_lines,
@@ -17,7 +18,7 @@ use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{Danger, slot_standing};
 use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
 
-use crate::cli::{Exit, Failure, Output, StatusArgs, paint};
+use crate::cli::{Output, StatusArgs, paint};
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::{block_on, conn_info, sql_session};
 use crate::commands::inspect::endpoint::{SILENT_REMEDY, fetch_status};

@@ -6,10 +6,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
-use walrelay_sink::topics::{FollowedPartition, ReadRecord, TopicReader};
-use walrelay_sink::{Ability, FailureClass, Header, Record, SinkFailure};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink::{Header, Record};
+use walrelay_sink_kind::Ability;
+use walrelay_sink_kind::topics::{FollowedPartition, ReadRecord, TopicReader};
 
-use crate::cli::{Exit, Failure, TailArgs, TailFrom};
+use crate::cli::{TailArgs, TailFrom};
 use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::{CommandResult, EnvVars, load, log_warnings, print_notice, print_part};
 use crate::sinks::record_line;
@@ -32,7 +34,7 @@ pub(crate) fn tail(args: &TailArgs, env: EnvVars<'_>) -> CommandResult {
             .caused_by(why)
             .remedy("set sink.kind to that of the relay that writes the topic")
     })?;
-    let mut reader = topics.reader().map_err(Failure::from)?;
+    let mut reader = topics.reader()?;
     let partitions = follow(args, &mut *reader)?;
     print_records(args, &mut *reader, &partitions)?;
     Ok(())
@@ -67,14 +69,14 @@ fn follow(
             // A new topic has no leader for a moment.
             Err(error) if begun.elapsed() < REQUEST_TIMEOUT && may_pass(&error) => {}
             Err(error) if noticed && may_pass(&error) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         sleep(INTERVAL);
     }
 }
 
-fn may_pass(error: &SinkFailure) -> bool {
-    error.class == FailureClass::Unavailable
+fn may_pass(error: &Failure) -> bool {
+    error.exit == Exit::Unavailable
 }
 
 pub(super) fn milliseconds(time: OffsetDateTime) -> i64 {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::time::sleep;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::end_of_commits;
 use walrelay_postgres_source::moves::{
@@ -13,7 +14,7 @@ use walrelay_walsender::Session;
 
 use super::not_agreed;
 use super::place::{Place, PlaceState, failure};
-use crate::cli::{DrainMoveArgs, Exit, Failure, PrepareMoveArgs};
+use crate::cli::{DrainMoveArgs, PrepareMoveArgs};
 use crate::commands::assembly::{StopSignals, block_on};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::units::bytes;

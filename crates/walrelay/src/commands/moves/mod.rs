@@ -17,9 +17,10 @@ mod switch;
 mod verify;
 
 use serde_json::json;
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::moves::{MoveRecord, MoveState, abort_move, lift_sql};
 
-use crate::cli::{AbortMoveArgs, Exit, Failure, MoveCommand, PlanMoveArgs};
+use crate::cli::{AbortMoveArgs, MoveCommand, PlanMoveArgs};
 use crate::commands::assembly::block_on;
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{EnvVars, log_warnings, print_as, print_line, print_notice, print_text};

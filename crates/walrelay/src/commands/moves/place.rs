@@ -5,20 +5,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::SlotRow;
 use walrelay_postgres_source::epoch::{Epoch, find_epoch};
 use walrelay_postgres_source::moves::{
     LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, find_move, lock_move, unfenced,
 };
-use walrelay_postgres_source::{PostgresError, SlotRow};
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session};
 
-use crate::cli::{AdminArgs, ConfigArgs, Exit, Failure};
+use crate::cli::{AdminArgs, ConfigArgs};
 use crate::commands::EnvVars;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{admin_info, sql_session};
-use crate::failures;
 
 /// The time that a step waits for another one, such as one that was killed.
 const LOCK_PATIENCE: Duration = Duration::from_secs(20);
@@ -389,7 +389,7 @@ fn next_step(state: MoveState, own: bool) -> &'static str {
 /// Makes the failure of a statement that changes a fence.
 pub(super) fn failure(error: Error) -> Failure {
     let is_denied = error.sqlstate() == Some("42501");
-    let failure = failures::postgres(PostgresError::from(error));
+    let failure = Failure::from(error);
     if is_denied {
         return failure.remedy("name a role that owns the outbox tables with --admin-url");
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::time::sleep;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::moves::{MoveRecord, MoveState, finish_move, subscriptions};
 use walrelay_postgres_source::{advance_slot, script, slots};
@@ -11,7 +12,7 @@ use walrelay_walsender::Session;
 
 use super::not_agreed;
 use super::place::{Place, PlaceState, failure};
-use crate::cli::{Exit, Failure, SwitchMoveArgs};
+use crate::cli::SwitchMoveArgs;
 use crate::commands::assembly::block_on;
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::{print_as, print_notice};

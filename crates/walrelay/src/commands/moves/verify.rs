@@ -1,12 +1,13 @@
 //! `walrelay move verify`: whether the switch is complete, and the old server was written to after its drain.
 
 use serde_json::json;
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::moves::MoveState;
 use walrelay_postgres_source::waiting;
 use walrelay_sink::PublishedLsn;
 
 use super::place::{Place, PlaceState};
-use crate::cli::{Exit, Failure, VerifyMoveArgs};
+use crate::cli::VerifyMoveArgs;
 use crate::commands::assembly::{block_on, wanted};
 use crate::commands::print_as;
 

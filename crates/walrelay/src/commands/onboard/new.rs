@@ -8,17 +8,17 @@ use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use secrecy::{ExposeSecret as _, SecretString};
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::table_name::written;
 use walrelay_postgres_source::{OutboxCandidate, outbox_candidates, usual_table};
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
-use crate::cli::{Exit, Failure, NewArgs};
+use crate::cli::NewArgs;
 use crate::commands::assembly::{block_on, with_passfile};
 use crate::commands::terminal::confirm;
 use crate::commands::{CommandResult, EnvVars, print_text};
 use crate::config::{self, DEFAULT_KIND, Sample, preset_names, sample};
-use crate::failures;
 
 /// The preset of the table that `walrelay init` makes.
 const DEFAULT: &str = "debezium";
@@ -41,7 +41,7 @@ pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
     };
     let sink = sink_sections(&args.sink, sink);
     let info = url.expose_secret().parse::<ConnInfo>();
-    let info = info.map_err(|error| failures::conn_info(&error))?;
+    let info = info.map_err(|error| walrelay_walsender::conn_info_failure(&error))?;
     let relay_url = relay_url(url.expose_secret(), &args.role, &info.dbname)?;
     let mut candidates = candidates_of(with_password(info, env))?;
     let mut preset = DEFAULT;
@@ -84,7 +84,7 @@ fn candidates_of(mut info: ConnInfo) -> Result<Vec<OutboxCandidate>, Failure> {
     }
     found.map_err(|error| {
         let is_missing = misses_password(&error);
-        let failure = failures::postgres(error.into());
+        let failure = Failure::from(error);
         if is_missing {
             failure.remedy(
                 "put the password into the environment (PGPASSWORD) or into ~/.pgpass, or answer the question \

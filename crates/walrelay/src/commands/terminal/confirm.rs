@@ -3,8 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use secrecy::SecretString;
-
-use crate::cli::Failure;
+use walrelay_failure::Failure;
 
 /// Asks a question.
 ///

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use serde::Serialize;
+use walrelay_failure::Failure;
 use walrelay_observe::{printable, printable_json};
 pub(crate) use walrelay_settings::format_bytes as bytes;
 
-use crate::cli::{Failure, Output};
+use crate::cli::Output;
 use crate::commands::write_failed;
 
 /// Progress towards an estimated number of rows: `[####......]  40 %, 400 of about 1000 rows`.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use walrelay_sink::dlq_headers;
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 
 use crate::cli::RecordPlace;
 

@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::FailureClass;
-use walrelay_sink::topics::{self, FollowedPartition, ReadRecord, ReadableTopics, SentTo};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink_kind::topics::{self, FollowedPartition, ReadRecord, ReadableTopics, SentTo};
 
 use super::place::event_id;
-use crate::cli::{Exit, Failure, RecordPlace};
+use crate::cli::RecordPlace;
 use crate::commands::print_notice;
 
 /// Timeout of one request to a server of the sink.
@@ -69,10 +69,8 @@ impl TopicReader {
         // Partitions of a new topic have no leader for a moment.
         let followed = loop {
             match self.reader.follow(topic, self.from_ms, REQUEST_TIMEOUT) {
-                Err(error)
-                    if begun.elapsed() > RETRY_FOR || error.class != FailureClass::Unavailable =>
-                {
-                    return Err(error.into());
+                Err(error) if begun.elapsed() > RETRY_FOR || error.exit != Exit::Unavailable => {
+                    return Err(error);
                 }
                 Err(_) => thread::sleep(RETRY_INTERVAL),
                 Ok(followed) => break followed,
@@ -100,7 +98,7 @@ impl TopicReader {
 
     /// Returns true if what is sent to an address is in the followed topic.
     pub(crate) fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
-        Ok(self.reader.holds(topic, sent_to)?)
+        self.reader.holds(topic, sent_to)
     }
 
     /// Returns the part of the offsets up to the ends that was read, 0 to 1.
@@ -239,7 +237,7 @@ impl Topic {
 mod tests {
     use std::collections::VecDeque;
 
-    use walrelay_sink::SinkFailure;
+    use walrelay_failure::Failure;
 
     use super::*;
 
@@ -256,7 +254,7 @@ mod tests {
             _: &str,
             _: i64,
             _: Duration,
-        ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure> {
+        ) -> Result<Option<Vec<FollowedPartition>>, Failure> {
             Ok(Some(vec![FollowedPartition {
                 partition: 0,
                 start: 2,
@@ -264,7 +262,7 @@ mod tests {
             }]))
         }
 
-        fn next(&mut self, _: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
+        fn next(&mut self, _: Duration) -> Result<Option<ReadRecord>, Failure> {
             let offset = self.records.pop_front();
             if let Some(offset) = offset {
                 self.position = Some(offset + 1);

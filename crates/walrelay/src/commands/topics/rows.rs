@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{
     ConfirmedError, ResendSource, SnapshotProgress, age_columns, recent_rows,
 };
 use walrelay_relay::{Outcome, Progress, TableName};
-use walrelay_sink::topics::ReadRecord;
 use walrelay_sink::{Record, any_factory};
+use walrelay_sink_kind::topics::ReadRecord;
 
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::pipelines::{
     CommandPipeline, OnProgress, router_and_settings, run_until, selected_rows,
     without_dead_letters,

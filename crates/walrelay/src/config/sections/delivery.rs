@@ -9,7 +9,7 @@ use walrelay_settings::{
 };
 
 use walrelay_relay::PoisonAction;
-use walrelay_sink::dead_letters::DlqShape;
+use walrelay_sink::dlq_shape::DlqShape;
 
 /// The guarantee to consumers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

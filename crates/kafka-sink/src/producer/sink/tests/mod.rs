@@ -8,7 +8,7 @@ use rdkafka::producer::BaseProducer;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use walrelay_sink::Disposition::{Fatal, Retryable};
 use walrelay_sink::Header;
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 use walrelay_testkit::Reports;
 
 use super::*;

@@ -6,9 +6,9 @@ mod refusal;
 
 pub(crate) use refusal::{check_abilities, refused};
 
-use walrelay_sink::SinkKind;
+use walrelay_failure::Failure;
+use walrelay_sink_kind::SinkKind;
 
-use crate::cli::Failure;
 use crate::config::PipelineConfig;
 
 /// Makes the sink of a configuration.
@@ -16,7 +16,7 @@ use crate::config::PipelineConfig;
 /// # Errors
 /// If its section cannot be used.
 pub(crate) fn any_sink(config: &PipelineConfig) -> Result<Box<dyn SinkKind>, Failure> {
-    Ok(config.sink.make(&config.delivery, &config.poison)?)
+    config.sink.make(&config.delivery, &config.poison)
 }
 
 /// Makes the sink of a configuration that it can carry out.
@@ -33,7 +33,8 @@ pub(crate) fn configured_sink(config: &PipelineConfig) -> Result<Box<dyn SinkKin
 mod tests {
     use std::sync::Arc;
 
-    use walrelay_sink::{Ability, Deliveries, Record, Sink as _, SinkFactory as _};
+    use walrelay_sink::{Deliveries, Record, Sink as _, SinkFactory as _};
+    use walrelay_sink_kind::Ability;
     use walrelay_testkit::Reports;
 
     use super::recording::Recording;

@@ -5,11 +5,13 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use walrelay_failure::Failure;
 use walrelay_settings::{AlreadyReported, Reader, Row};
 use walrelay_sink::{
-    Ability, AnySinkFactory, Deliveries, Disposition, KindDescription, Record, SendError, Sink,
-    SinkFactory, SinkFailure, SinkKind, SinkStats, StreamStart, any_factory, lock,
+    AnySinkFactory, Deliveries, Disposition, Record, SendError, Sink, SinkFactory, SinkStats,
+    StreamStart, any_factory, lock,
 };
+use walrelay_sink_kind::{Ability, KindDescription, SinkKind};
 
 use crate::config::{
     Config, Delivery, PipelineConfig, Poison, SinkConfig, SinkSection, SinkSettings,
@@ -56,7 +58,7 @@ impl SinkSection for Recording {
 }
 
 impl SinkSettings for Recording {
-    fn make(&self, _: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, _: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         Ok(Box::new(self.clone()))
     }
 }

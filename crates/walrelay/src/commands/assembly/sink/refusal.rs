@@ -1,9 +1,9 @@
 //! Refuses configurations that ask for what their sink cannot do.
 
 use walrelay_event_router::Placement;
-use walrelay_sink::{Ability, SinkKind};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink_kind::{Ability, SinkKind};
 
-use crate::cli::{Exit, Failure};
 use crate::config::{PipelineConfig, RouterConfig};
 
 /// Creates the failure that the sink lacks an ability.

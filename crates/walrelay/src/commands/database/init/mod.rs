@@ -6,6 +6,7 @@ use secrecy::ExposeSecret as _;
 use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
+use walrelay_failure::Failure;
 use walrelay_postgres_source::script::EmitFunction;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
@@ -20,7 +21,6 @@ use crate::cli::InitArgs;
 use crate::commands::assembly::{admin_info, block_on, conn_info, wanted};
 use crate::commands::{CommandResult, EnvVars, load, print_as};
 use crate::config::{PipelineConfig, RouterConfig};
-use crate::failures;
 
 /// The comment above the function `outbox.emit` in scripts.
 const EMIT: &str = "An outbox without a table: services call outbox.emit in the transaction of their data, and the\n\
@@ -65,7 +65,7 @@ pub(crate) fn init(args: &InitArgs, env: EnvVars<'_>) -> CommandResult {
         let mut session = Session::connect(&info, SessionKind::Sql, &[]).await?;
         create(&mut session, &wanted, role.as_deref(), table.as_ref()).await
     })?;
-    let done = done.map_err(failures::postgres)?;
+    let done = done.map_err(Failure::from)?;
     Ok(print_as(args.output, &done, &done)?)
 }
 

@@ -1,5 +1,6 @@
+use walrelay_failure::{Exit, Failure};
+
 use super::*;
-use crate::cli::{Exit, Failure};
 use crate::commands::test_config;
 use crate::config::Config;
 

@@ -5,10 +5,10 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use tokio::sync::watch;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::RunObserver;
 
 use super::relay::{CommitToAck, Relay};
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::block_on;
 
 /// The result of one relay: the latencies.

@@ -19,12 +19,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_event_router::{Router, Selection, TopicChange};
+use walrelay_failure::{Exit, Failure};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{CopySource, Range, RangeSource, Reading, Wanted};
 use walrelay_relay::{Counts, Outcome};
-use walrelay_sink::{AnySinkFactory, SinkKind, any_factory};
+use walrelay_sink::{AnySinkFactory, any_factory};
+use walrelay_sink_kind::SinkKind;
 
-use crate::cli::{Exit, Failure, ReplayArgs};
+use crate::cli::ReplayArgs;
 use crate::commands::assembly::pipelines::{
     CommandPipeline, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };

@@ -10,9 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
-
-use crate::cli::{Exit, Failure};
 
 /// The parameters and the progress of a replay. It contains no row value but those in `--where`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::warn;
+use walrelay_failure::Failure;
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_observe::wall_clock;
 use walrelay_pgoutput::PgTimestamp;
@@ -11,7 +12,6 @@ use walrelay_postgres_source::Reading;
 use walrelay_relay::{Observer, Progress};
 
 use super::note::{Note, NoteFile};
-use crate::cli::Failure;
 use crate::commands::assembly::pipelines::RecordCounts;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::percent_bar;

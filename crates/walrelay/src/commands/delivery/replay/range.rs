@@ -4,13 +4,14 @@ use std::fmt;
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{Bookmark, SlotRow, bookmarks_among, slots};
 
 use super::note::{self, Note};
 use super::sink;
-use crate::cli::{Exit, Failure, ReplayArgs, ReplayFrom, ReplayTo};
+use crate::cli::{ReplayArgs, ReplayFrom, ReplayTo};
 use crate::commands::assembly::server::Server;
 use crate::commands::database::bookmark::unknown_bookmark;
 

@@ -1,18 +1,17 @@
 //! The checks of the configuration file that need no server.
 
 use walrelay_event_router::Router;
-use walrelay_postgres_source::{Position, check_state_file, read_state_file};
+use walrelay_failure::Failure;
+use walrelay_postgres_source::{Position, PostgresError, check_state_file, read_state_file};
 use walrelay_schema_registry::Registry;
-use walrelay_sink::SinkKind;
+use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::ConnInfo;
 
 use super::item::{Check, Checks, Item};
-use crate::cli::Failure;
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::check_abilities;
 use crate::commands::assembly::{PLAIN_TEXT, conn_info, registry, router};
 use crate::config::{PipelineConfig, SnapshotMode};
-use crate::failures;
 
 const PLAIN_REMEDY: &str =
     "set sslmode=verify-full in [source] url, and sslrootcert if its authority is your own";
@@ -56,7 +55,7 @@ pub(super) fn check(config: &PipelineConfig, env: EnvVars<'_>, checks: &mut Chec
             check_state_file(path)?;
             Ok(found)
         });
-        let read = read.map_err(|error| failures::postgres(error.into()));
+        let read = read.map_err(|error| Failure::from(PostgresError::from(error)));
         let position = add_check(checks, Item::StateFile, read, |found| match found {
             Some(found) => format!("its position is {}", found.confirmed),
             None => "there is none yet: run makes it".to_owned(),
@@ -87,13 +86,13 @@ fn check_sink(config: &PipelineConfig, checks: &mut Checks) -> Option<Box<dyn Si
     let sink = match config.sink.make(&config.delivery, &config.poison) {
         Ok(sink) => sink,
         Err(failure) => {
-            checks.push((item, Check::failed(Failure::from(failure))));
+            checks.push((item, Check::failed(failure)));
             return None;
         }
     };
     checks.extend(sink.servers().map(|servers| (item, Check::pass(servers))));
     let warnings = sink.warnings().into_iter();
-    checks.extend(warnings.map(|warning| (item, warning.with_class())));
+    checks.extend(warnings.map(|warning| (item, warning)));
     if let Err(failure) = check_abilities(config, &*sink) {
         checks.push((Item::Sink, Check::failed(failure)));
     }

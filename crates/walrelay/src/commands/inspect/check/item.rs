@@ -1,9 +1,8 @@
 //! The items of the doctor, and the results of its checks.
 
 use serde::Serialize;
-use walrelay_sink::check::{self, CheckFailure};
-
-use crate::cli::{Exit, Failure};
+use walrelay_failure::Exit;
+pub(super) use walrelay_sink_kind::check::{Check, Verdict};
 
 /// The system that a check concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,27 +134,13 @@ items! {
     Losses = Relay, "losses";
 }
 
-/// The verdict of a check, with the exit code of a failure.
-pub(super) type Verdict = check::Verdict<Exit>;
-
-/// The result of a check, with the exit code of a failure.
-pub(super) type Check = check::Check<Exit>;
-
 /// The checks in the order of the report, each with its item.
 pub(super) type Checks = Vec<(Item, Check)>;
-
-impl CheckFailure for Failure {
-    type Class = Exit;
-
-    fn into_parts(self) -> (&'static str, Exit, Option<String>) {
-        (self.id, self.exit, self.remedy)
-    }
-}
 
 /// Returns the exit code of the first failed check.
 pub(super) fn exit(checks: &[(Item, Check)]) -> Exit {
     let failed = checks.iter().find_map(|(_, check)| match check.verdict {
-        Verdict::Fail { class: exit, .. } => Some(exit),
+        Verdict::Fail { exit, .. } => Some(exit),
         _ => None,
     });
     failed.unwrap_or(Exit::Ok)
@@ -246,16 +231,5 @@ mod tests {
         assert_eq!(exit(&checks), Exit::Denied);
         let summary = Summary::count(&checks);
         assert_eq!((summary.pass, summary.warn, summary.fail), (1, 1, 2));
-    }
-
-    #[test]
-    fn causes_are_part_of_a_finding() {
-        for (what, finding) in [
-            ("it failed: inner", "it failed: inner"),
-            ("it failed", "it failed\ncause: inner"),
-        ] {
-            let failure = Failure::new("x", Exit::Data, what).caused_by("inner");
-            assert_eq!(Check::failed(failure).finding, finding);
-        }
     }
 }

@@ -25,10 +25,11 @@ use crate::commands::terminal::wait_line::waiting_for;
 use crate::commands::terminal::wrap::columns;
 use crate::commands::{EnvVars, load, print_bytes, write_failed};
 use crate::config::Config;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::colours;
-use walrelay_sink::check::CheckInput;
+use walrelay_sink_kind::check::CheckInput;
 
-use crate::cli::{CheckArgs, Exit, Failure, Output};
+use crate::cli::{CheckArgs, Output};
 use item::{Check, Checks, Item};
 
 /// Runs `walrelay check`. The exit code is that of the first failure.
@@ -111,9 +112,7 @@ fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
         let of_servers = waiting_for(&what, || sink.check(input));
         let kind = sink.name();
         let of_servers = of_servers.into_iter();
-        checks.extend(
-            of_servers.map(|(name, check)| (Item::SinkServers { kind, name }, check.with_class())),
-        );
+        checks.extend(of_servers.map(|(name, check)| (Item::SinkServers { kind, name }, check)));
     }
     if let Some(registry) = usable.registry {
         let check = || registry::check(&registry, &config);
@@ -121,10 +120,4 @@ fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
     }
     checks.extend(relay.into_iter().flat_map(|relay| relay.checks));
     Ok(checks)
-}
-
-impl From<Failure> for Vec<Failure> {
-    fn from(failure: Failure) -> Self {
-        vec![failure]
-    }
 }

@@ -1,11 +1,11 @@
 //! The checks of a running relay, by its own HTTP endpoint.
 
+use walrelay_failure::Exit;
 use walrelay_observe::{ProblemReport, ProcessReport, SinkReport, StatusReport};
 use walrelay_sink::EndpointStats;
-use walrelay_sink::check::shortened;
+use walrelay_sink_kind::check::shortened;
 
 use super::item::{Check, Checks, Item};
-use crate::cli::Exit;
 use crate::commands::inspect::endpoint::{SILENT_REMEDY, fetch_status};
 use crate::config::Http;
 
@@ -161,8 +161,8 @@ fn servers(sink: &SinkReport) -> Option<Check> {
 #[cfg(test)]
 mod tests {
     use walrelay_observe::EndpointReport;
-    use walrelay_sink::SinkTerms;
-    use walrelay_sink::check::Verdict;
+    use walrelay_sink_kind::SinkTerms;
+    use walrelay_sink_kind::check::Verdict;
 
     use super::*;
 

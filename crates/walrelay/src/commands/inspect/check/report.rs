@@ -101,7 +101,7 @@ pub(super) fn json(checks: &[(Item, Check)], out: &mut dyn Write) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Exit;
+    use walrelay_failure::Exit;
 
     fn checks() -> [(Item, Check); 3] {
         let finding = "it is\u{1b}[31m another\ncause: x\u{202e}";

@@ -10,13 +10,14 @@ use walrelay_event_router::{
     BatchEvent, BatchPlace, Event, MessageHeaders, Messages, RouteError, Routed, Router, Row,
     ValueFormat, ValueSchema,
 };
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_observe::wall_clock;
 use walrelay_pgoutput::{Insert, Message, decode};
 use walrelay_relay::{PoisonAction, TableName};
 use walrelay_sink::Poison;
 
-use crate::cli::{Exit, Failure, Form, RouteArgs};
+use crate::cli::{Form, RouteArgs};
 use crate::commands::assembly::{poison_policy, router};
 use crate::commands::{CommandResult, EnvVars, load, print_bytes};
 use crate::config::PipelineConfig;

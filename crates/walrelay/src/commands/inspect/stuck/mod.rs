@@ -8,6 +8,7 @@ mod report;
 use std::collections::{BTreeSet, HashMap};
 
 use time::OffsetDateTime;
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{
     DeadLetters, Difference, PruneError, Pruning, RowSpan, Selection, UnseenError, UnseenRow,
     UnseenTable, age_columns,
@@ -17,7 +18,7 @@ use walrelay_walsender::Session;
 
 use super::behind_slot::{self, Sought};
 use super::tail::milliseconds;
-use crate::cli::{Exit, Failure, StuckArgs};
+use crate::cli::StuckArgs;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{
     accounts_rows, block_on, dead_letters, id_column, prunes_by_account, selection,
@@ -89,14 +90,14 @@ fn look(args: &StuckArgs, server: &Server) -> Result<Report, Failure> {
         Some(status.source.received_lsn?.get())
     });
     let letters_problem = block_on(letters.read())?.err();
-    let letters_problem = letters_problem.map(|error| walrelay_sink::Chain(&error).to_string());
+    let letters_problem = letters_problem.map(|error| walrelay_failure::Chain(&error).to_string());
     let (log, log_problem) = match log {
         Ok(log) => {
             let problem =
                 (!log.is_whole).then(|| format!("it was read up to {} only", log.read_to));
             (Some(log), problem)
         }
-        Err(failure) => (None, Some(walrelay_sink::Chain(&failure).to_string())),
+        Err(failure) => (None, Some(walrelay_failure::Chain(&failure).to_string())),
     };
     let positions = log.iter().flat_map(|log| &log.seen).filter_map(|seen| {
         let id = String::from_utf8(seen.id.clone()?).ok()?;

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use walrelay_sink::topics::{ReadRecord, SentTo};
-use walrelay_sink::{Ability, Record, lock};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink::{Record, lock};
+use walrelay_sink_kind::Ability;
+use walrelay_sink_kind::topics::{ReadRecord, SentTo};
 
 use super::tail::milliseconds;
-use crate::cli::{Exit, Failure, RecordPlace, VerifySince, VerifyTopicArgs};
+use crate::cli::{RecordPlace, VerifySince, VerifyTopicArgs};
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::{any_sink, refused};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use time::OffsetDateTime;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_observe::{ProblemReport, StatusReport};
 use walrelay_postgres_source::{
@@ -17,7 +18,7 @@ use walrelay_postgres_source::{
 };
 use walrelay_walsender::{quote_ident, quote_literal};
 
-use crate::cli::{Exit, Failure, VerifySince, WhereArgs};
+use crate::cli::{VerifySince, WhereArgs};
 use crate::commands::assembly::pipelines::selected_rows;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{accounts_rows, block_on, dead_letters, id_column, selection};
@@ -245,5 +246,5 @@ fn relay(event: &str, status: &StatusReport) -> Relay {
 
 /// Returns a failure with its causes, in one line.
 fn with_causes(failure: &Failure) -> String {
-    walrelay_sink::Chain(failure).to_string()
+    walrelay_failure::Chain(failure).to_string()
 }

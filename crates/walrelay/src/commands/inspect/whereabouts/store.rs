@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use walrelay_sink::dead_letters::DlqRecord;
-use walrelay_sink::topics::ReadRecord;
+use walrelay_failure::Failure;
+use walrelay_sink_kind::dead_letters::DlqRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 
 use super::with_causes;
-use crate::cli::{Failure, RecordPlace};
+use crate::cli::RecordPlace;
 use crate::commands::assembly::sink::any_sink;
 use crate::commands::inspect::behind_slot::Sighting;
 use crate::commands::topics::place::event_id;
@@ -110,7 +111,7 @@ impl Search<'_> {
                     cause: record.cause.clone(),
                     outcome: listed
                         .outcome
-                        .map(walrelay_sink::dead_letters::Outcome::name),
+                        .map(walrelay_sink_kind::dead_letters::Outcome::name),
                 }
             }));
             ControlFlow::Continue(())

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::Notify;
+use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::CommitEnd;
 use walrelay_measure::proc;
 use walrelay_observe::{Latencies, wall_clock};
@@ -16,7 +17,6 @@ use walrelay_sink::{AnySinkFactory, any_factory};
 
 use super::meter::Meter;
 use super::objects::BenchPipeline;
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::pipelines::CommandPipeline;
 use crate::failures;
 use crate::sinks::Counting;

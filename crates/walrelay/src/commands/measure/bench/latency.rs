@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
+use walrelay_failure::Failure;
 use walrelay_measure::figures::Spread;
 use walrelay_observe::{Latencies, micros_now};
-use walrelay_sink::SinkKind;
+use walrelay_sink_kind::SinkKind;
 
 use super::drain::{BenchObserver, incomplete};
 use super::load::{Schedule, clock_offset};
 use super::needs_topics;
 use super::objects::BenchPipeline;
 use super::worker::Worker;
-use crate::cli::Failure;
 use crate::failures;
 
 /// Timeout of one request to a server of the sink.

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::runtime;
+use walrelay_failure::Failure;
 use walrelay_measure::load::{self, Due, Step};
 use walrelay_observe::micros_now;
 use walrelay_relay::TableName;
 use walrelay_walsender::ConnInfo;
 
 use super::objects::insert;
-use crate::cli::Failure;
 use crate::commands::assembly::sql_session;
 
 /// Writes the backlog. Calls `progress` with the number of rows written so far.

@@ -26,13 +26,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tracing::Level;
+use walrelay_failure::{Exit, Failure};
 use walrelay_measure::figures::Machine;
 use walrelay_observe::log_to_stderr;
 use walrelay_postgres_source::{CopySource, Original};
-use walrelay_sink::{Ability, SinkKind, any_factory};
+use walrelay_sink::any_factory;
+use walrelay_sink_kind::{Ability, SinkKind};
 use walrelay_walsender::ConnInfo;
 
-use crate::cli::{BenchArgs, BenchPart, Exit, Failure};
+use crate::cli::{BenchArgs, BenchPart};
 use crate::commands::assembly::StopSignals;
 use crate::commands::assembly::sink::{any_sink, refused};
 use crate::commands::assembly::{self, block_on, conn_info, sql_session};

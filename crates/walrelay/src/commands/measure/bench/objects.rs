@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use walrelay_event_router::{Options, Router};
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{CopySource, Original, OutboxTable, script};
 use walrelay_relay::{PoisonPolicy, Settings, TableName};
-use walrelay_sink::SinkKind;
+use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::{ConnInfo, Session, SessionKind, SlotOptions, quote_ident};
 
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{self, sql_session};
 use crate::config::PipelineConfig;
 

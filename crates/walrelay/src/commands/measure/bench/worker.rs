@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use crate::cli::Failure;
+use walrelay_failure::Failure;
 
 /// A running thread. Dropping it sets the thread's stop flag and joins it.
 pub(super) struct Worker<T> {

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+#[cfg(any(feature = "http", feature = "rabbitmq"))]
+use walrelay_failure::Exit;
+use walrelay_failure::Failure;
 use walrelay_kafka_sink::Tail;
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
-use walrelay_sink::SinkFailure;
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 #[cfg(feature = "rabbitmq")]
 use walrelay_throwaway::{RabbitMqBinaries, RabbitMqOptions, RabbitMqServer, ThrowawayError};
 
@@ -14,9 +16,7 @@ use super::event::{EventReader, ReadEvent};
 #[cfg(feature = "http")]
 use super::receiver::{HttpReceiver, KEY_HEADER};
 use super::{AGGREGATES, PARTITIONS, print};
-#[cfg(any(feature = "http", feature = "rabbitmq"))]
-use crate::cli::Exit;
-use crate::cli::{DemoSink, Failure};
+use crate::cli::DemoSink;
 
 /// The time that a broker may take to answer the viewer.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ impl Destination {
                 let topics = topics();
                 let topics = topics.iter().map(|topic| (topic.as_str(), PARTITIONS));
                 let broker = EmbeddedBroker::start(&topics.collect::<Vec<_>>());
-                let broker = broker.map_err(|error| Failure::from(SinkFailure::from(error)))?;
+                let broker = broker.map_err(Failure::from)?;
                 Ok(Self::Kafka(broker))
             }
             #[cfg(feature = "http")]
@@ -124,7 +124,7 @@ impl Destination {
                     let topics = topics();
                     let names: Vec<&str> = topics.iter().map(String::as_str).collect();
                     let tail = Tail::open(&broker, &names, OPEN_TIMEOUT);
-                    let tail = tail.map_err(|error| Failure::from(SinkFailure::from(error)))?;
+                    let tail = tail.map_err(Failure::from)?;
                     Ok(Box::new(tail) as Box<dyn EventReader>)
                 })
             }
@@ -212,7 +212,7 @@ fn topics() -> Vec<String> {
 impl EventReader for Tail {
     fn next(&mut self, limit: Duration) -> Result<Option<ReadEvent>, Failure> {
         let record = Self::next(self, limit);
-        let record = record.map_err(|error| Failure::from(SinkFailure::from(error)))?;
+        let record = record.map_err(Failure::from)?;
         Ok(record.map(|record| ReadEvent {
             id: header(&record, "id"),
             topic: record.topic,
@@ -254,8 +254,8 @@ impl EventReader for walrelay_rabbitmq_sink::QueueReader {
 #[cfg(feature = "rabbitmq")]
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn rabbitmq_failed(error: walrelay_rabbitmq_sink::RabbitmqError) -> Failure {
-    use walrelay_sink::ToFailure as _;
-    error.to_failure().into()
+    use walrelay_failure::ToFailure as _;
+    error.to_failure()
 }
 
 #[cfg(feature = "rabbitmq")]

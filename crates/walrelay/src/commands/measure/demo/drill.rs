@@ -6,13 +6,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_observe::StatusReport;
 use walrelay_walsender::ConnInfo;
 
 use super::tracker::EventTracker;
 use super::{outbox, print};
-use crate::cli::{Exit, Failure};
 use crate::commands::assembly::{block_on, sql_session};
 use crate::commands::inspect::endpoint::{NoDocument, fetch, fetch_status};
 use crate::commands::inspect::status::status_lines;

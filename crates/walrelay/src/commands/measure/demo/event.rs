@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::Failure;
+use walrelay_failure::Failure;
 
 /// An event that has arrived.
 #[derive(Debug, Default, PartialEq, Eq)]

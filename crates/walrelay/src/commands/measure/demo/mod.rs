@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tracing::Level;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{RecentErrors, RunObserver, colours, log_to_stderr};
 use walrelay_postgres_source::OutboxTable;
 use walrelay_relay::TableName;
@@ -33,12 +34,11 @@ use walrelay_sink::lock;
 use walrelay_throwaway::{Postgres, PostgresBinaries};
 use walrelay_walsender::ConnInfo;
 
-use crate::cli::{DemoArgs, DemoSink, Exit, Failure};
+use crate::cli::{DemoArgs, DemoSink};
 use crate::commands::assembly::{block_on, sql_session};
 use crate::commands::delivery::relay::{CommitToAck, RelayRun};
 use crate::commands::{CommandResult, EnvVars};
 use crate::config::{Config, Log, LogFormat};
-use crate::failures;
 use destination::Destination;
 use drill::Drill;
 use tracker::EventTracker;
@@ -168,7 +168,7 @@ impl Servers {
             .start()
             .map_err(|error| no_postgres(&error))?;
         let info: Result<ConnInfo, _> = postgres.url().parse();
-        let info = info.map_err(|error| failures::conn_info(&error))?;
+        let info = info.map_err(|error| walrelay_walsender::conn_info_failure(&error))?;
         block_on(create_tables(&info))??;
         Ok(Self {
             destination,
@@ -291,7 +291,7 @@ fn demo_config(server: &str, sink: &str, page: SocketAddr) -> Result<Config, Vec
         "[source]\nurl = \"{server}\"\ntables = [\"public.outbox\"]\n\
          {sink}[http]\nlisten = \"{page}\"\n"
     );
-    Config::parse(&text, "demo", &[], &|_| None).map_err(Failure::from_config)
+    Config::parse(&text, "demo", &[], &|_| None).map_err(crate::cli::from_config)
 }
 
 /// Returns the usual address of the status page, or another one with a free port; and the claim to it,

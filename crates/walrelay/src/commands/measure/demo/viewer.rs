@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use walrelay_failure::Failure;
 use walrelay_observe::Latencies;
 use walrelay_sink::lock;
 
 use super::event::{EventReader, ReadEvent};
 use super::tracker::{Arrival, EventTracker, ViewerTotals};
 use super::{Finish, print};
-use crate::cli::Failure;
 
 /// Events that are shown per second; a person cannot read more.
 const LINES_PER_SECOND: u32 = 12;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
-use walrelay_sink::topics::ReadRecord;
+use walrelay_sink_kind::topics::ReadRecord;
 
 /// Ids of pairs that are remembered, so that a repeated record is recognised.
 const REMEMBERED: usize = 1_000_000;

@@ -23,11 +23,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
-use walrelay_sink::topics::SinkTopics;
-use walrelay_sink::{Ability, SinkKind};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink_kind::topics::SinkTopics;
+use walrelay_sink_kind::{Ability, SinkKind};
 use walrelay_walsender::Session;
 
-use crate::cli::{CutoverCommand, Exit, Failure};
+use crate::cli::CutoverCommand;
 use crate::commands::assembly::marking;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::refused;

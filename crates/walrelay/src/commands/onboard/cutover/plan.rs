@@ -3,11 +3,12 @@
 use std::fmt;
 
 use serde::Serialize;
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{Moment, inspect, plan as plan_setup};
 use walrelay_walsender::{Session, quote_literal};
 
 use super::{check_snapshot_mode, marking};
-use crate::cli::{Exit, Failure, PlanCutoverArgs};
+use crate::cli::PlanCutoverArgs;
 use crate::commands::assembly::server::{Server, failure};
 use crate::commands::assembly::{block_on, wanted};
 use crate::commands::print_as;

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, KeptBy, MarkError, Marking, Original,
     RollbackError, SlotRow, check_events_have_rows, position_note, script, snapshot_record,
@@ -14,7 +15,7 @@ use walrelay_relay::Chain;
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
 
 use super::{INTERVAL, marking, no_slot, stop, wait_until_gone};
-use crate::cli::{Exit, Failure, RollbackCutoverArgs};
+use crate::cli::RollbackCutoverArgs;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::{block_on, dead_letters};
 use crate::commands::database::kept::{KeptBookmark, keep_bookmark};

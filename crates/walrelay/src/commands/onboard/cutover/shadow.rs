@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::sleep;
 use walrelay_event_router::TopicChange;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::micros_now;
 use walrelay_postgres_source::CopySource;
 use walrelay_relay::{Outcome, Progress};
 use walrelay_sink::any_factory;
-use walrelay_sink::topics::{ReadRecord, SinkTopics};
+use walrelay_sink_kind::topics::{ReadRecord, SinkTopics};
 use walrelay_walsender::quote_ident;
 
 use super::compare::{Comparison, Difference, Event};
 use super::{HEADER, INTERVAL, marking, topics_of};
-use crate::cli::{Exit, Failure, Output, ShadowCutoverArgs};
+use crate::cli::{Output, ShadowCutoverArgs};
 use crate::commands::assembly::pipelines::{
     CommandPipeline, OnProgress, RecordCounts, router_and_settings, run_until, without_dead_letters,
 };

@@ -6,13 +6,14 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::sleep;
 use tracing::debug;
+use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{RunObserver, log_to_stderr};
 use walrelay_postgres_source::ConfirmedError;
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
 use super::plan::{lockers_sql, slot_exists_already};
 use super::{INTERVAL, check_snapshot_mode, marking, stop, wait_until_gone};
-use crate::cli::{Exit, Failure, SwitchCutoverArgs};
+use crate::cli::SwitchCutoverArgs;
 use crate::commands::EnvVars;
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use walrelay_failure::Failure;
 use walrelay_sink::{Record, lock};
 
 use super::compare::{Comparison, DifferenceKind, Event};
 use super::shadow::{now_ms, print_differences, report};
 use super::{no_slot, topics_of};
-use crate::cli::{Failure, RecordPlace, VerifyCutoverArgs};
+use crate::cli::{RecordPlace, VerifyCutoverArgs};
 use crate::commands::assembly::block_on;
 use crate::commands::assembly::server::Server;
 use crate::commands::assembly::sink::any_sink;

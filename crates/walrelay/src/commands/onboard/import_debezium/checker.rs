@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use walrelay_debezium_import::{ConfigCheck, Problem, Warning};
+use walrelay_failure::Failure;
 use walrelay_kafka_sink::{KafkaConfig, KafkaConfigError, KafkaOptions};
 use walrelay_relay::Chain;
 
-use crate::cli::Failure;
 use crate::commands::assembly;
 use crate::commands::assembly::sink::configured_sink;
 use crate::config::{self, Config, Location, PipelineConfig};

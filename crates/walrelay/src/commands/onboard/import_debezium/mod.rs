@@ -11,8 +11,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use walrelay_debezium_import::{Imported, Input, Options, translate};
+use walrelay_failure::{Exit, Failure};
 
-use crate::cli::{Exit, Failure, ImportArgs, Output};
+use crate::cli::{ImportArgs, Output};
 use crate::commands::{CommandResult, print_text};
 use checker::Checker;
 

@@ -1,10 +1,12 @@
 //! HTTP. Its section is in `walrelay-http-sink`.
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
+use walrelay_failure::Failure;
 use walrelay_http_sink::{HttpKind, HttpSection, UrlTemplate};
 use walrelay_relay::PoisonAction;
 use walrelay_settings::{AlreadyReported, Reader, Row};
-use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
+use walrelay_sink::Record;
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use crate::config::templates;
 
@@ -38,7 +40,7 @@ impl SinkSection for HttpSection {
 }
 
 impl SinkSettings for HttpSection {
-    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         Ok(Box::new(HttpKind::new(self, options(delivery, poison))?))
     }
 

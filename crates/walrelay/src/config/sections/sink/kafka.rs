@@ -1,9 +1,10 @@
 //! Kafka. Its sections are in `walrelay-kafka-sink`.
 
+use walrelay_failure::Failure;
 use walrelay_kafka_sink::section::{PASS_THROUGH, TokenKeys, TopicsSection};
 use walrelay_kafka_sink::{KafkaKind, KafkaOptions, KafkaSection, topic_name_problem};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, ValueKind};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::{Delivery, Poison, Sample, SinkSection, SinkSettings};
 
@@ -46,7 +47,7 @@ impl SinkSection for KafkaSection {
 }
 
 impl SinkSettings for KafkaSection {
-    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         let options = KafkaOptions {
             max_in_flight_records: u64::from(delivery.max_in_flight_records),
             max_in_flight_bytes: delivery.max_in_flight_bytes,

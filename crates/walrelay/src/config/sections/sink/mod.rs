@@ -16,8 +16,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use walrelay_event_router::Address;
+use walrelay_failure::Failure;
 use walrelay_settings::{AlreadyReported, Reader, Row, Section, ValueKind, choice, section};
-use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind, SinkOptions};
+use walrelay_sink::{Record, SinkOptions};
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::delivery::{Delivery, Poison};
 
@@ -47,7 +49,7 @@ pub(crate) trait SinkSettings: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// If a section cannot be used.
-    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure>;
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure>;
 
     /// Returns true if the slot itself is read and confirmed, false if a temporary copy is read.
     fn confirms(&self) -> bool {
@@ -192,11 +194,7 @@ impl SinkConfig {
     ///
     /// # Errors
     /// If a section cannot be used.
-    pub fn make(
-        &self,
-        delivery: &Delivery,
-        poison: &Poison,
-    ) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    pub fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         self.section.make(delivery, poison)
     }
 

@@ -1,9 +1,11 @@
 //! NATS JetStream. Its section is in `walrelay-nats-sink`, but the template of the subject.
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget, Tokens};
+use walrelay_failure::Failure;
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, choice, section};
-use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
+use walrelay_sink::Record;
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
@@ -70,7 +72,7 @@ impl SinkSection for Nats {
 }
 
 impl SinkSettings for Nats {
-    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         let options = options(delivery, poison);
         Ok(Box::new(NatsKind::new(&self.section, &options)?))
     }

@@ -1,9 +1,11 @@
 //! RabbitMQ. Its section is in `walrelay-rabbitmq-sink`, but the templates of its address.
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget};
+use walrelay_failure::Failure;
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
-use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
+use walrelay_sink::Record;
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
@@ -67,7 +69,7 @@ impl SinkSection for Rabbitmq {
 }
 
 impl SinkSettings for Rabbitmq {
-    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         let constant = |template: &Option<Template>| template.as_ref().and_then(Template::constant);
         let address = ConstantAddress {
             exchange: constant(&self.address.exchange),

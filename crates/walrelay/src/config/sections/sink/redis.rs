@@ -1,9 +1,11 @@
 //! Redis. Its section is in `walrelay-redis-sink`, but the template of the stream.
 
 use walrelay_event_router::{Address, AddressPart, Lookups, Template, TemplateTarget};
+use walrelay_failure::Failure;
 use walrelay_redis_sink::{RedisKind, RedisSection};
 use walrelay_settings::{AlreadyReported, Reader, Row, Section as _, section};
-use walrelay_sink::{KindDescription, Record, SinkFailure, SinkKind};
+use walrelay_sink::Record;
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::{Delivery, Destination, Poison, Sample, SinkSection, SinkSettings, options};
 use crate::config::templates::template;
@@ -57,7 +59,7 @@ impl SinkSection for Redis {
 }
 
 impl SinkSettings for Redis {
-    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, poison: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         let options = options(delivery, poison);
         Ok(Box::new(RedisKind::new(&self.section, &options)?))
     }

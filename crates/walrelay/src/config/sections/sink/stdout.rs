@@ -1,7 +1,8 @@
 //! Standard output: `[sink.stdout]`.
 
+use walrelay_failure::Failure;
 use walrelay_settings::{AlreadyReported, Reader, Row, Section, boolean, section};
-use walrelay_sink::{KindDescription, SinkFailure, SinkKind};
+use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::{Delivery, Poison, SinkSection, SinkSettings};
 use crate::sinks::StdoutKind;
@@ -28,7 +29,7 @@ impl SinkSection for StdoutSection {
 }
 
 impl SinkSettings for StdoutSection {
-    fn make(&self, delivery: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, SinkFailure> {
+    fn make(&self, delivery: &Delivery, _: &Poison) -> Result<Box<dyn SinkKind>, Failure> {
         Ok(Box::new(StdoutKind::new(
             u64::from(delivery.max_in_flight_records),
             delivery.max_in_flight_bytes,

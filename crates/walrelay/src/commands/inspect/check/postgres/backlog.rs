@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use walrelay_checkpoint::{AckRing, Seq};
 use walrelay_event_router::TableFacts as ColumnFacts;
+use walrelay_failure::Failure;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
 use walrelay_postgres_source::{PostgresError, SetupError, WAL_LIMIT, place, waiting};
@@ -11,11 +12,11 @@ use walrelay_relay::{
     Core, CoreError, OnUpdate, PipelineError, Placement, PoisonAction, PoisonDecisions,
     PoisonPolicy, RecordSpace, Step, TableName,
 };
-use walrelay_sink::{Record, SinkError, SinkKind, id_text};
+use walrelay_sink::{Record, SinkError, id_text};
+use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::{ConnInfo, Error, Frame, Session};
 
 use super::{Addresses, DatabaseState, add_address, failed};
-use crate::cli::Failure;
 use crate::commands::assembly::server::failure;
 use crate::commands::assembly::sink::any_sink;
 use crate::commands::assembly::{poison_policy, router, settings};

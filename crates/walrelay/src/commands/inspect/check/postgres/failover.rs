@@ -1,12 +1,12 @@
 //! Checks whether the slot survives a failover (Postgres 17 and newer).
 
+use walrelay_failure::Exit;
 use walrelay_postgres_source::{SlotRow, slots};
 use walrelay_walsender::{
     ConnInfo, Error, Host, Session, SessionKind, TargetSessionAttrs, quote_literal,
 };
 
 use super::{DatabaseState, POSTGRES_ANSWER_LIMIT};
-use crate::cli::Exit;
 use crate::commands::inspect::check::item::Check;
 
 /// The first version with failover slots.

@@ -30,7 +30,6 @@ use walrelay_postgres_source::{
     sample, script, slot_reader, survey,
 };
 use walrelay_relay::{LogError, TableName};
-use walrelay_sink::check::SinkCheck;
 use walrelay_walsender::{Ancestor, ConnInfo, Error, Session, SessionKind, SystemIdentity};
 
 use super::item::{Check, Checks, Item};
@@ -95,7 +94,7 @@ pub(super) struct DatabaseChecks {
 
 /// Bytes of the largest row of the outbox tables: the columns that the router reads, as text;
 /// `None` if there is no row. Or a warning that rows could not be read.
-pub(super) type Largest = Result<Option<u64>, SinkCheck>;
+pub(super) type Largest = Result<Option<u64>, Check>;
 
 /// Reads the state of the database and checks it. `known` is the content of the state file.
 pub(super) async fn check(
@@ -342,7 +341,7 @@ async fn samples(
             let (role, named) = (&db.survey.role, std::slice::from_ref(name));
             let grants = script::grant_usage(named, role).into_iter();
             let grants: Vec<String> = grants.chain([script::grant_select(named, role)]).collect();
-            largest = Err(SinkCheck::warn(
+            largest = Err(Check::warn(
                 format!(
                     "role {role} may not read {name}, and needs not: the largest row is not seen"
                 ),
@@ -361,7 +360,7 @@ async fn samples(
             Err(error) => {
                 let finding = format!("the rows of {name} are not seen: {error}");
                 let remedy = "check again when the server is less busy";
-                largest = Err(SinkCheck::warn(finding, remedy));
+                largest = Err(Check::warn(finding, remedy));
             }
         }
     }

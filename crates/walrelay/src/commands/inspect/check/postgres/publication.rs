@@ -1,5 +1,6 @@
 //! Checks whether the publication carries what the relay reads, and nothing else.
 
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{
     ColumnFacts, Plan, PublicationFacts, carries_columns, carries_inserts, carries_tables,
     lacking_to_publish, no_publication, script,
@@ -8,7 +9,6 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
 
 use super::{DatabaseState, check_result, failed};
-use crate::cli::{Exit, Failure};
 use crate::commands::inspect::check::item::{Check, Checks, Item, Verdict};
 
 /// The types `date`, `timestamp` and `timestamptz` (`pg_type.dat`).

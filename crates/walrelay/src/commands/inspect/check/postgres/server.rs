@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use walrelay_failure::Exit;
 use walrelay_postgres_source::{
     LogicalDecoding, failover_known, names_standby, slots_needed, state_version_known, wal_level,
 };
 use walrelay_walsender::Error;
 
 use super::{DatabaseState, check_result, failed};
-use crate::cli::Exit;
 use crate::commands::inspect::check::item::Check;
 use crate::commands::terminal::units::bytes;
 

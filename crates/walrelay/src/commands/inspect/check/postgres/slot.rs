@@ -6,7 +6,8 @@ use walrelay_postgres_source::{
     Plan, PostgresError, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey,
     bookmark_slot, expected_rows, script, slot_fits, unread,
 };
-use walrelay_sink::{ACCEPT_LOSS, Loss, check::shortened};
+use walrelay_sink::{ACCEPT_LOSS, Loss};
+use walrelay_sink_kind::check::shortened;
 use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use super::{DatabaseState, check_result, failed};

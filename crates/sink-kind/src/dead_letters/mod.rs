@@ -1,6 +1,6 @@
 //! Dead letters of a sink that can be read back: what `walrelay dlq` and the relay need of them.
 //!
-//! [`crate::dlq_headers`] describes the format of a dead letter. A relay writes dead
+//! [`walrelay_sink::dlq_headers`] describes the format of a dead letter. A relay writes dead
 //! letters like any other record; a [`DeadLetterStore`] reads and resolves them.
 //!
 //! # A store of another sink
@@ -10,7 +10,6 @@
 //! - [`DlqReplayer`] is the [`DeadLetters`] of [`DeadLetterStore::open`]: which dead letters are
 //!   open, in which order they are replayed, and how they are resolved.
 //! - [`DlqFollower`] is the value of [`DeadLetterStore::watch`].
-//! - [`DlqShape`] is the template of a dead letter's value, if one is configured.
 //! - [`OpenEvents`] is what [`DeadLetterStore::read_open`] returns the events of.
 
 mod entry;
@@ -21,7 +20,6 @@ mod log;
 mod open;
 mod replayer;
 mod sender;
-mod shape;
 #[cfg(test)]
 mod tests;
 
@@ -36,4 +34,3 @@ pub use log::{Answer, DlqLog, Unanswered};
 pub use open::OpenEvents;
 pub use replayer::DlqReplayer;
 pub use sender::RecordSender;
-pub use shape::{DlqShape, ShapeError, ShapeFields, Shaped};

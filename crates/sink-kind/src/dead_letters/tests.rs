@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink::{
+    DeliveryError, Disposition, EventPosition, Header, Parking, Poison, PublishedLsn, Record,
+    dlq_headers, dlq_shape, lock,
+};
+
 use super::*;
 use crate::topics::{Position, ReadRecord};
-use crate::{
-    DeliveryError, Disposition, EventPosition, Parking, Poison, PublishedLsn, Record, SinkFailure,
-};
-use crate::{FailureClass, dlq_headers, lock};
 
 /// The topic of dead letters.
 const TOPIC: &str = "letters";
@@ -39,11 +41,11 @@ impl Memory {
     /// Writes a dead letter of slot `s`, whose value is its position.
     fn dead_letter(&self, id: &str, key: &str, topic: &str) {
         let (lsn, row) = id.split_once(' ').expect("LSN and row");
-        let header = |name, value: &'static str| crate::Header {
+        let header = |name, value: &'static str| Header {
             name,
             value: Some(value.as_bytes()),
         };
-        let of = |name, value| crate::Header {
+        let of = |name, value| Header {
             name,
             value: Some(str::as_bytes(value)),
         };
@@ -86,7 +88,7 @@ struct MemoryLog {
 }
 
 impl DlqLog for MemoryLog {
-    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure> {
+    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), Failure> {
         let records = lock(&self.records.0);
         let later = records
             .iter()
@@ -95,7 +97,7 @@ impl DlqLog for MemoryLog {
         Ok(())
     }
 
-    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure> {
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure> {
         let records = lock(&self.records.0)[self.next..].to_vec();
         self.next += records.len();
         for record in records.into_iter().filter(|record| record.topic == TOPIC) {
@@ -104,10 +106,7 @@ impl DlqLog for MemoryLog {
         Ok(())
     }
 
-    fn fetch(
-        &mut self,
-        positions: &[Position],
-    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure> {
+    fn fetch(&mut self, positions: &[Position]) -> Result<HashMap<Position, DlqRecord>, Failure> {
         let records = lock(&self.records.0);
         let wanted = records.iter().filter(|r| positions.contains(&r.position()));
         let read = wanted.filter_map(|record| match DlqEntry::from_record(record.clone()) {
@@ -182,10 +181,10 @@ fn shaped_dead_letters_are_redriven_as_their_events_or_not_at_all() {
     let values = ["{\"a\": 1.0}", "no JSON", "changed", "{\"b\":  2}"];
     for (row, value) in values.iter().enumerate() {
         let template = "{\"original_event\": {value}, \"attempts\": {attempts}}";
-        let shape = DlqShape::parse(template).expect("a template");
-        let shaped = shape.render(&ShapeFields {
+        let shape = dlq_shape::DlqShape::parse(template).expect("a template");
+        let shaped = shape.render(&dlq_shape::ShapeFields {
             value: Some(value.as_bytes()),
-            ..ShapeFields::default()
+            ..dlq_shape::ShapeFields::default()
         });
         memory.dead_letter(&format!("0/1 {row}"), "key", "orders");
         let mut records = lock(&memory.0);
@@ -260,7 +259,7 @@ fn a_follower_parks_and_frees_keys_and_waits_for_a_server() {
     let log = memory.clone();
     let follower = DlqFollower::start("s", Arc::clone(&parking), move || {
         if !std::mem::replace(&mut refused, true) {
-            let failure = SinkFailure::new("away", FailureClass::Unavailable, "no answer");
+            let failure = Failure::new("away", Exit::Unavailable, "no answer");
             return Err(failure);
         }
         Ok(Some(log.log()))

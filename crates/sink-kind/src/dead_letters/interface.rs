@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::topics::Position;
-use crate::{DeliveryError, EventPosition, Parking, SinkFailure, dlq_headers};
+use walrelay_failure::Failure;
+use walrelay_sink::{DeliveryError, EventPosition, Parking, dlq_headers};
 
 /// A dead letter: an event that could not be delivered. Format: [`dlq_headers`].
 #[derive(Clone, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct DlqRecord {
     pub id: EventPosition,
     /// The replication slot that the event was read from.
     pub slot: String,
-    /// The name of a [`Poison`](crate::Poison), or [`dlq_headers::PARKED`].
+    /// The name of a [`Poison`](walrelay_sink::Poison), or [`dlq_headers::PARKED`].
     pub class: String,
     /// The cause, for an operator.
     pub cause: Option<String>,
@@ -290,7 +291,7 @@ pub trait DeadLetterStore {
         &self,
         topic: &str,
         patience: Duration,
-    ) -> Result<Option<Box<dyn DeadLetters>>, SinkFailure>;
+    ) -> Result<Option<Box<dyn DeadLetters>>, Failure>;
 
     /// Keeps the keys of open dead letters in `parking` until the returned value is dropped.
     ///
@@ -300,7 +301,7 @@ pub trait DeadLetterStore {
         &self,
         address: DlqAddress<'_>,
         parking: Arc<Parking>,
-    ) -> Result<Box<dyn Any>, SinkFailure>;
+    ) -> Result<Box<dyn Any>, Failure>;
 
     /// Returns a function that reads the open dead letters. `writes`: this configuration writes
     /// dead letters, so the right to read them is needed.
@@ -320,13 +321,13 @@ pub trait DeadLetters {
     ///
     /// # Errors
     /// If no server answers, or the topic may not be read.
-    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure>;
+    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), Failure>;
 
     /// Reads the topic to its end. `select` selects dead letters. **Blocks**.
     ///
     /// # Errors
     /// If no server answers, or the topic may not be read.
-    fn read(&mut self, select: &dyn Fn(&DlqRecord) -> bool) -> Result<(), SinkFailure>;
+    fn read(&mut self, select: &dyn Fn(&DlqRecord) -> bool) -> Result<(), Failure>;
 
     /// Returns the number of records read that were neither dead letters nor resolutions.
     fn foreign(&self) -> u64;
@@ -351,7 +352,7 @@ pub trait DeadLetters {
         &mut self,
         listed: &[Listed],
         show: &mut dyn FnMut(&Listed, Option<&DlqRecord>) -> ControlFlow<()>,
-    ) -> Result<(), SinkFailure>;
+    ) -> Result<(), Failure>;
 
     /// Replays the selected dead letters. If parked ones follow, `select` also selects among the
     /// dead letters that are added meanwhile, of keys that were replayed. **Blocks**.
@@ -363,5 +364,5 @@ pub trait DeadLetters {
         options: &ReplayOptions,
         select: &dyn Fn(&DlqRecord) -> bool,
         report: &mut dyn FnMut(Step<'_>),
-    ) -> Result<ReplaySummary, SinkFailure>;
+    ) -> Result<ReplaySummary, Failure>;
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::entry::DlqEntry;
 use super::interface::{DlqRecord, DlqRecordId, Listed, OutOfOrder, Outcome};
 use crate::topics::Position;
-use crate::{EventPosition, dlq_headers};
+use walrelay_sink::{EventPosition, dlq_headers};
 
 /// Indexes all dead letters, with the positions to fetch them again.
 ///

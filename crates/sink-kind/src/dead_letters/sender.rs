@@ -4,9 +4,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use super::log::{Answer, Unanswered};
-use crate::{
+use walrelay_failure::ToFailure as _;
+use walrelay_sink::{
     AnySinkFactory, Deliveries, DeliveryError, Disposition, Record, SendError, Sink,
-    SinkFactory as _, ToFailure as _,
+    SinkFactory as _,
 };
 
 /// Sends records with the relay's own sink, each acknowledged before the next is sent.

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// An exit code. The numbers follow `sysexits.h` where it has one that fits.
+/// The class of a failure, which is the exit code of a command that ends with it. The numbers follow `sysexits.h` where it has one that fits.
 ///
 /// `walrelay --help` and `docs/reference/configuration.md` list them from [`Exit::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,12 +72,6 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Returns the list of exit codes at the end of `--help`.
-pub(super) fn help() -> String {
-    let lines = Exit::ALL.map(|exit| format!("\n  {:>2}  {}", exit.code(), exit.meaning()));
-    format!("Exit codes:{}", lines.concat())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +80,5 @@ mod tests {
     fn codes_differ_and_none_is_what_a_shell_uses_itself() {
         let codes: Vec<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
         assert_eq!(codes, [0, 1, 64, 65, 69, 70, 75, 77, 78]);
-        assert!(help().contains("78  a configuration is wrong"));
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 use super::entry::DlqEntry;
 use super::interface::DlqRecord;
 use crate::topics::Position;
-use crate::{DeliveryError, Record, SinkFailure};
+use walrelay_failure::Failure;
+use walrelay_sink::{DeliveryError, Record};
 
 /// The reason why the outcome of a record is unknown.
 #[derive(Debug)]
@@ -12,7 +13,7 @@ pub enum Unanswered {
     /// No acknowledgement came in time. Contains the last error reported, if any.
     Late(Option<DeliveryError>),
     /// The sink could not be created.
-    Sink(SinkFailure),
+    Sink(Failure),
 }
 
 /// The outcome of a record. The inner error is a refusal that does not pass by itself.
@@ -24,7 +25,7 @@ pub trait DlqLog {
     ///
     /// # Errors
     /// If no server answers, or the records may not be read.
-    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure>;
+    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), Failure>;
 
     /// Passes each record to `each`: at first from the beginning, then from the end of the previous
     /// read, to the present end. In order within a partition, and a resolution after its dead
@@ -33,7 +34,7 @@ pub trait DlqLog {
     /// # Errors
     /// If no server answers, the records may not be read, or those that were read are not there
     /// any more.
-    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), SinkFailure>;
+    fn read(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure>;
 
     /// Returns the dead letters at these positions, without those that are gone since. Does not
     /// change where [`read`](Self::read) continues. All of them are in memory, so a bounded number
@@ -41,10 +42,7 @@ pub trait DlqLog {
     ///
     /// # Errors
     /// If no server answers, or the records may not be read.
-    fn fetch(
-        &mut self,
-        positions: &[Position],
-    ) -> Result<HashMap<Position, DlqRecord>, SinkFailure>;
+    fn fetch(&mut self, positions: &[Position]) -> Result<HashMap<Position, DlqRecord>, Failure>;
 
     /// Writes a record, a dead letter's own or a resolution, and waits for its acknowledgement for
     /// about `patience` at most: see [`RecordSender::send`](super::RecordSender::send). A resolution names the partition of its

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::Duration;
 
+use walrelay_failure::{Exit, Failure};
+
 use super::{FollowedPartition, ReadRecord, SentTo, TopicReader};
-use crate::{FailureClass, SinkFailure};
 
 /// Streams that are read in parts. Each is one partition, and has a number: those that are followed are
 /// counted from 0.
@@ -19,7 +20,7 @@ pub trait StreamParts: Send {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<FollowedPartition>, SinkFailure>;
+    ) -> Result<Option<FollowedPartition>, Failure>;
 
     /// Returns the number of streams that are followed.
     fn count(&self) -> usize;
@@ -28,7 +29,7 @@ pub trait StreamParts: Send {
     ///
     /// # Errors
     /// If no server answers, or it refuses.
-    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), SinkFailure>;
+    fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), Failure>;
 
     /// Returns the offset behind what was read of a stream; `None` if it is not followed.
     fn next_offset(&self, topic: &str) -> Option<i64>;
@@ -38,7 +39,7 @@ pub trait StreamParts: Send {
     ///
     /// # Errors
     /// As there.
-    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
         Ok(topic == sent_to.topic)
     }
 }
@@ -64,7 +65,7 @@ impl<S: StreamParts> InTurns<S> {
     }
 
     /// Reads the next records of the first stream that has any.
-    fn read_more(&mut self) -> Result<(), SinkFailure> {
+    fn read_more(&mut self) -> Result<(), Failure> {
         let count = self.streams.count();
         for _ in 0..count {
             let number = self.turn % count;
@@ -84,16 +85,16 @@ impl<S: StreamParts> TopicReader for InTurns<S> {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure> {
+    ) -> Result<Option<Vec<FollowedPartition>>, Failure> {
         let followed = self.streams.follow(topic, from_ms, timeout)?;
         Ok(followed.map(|partition| vec![partition]))
     }
 
-    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure> {
+    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, Failure> {
         if self.read.is_empty() {
             match self.read_more() {
                 // A lost connection is opened again.
-                Err(failure) if failure.class != FailureClass::Unavailable => return Err(failure),
+                Err(failure) if failure.exit != Exit::Unavailable => return Err(failure),
                 _ if self.read.is_empty() => thread::sleep(timeout),
                 _ => {}
             }
@@ -101,7 +102,7 @@ impl<S: StreamParts> TopicReader for InTurns<S> {
         Ok(self.read.pop_front())
     }
 
-    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
         self.streams.holds(topic, sent_to)
     }
 
@@ -121,7 +122,7 @@ mod tests {
     #[derive(Default)]
     struct Busy {
         next: Vec<(String, i64)>,
-        failure: Option<FailureClass>,
+        failure: Option<Exit>,
     }
 
     impl StreamParts for Busy {
@@ -130,7 +131,7 @@ mod tests {
             topic: &str,
             _: i64,
             _: Duration,
-        ) -> Result<Option<FollowedPartition>, SinkFailure> {
+        ) -> Result<Option<FollowedPartition>, Failure> {
             self.next.push((topic.to_owned(), 0));
             Ok(Some(FollowedPartition {
                 partition: 0,
@@ -143,13 +144,9 @@ mod tests {
             self.next.len()
         }
 
-        fn read(
-            &mut self,
-            number: usize,
-            read: &mut VecDeque<ReadRecord>,
-        ) -> Result<(), SinkFailure> {
+        fn read(&mut self, number: usize, read: &mut VecDeque<ReadRecord>) -> Result<(), Failure> {
             if let Some(class) = self.failure.take() {
-                return Err(SinkFailure::new("a-part", class, "not read"));
+                return Err(Failure::new("a-part", class, "not read"));
             }
             let (topic, next) = &mut self.next[number];
             for _ in 0..2 {
@@ -195,11 +192,11 @@ mod tests {
     fn a_server_that_does_not_answer_is_asked_again() {
         let mut reader = InTurns::new(Busy::default());
         reader.follow("a", 0, Duration::ZERO).unwrap();
-        reader.streams.failure = Some(FailureClass::Unavailable);
+        reader.streams.failure = Some(Exit::Unavailable);
         assert!(matches!(reader.next(Duration::ZERO), Ok(None)));
         assert!(matches!(reader.next(Duration::ZERO), Ok(Some(_))));
         reader.read.clear();
-        reader.streams.failure = Some(FailureClass::Denied);
+        reader.streams.failure = Some(Exit::Denied);
         reader.next(Duration::ZERO).unwrap_err();
     }
 }

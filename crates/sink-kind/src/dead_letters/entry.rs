@@ -1,9 +1,9 @@
 //! Parses the records among which dead letters are kept.
 
 use super::interface::{DlqRecord, Outcome};
-use super::shape;
 use crate::topics::ReadRecord;
-use crate::{EventPosition, dlq_headers};
+use walrelay_sink::dlq_shape;
+use walrelay_sink::{EventPosition, dlq_headers};
 
 /// The record that resolves a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl DlqEntry {
         let omitted_bytes = ours.number(dlq_headers::VALUE_BYTES)?;
         let (value, unrestored) = match ours.text(dlq_headers::VALUE_AT)? {
             Some(_) if omitted_bytes.is_some() => (None, None),
-            Some(value_at) => match shape::restore(record.value.as_deref(), value_at) {
+            Some(value_at) => match dlq_shape::restore(record.value.as_deref(), value_at) {
                 Ok(value) => (value, None),
                 Err(why) => (record.value, Some(why)),
             },

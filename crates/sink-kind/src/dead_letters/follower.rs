@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::entry::DlqEntry;
 use super::log::DlqLog;
-use crate::{Chain, Parking, SinkFailure, in_current_span};
+use walrelay_failure::{Chain, Failure};
+use walrelay_sink::{Parking, in_current_span};
 
 /// The interval between two reads.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -32,7 +33,7 @@ impl DlqFollower {
     pub fn start<L: DlqLog + Send + 'static>(
         slot: &str,
         parking: Arc<Parking>,
-        open: impl FnMut() -> Result<Option<L>, SinkFailure> + Send + 'static,
+        open: impl FnMut() -> Result<Option<L>, Failure> + Send + 'static,
     ) -> io::Result<Self> {
         let mut follow = Follow {
             slot: slot.to_owned(),
@@ -79,7 +80,7 @@ struct Follow<L, O> {
     fails: bool,
 }
 
-impl<L: DlqLog, O: FnMut() -> Result<Option<L>, SinkFailure>> Follow<L, O> {
+impl<L: DlqLog, O: FnMut() -> Result<Option<L>, Failure>> Follow<L, O> {
     fn run(&mut self, stopped: &Receiver<()>) {
         loop {
             let read = self.read();
@@ -99,7 +100,7 @@ impl<L: DlqLog, O: FnMut() -> Result<Option<L>, SinkFailure>> Follow<L, O> {
     }
 
     /// Reads to the present end.
-    fn read(&mut self) -> Result<(), SinkFailure> {
+    fn read(&mut self) -> Result<(), Failure> {
         // The order matters: both are taken before the end of the log, so the dead letters of
         // confirmed transactions, and those of another relay, are before that end.
         let (required, confirmed) = (self.parking.required(), self.parking.confirmed());

@@ -6,7 +6,8 @@ mod round_robin;
 use std::fmt;
 use std::time::Duration;
 
-use crate::{EventPosition, SinkFailure};
+use walrelay_failure::Failure;
+use walrelay_sink::EventPosition;
 
 pub use round_robin::{InTurns, StreamParts};
 
@@ -91,9 +92,9 @@ pub struct FollowedPartition {
 /// The address of records that a sink is given.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SentTo {
-    /// [`Record::topic`](crate::Record::topic).
+    /// [`Record::topic`](walrelay_sink::Record::topic).
     pub topic: String,
-    /// [`Record::routing_key`](crate::Record::routing_key); empty if there is none.
+    /// [`Record::routing_key`](walrelay_sink::Record::routing_key); empty if there is none.
     pub routing_key: String,
 }
 
@@ -112,7 +113,7 @@ pub trait TopicReader: Send {
         topic: &str,
         from_ms: i64,
         timeout: Duration,
-    ) -> Result<Option<Vec<FollowedPartition>>, SinkFailure>;
+    ) -> Result<Option<Vec<FollowedPartition>>, Failure>;
 
     /// Returns the next record of any partition; `None` if none came in time.
     ///
@@ -120,13 +121,13 @@ pub trait TopicReader: Send {
     ///
     /// # Errors
     /// If a server refuses to be read from. A lost connection is none.
-    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, SinkFailure>;
+    fn next(&mut self, timeout: Duration) -> Result<Option<ReadRecord>, Failure>;
 
     /// Returns true if what is sent to an address is in the followed topic.
     ///
     /// # Errors
     /// If that is not known.
-    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, SinkFailure> {
+    fn holds(&mut self, topic: &str, sent_to: &SentTo) -> Result<bool, Failure> {
         Ok(topic == sent_to.topic)
     }
 
@@ -144,7 +145,7 @@ pub trait ReadableTopics: Send + Sync {
     ///
     /// # Errors
     /// If the configuration cannot be used.
-    fn reader(&self) -> Result<Box<dyn TopicReader>, SinkFailure>;
+    fn reader(&self) -> Result<Box<dyn TopicReader>, Failure>;
 
     /// Returns true if the sink stores the ids of events beside the headers
     /// ([`ReadRecord::event_id`]).
@@ -161,7 +162,7 @@ pub trait SinkTopics: ReadableTopics {
     ///
     /// # Errors
     /// If no server answers.
-    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, SinkFailure>;
+    fn was_written_to(&self, topic: &str, timeout: Duration) -> Result<bool, Failure>;
 
     /// Creates a topic that must not exist, and waits until it can be written to.
     ///
@@ -169,7 +170,7 @@ pub trait SinkTopics: ReadableTopics {
     ///
     /// # Errors
     /// If no server answers, or it refuses.
-    fn create(&self, topic: &str, timeout: Duration) -> Result<(), SinkFailure>;
+    fn create(&self, topic: &str, timeout: Duration) -> Result<(), Failure>;
 
     /// Deletes topics; one that does not exist counts as deleted. Returns those that could not be
     /// deleted.

@@ -258,10 +258,7 @@ fn hash(bytes: &[u8]) -> u64 {
 ///
 /// # Errors
 /// Why the value cannot be restored.
-pub(super) fn restore(
-    value: Option<&[u8]>,
-    value_at: &str,
-) -> Result<Option<Vec<u8>>, &'static str> {
+pub fn restore(value: Option<&[u8]>, value_at: &str) -> Result<Option<Vec<u8>>, &'static str> {
     const CHANGED: &str = "its value is not as the relay has written it";
     if value_at == NOWHERE {
         return Err("the template of [poison] value had no {value}");

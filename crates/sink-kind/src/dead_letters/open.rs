@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::entry::DlqEntry;
 use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, Outcome, ReadOpen};
-use crate::EventPosition;
+use walrelay_sink::EventPosition;
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
 /// events are in the topic of dead letters alone, and without a value not even there.

@@ -1,12 +1,10 @@
-//! The result of a check of `walrelay check`, and what a sink is asked to check.
+//! The result of a check of `walrelay check`, and the input of a sink's checks.
 
-use std::error::Error;
+use walrelay_failure::{Exit, Failure};
 
-use crate::{FailureClass, SinkFailure};
-
-/// The verdict of a check. `C` is the class of a failure.
+/// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict<C> {
+pub enum Verdict {
     /// Nothing is wrong.
     Pass,
     /// The relay runs, but something may fail later; or the check could not see enough.
@@ -16,11 +14,11 @@ pub enum Verdict<C> {
         /// The id of the failure, as of other commands.
         id: &'static str,
         /// The class of the failure.
-        class: C,
+        exit: Exit,
     },
 }
 
-impl<C> Verdict<C> {
+impl Verdict {
     /// Returns the verdict as reports name it.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -33,42 +31,19 @@ impl<C> Verdict<C> {
 
 /// The result of a check. `finding` and `remedy` contain names, never secrets or row values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check<C> {
+pub struct Check {
     /// The verdict.
-    pub verdict: Verdict<C>,
+    pub verdict: Verdict,
     /// The finding. Further lines may show causes.
     pub finding: String,
     /// The remedy for the operator; SQL, a command or a setting, where possible.
     pub remedy: Option<String>,
 }
 
-/// The verdict of a sink's check.
-pub type SinkVerdict = Verdict<FailureClass>;
-
-/// The result of a sink's check.
-pub type SinkCheck = Check<FailureClass>;
-
 /// Checks with the names of their items, in the order of the report.
-pub type SinkChecks = Vec<(&'static str, SinkCheck)>;
+pub type SinkChecks = Vec<(&'static str, Check)>;
 
-/// A failure that a check can find.
-pub trait CheckFailure: Error + Sized {
-    /// The class of the failure.
-    type Class;
-
-    /// Returns id, class and remedy.
-    fn into_parts(self) -> (&'static str, Self::Class, Option<String>);
-}
-
-impl CheckFailure for SinkFailure {
-    type Class = FailureClass;
-
-    fn into_parts(self) -> (&'static str, FailureClass, Option<String>) {
-        (self.id, self.class, self.remedy)
-    }
-}
-
-impl<C> Check<C> {
+impl Check {
     /// Creates a check that found nothing wrong.
     pub fn pass(finding: impl Into<String>) -> Self {
         Self {
@@ -89,56 +64,36 @@ impl<C> Check<C> {
 
     /// Creates a failed check.
     pub fn fail(
-        (id, class): (&'static str, C),
+        (id, exit): (&'static str, Exit),
         finding: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
         Self {
-            verdict: Verdict::Fail { id, class },
+            verdict: Verdict::Fail { id, exit },
             ..Self::warn(finding, remedy)
         }
     }
 
     /// Creates a failed check of a failure. Its causes become part of the finding.
-    pub fn failed(failure: impl CheckFailure<Class = C>) -> Self {
+    pub fn failed(failure: Failure) -> Self {
         let finding = finding(&failure);
-        let (id, class, remedy) = failure.into_parts();
         Self {
-            verdict: Verdict::Fail { id, class },
-            finding,
-            remedy,
-        }
-    }
-
-    /// Converts the class of a failure.
-    pub fn with_class<D: From<C>>(self) -> Check<D> {
-        Check {
-            verdict: match self.verdict {
-                Verdict::Pass => Verdict::Pass,
-                Verdict::Warn => Verdict::Warn,
-                Verdict::Fail { id, class } => Verdict::Fail {
-                    id,
-                    class: class.into(),
-                },
+            verdict: Verdict::Fail {
+                id: failure.id,
+                exit: failure.exit,
             },
-            finding: self.finding,
-            remedy: self.remedy,
+            finding,
+            remedy: failure.remedy,
         }
     }
 }
 
 /// Returns the text of a failure with its causes, each on a line.
-fn finding(failure: &dyn Error) -> String {
-    let mut finding = failure.to_string().trim_end().to_owned();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Transparent errors, and some sources, repeat the text of the error above.
-        if !finding.contains(&text) {
-            finding.push_str("\ncause: ");
-            finding.push_str(&text);
-        }
-        cause = error.source();
+fn finding(failure: &Failure) -> String {
+    let mut finding = failure.what.trim_end().to_owned();
+    for cause in failure.causes() {
+        finding.push_str("\ncause: ");
+        finding.push_str(&cause);
     }
     finding
 }
@@ -163,5 +118,21 @@ pub struct CheckInput<'a> {
     /// The topic of dead letters; `None` if no event becomes one.
     pub dead_letters: Option<&'a str>,
     /// The bytes of the largest row, `None` without rows; or why it is not seen.
-    pub largest_row: Result<Option<u64>, SinkCheck>,
+    pub largest_row: Result<Option<u64>, Check>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_part_of_a_finding() {
+        for (what, finding) in [
+            ("it failed: inner", "it failed: inner"),
+            ("it failed", "it failed\ncause: inner"),
+        ] {
+            let failure = Failure::new("x", Exit::Data, what).caused_by("inner");
+            assert_eq!(Check::failed(failure).finding, finding);
+        }
+    }
 }

@@ -12,10 +12,8 @@ use super::interface::{
 };
 use super::log::{DlqLog, Unanswered};
 use crate::topics::Position;
-use crate::{
-    DeliveryError, Disposition, FailureClass, Header, Poison, Record, RecordKind, SinkFailure,
-    dlq_headers,
-};
+use walrelay_failure::{Exit, Failure};
+use walrelay_sink::{DeliveryError, Disposition, Header, Poison, Record, RecordKind, dlq_headers};
 
 /// The most dead letters fetched at once, and the most bytes of them.
 const BATCH: usize = 500;
@@ -30,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 enum ReplayError {
     /// The dead letters cannot be read, or the sink could not be created.
     #[error(transparent)]
-    Sink(#[from] SinkFailure),
+    Sink(#[from] Failure),
     /// No acknowledgement came in time. The record may have been written or not.
     #[error("dead letter {dead_letter}: no acknowledgement within {patience:?}")]
     NoAnswer {
@@ -362,11 +360,11 @@ impl<L> fmt::Debug for DlqReplayer<L> {
 }
 
 impl<L: DlqLog> DeadLetters for DlqReplayer<L> {
-    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), SinkFailure> {
+    fn start_at(&mut self, timestamp_ms: i64) -> Result<(), Failure> {
         self.log.start_at(timestamp_ms)
     }
 
-    fn read(&mut self, select: &dyn Fn(&DlqRecord) -> bool) -> Result<(), SinkFailure> {
+    fn read(&mut self, select: &dyn Fn(&DlqRecord) -> bool) -> Result<(), Failure> {
         let index = &mut self.index;
         self.log.read(&mut |entry| index.add(&entry, select))
     }
@@ -400,7 +398,7 @@ impl<L: DlqLog> DeadLetters for DlqReplayer<L> {
         &mut self,
         listed: &[Listed],
         show: &mut dyn FnMut(&Listed, Option<&DlqRecord>) -> ControlFlow<()>,
-    ) -> Result<(), SinkFailure> {
+    ) -> Result<(), Failure> {
         // Small batches, because the sizes of the values are not known here.
         for some in listed.chunks(50) {
             let positions: Vec<Position> = some.iter().map(|listed| listed.position).collect();
@@ -419,7 +417,7 @@ impl<L: DlqLog> DeadLetters for DlqReplayer<L> {
         options: &ReplayOptions,
         select: &dyn Fn(&DlqRecord) -> bool,
         report: &mut dyn FnMut(Step<'_>),
-    ) -> Result<ReplaySummary, SinkFailure> {
+    ) -> Result<ReplaySummary, Failure> {
         let carried = self.replay(options, select, report);
         carried.map_err(ReplayError::into_failure)
     }
@@ -427,20 +425,20 @@ impl<L: DlqLog> DeadLetters for DlqReplayer<L> {
 
 impl ReplayError {
     /// Finds the words for the operator.
-    fn into_failure(self) -> SinkFailure {
+    fn into_failure(self) -> Failure {
         let what = self.to_string();
         match self {
             Self::Sink(failure) => failure,
-            Self::NoAnswer { source, .. } => SinkFailure {
+            Self::NoAnswer { source, .. } => Failure {
                 source: source.map(Into::into),
-                ..SinkFailure::new("dlq-no-answer", FailureClass::Unavailable, what).remedy(
+                ..Failure::new("dlq-no-answer", Exit::Unavailable, what).remedy(
                     "see to the server of the sink, then run it again: what was done is not \
                      repeated, but this one dead letter may be",
                 )
             },
-            Self::NotRecorded { source, .. } => SinkFailure::new(
+            Self::NotRecorded { source, .. } => Failure::new(
                 "dlq-not-recorded",
-                FailureClass::Unavailable,
+                Exit::Unavailable,
                 what,
             )
             .caused_by(source)

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{CheckInput, SinkCheck, SinkChecks};
+use crate::check::{Check, CheckInput, SinkChecks};
 use crate::dead_letters::DeadLetterStore;
 use crate::topics::{ReadableTopics, SinkTopics};
-use crate::{AnySinkFactory, DeliveryError, Record, SinkStats};
+use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkStats};
 
 /// Something that a configuration or a command asks of a sink, and that not every sink can do.
 /// Displays as the words after "the sink cannot".
@@ -109,7 +109,7 @@ pub trait SinkKind: Send + Sync {
     }
 
     /// Returns warnings about settings that are allowed and unwise.
-    fn warnings(&self) -> Vec<SinkCheck> {
+    fn warnings(&self) -> Vec<Check> {
         Vec::new()
     }
 
@@ -140,7 +140,7 @@ pub trait SinkKind: Send + Sync {
     /// Returns the settings of the servers by which they may lose what they have acknowledged, as far as
     /// the relay may see them; `None` if a server does not answer. `topics`: those that records went to.
     /// Changes nothing on them. **Blocks**.
-    fn risks(&self, topics: &[String]) -> Option<Vec<SinkCheck>> {
+    fn risks(&self, topics: &[String]) -> Option<Vec<Check>> {
         let _ = topics;
         Some(Vec::new())
     }
