@@ -16,14 +16,14 @@ const WIDTH: usize = 120;
 /// The sinks that run the conformance suite, with the file that says so by `conformance!`.
 const SINKS: &[(&str, &str)] = &[
     ("Kafka", "tests/e2e/conformance.rs"),
-    ("HTTP/1.1", "crates/http-sink/tests/http1.rs"),
-    ("HTTP/2", "crates/http-sink/tests/http2.rs"),
-    ("RabbitMQ", "crates/rabbitmq-sink/tests/classic.rs"),
-    ("Redis", "crates/redis-sink/tests/position.rs"),
-    ("NATS", "crates/nats-sink/tests/stream.rs"),
+    ("HTTP/1.1", "crates/http-sink/tests/it/http1.rs"),
+    ("HTTP/2", "crates/http-sink/tests/it/http2.rs"),
+    ("RabbitMQ", "crates/rabbitmq-sink/tests/it/classic.rs"),
+    ("Redis", "crates/redis-sink/tests/it/position.rs"),
+    ("NATS", "crates/nats-sink/tests/it/stream.rs"),
     (
         "NATS, `exclusive_stream`",
-        "crates/nats-sink/tests/exclusive_stream.rs",
+        "crates/nats-sink/tests/it/exclusive_stream.rs",
     ),
     ("stdout", "crates/walrelay/src/sinks/stdout/conformance.rs"),
 ];

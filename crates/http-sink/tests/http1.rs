@@ -1,9 +1,0 @@
-//! The sink keeps the promises of every sink over HTTP/1.1.
-
-mod support;
-
-use support::Server;
-use walrelay_http_sink::HttpVersion;
-use walrelay_testkit::conformance;
-
-conformance!(Server::start(HttpVersion::One));

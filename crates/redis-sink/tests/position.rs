@@ -1,9 +1,0 @@
-//! The conformance suite, against a real server, with positions as the ids of entries.
-
-mod support;
-
-use support::Server;
-use walrelay_redis_sink::Ids;
-use walrelay_testkit::conformance;
-
-conformance!(Server::start(Ids::Position));

@@ -1,9 +1,0 @@
-//! The conformance suite, against a real server, with ids that the server makes.
-
-mod support;
-
-use support::Server;
-use walrelay_redis_sink::Ids;
-use walrelay_testkit::conformance;
-
-conformance!(Server::start(Ids::Server));

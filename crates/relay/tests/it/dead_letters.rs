@@ -1,0 +1,282 @@
+//! Dead letters of each class through the state machine: the refusal of a dead letter decides
+//! nothing about its event.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::sync::Arc;
+
+use walrelay_checkpoint::Seq;
+use walrelay_event_router::{Additional, Options, Router};
+use walrelay_lsn::{Lsn, TypeOid};
+use walrelay_pgoutput::{PgTimestamp, encode};
+use walrelay_relay::{
+    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Settled, Step,
+};
+use walrelay_sink::{EventPosition, HeldRecord, Parking, Poison, Record, dlq_headers};
+
+use crate::support::{COMMIT, begin, connected, consume, frame, table};
+
+const DEAD_LETTERS: &str = "walrelay.dead-letters";
+
+/// The event under test.
+const EVENT: EventPosition = EventPosition {
+    epoch: 0,
+    lsn: COMMIT,
+    row: 0,
+};
+
+/// The reason why the event becomes a dead letter.
+#[derive(Debug, Clone, Copy)]
+enum Class {
+    /// The event's topic refused its record.
+    Refused,
+    /// The event has no topic.
+    Unroutable,
+    /// An earlier event of the key is a dead letter.
+    Parked,
+    /// The event's topic was given up.
+    TopicGivenUp,
+}
+
+/// Creates a core that makes a dead letter of [`EVENT`], and the frame of that event. `action` is
+/// the policy's action for oversize events, and for rejected ones unless the class needs a dead
+/// letter.
+fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
+    let parking = Parking::new();
+    parking.set_ready();
+    if let Class::Parked = class {
+        let earlier = EventPosition {
+            epoch: 0,
+            lsn: 1_000,
+            row: 0,
+        };
+        parking.park(earlier, Some("outbox.event.order"), b"k");
+    }
+    let own = match class {
+        Class::Refused | Class::TopicGivenUp => PoisonAction::DeadLetter,
+        Class::Unroutable | Class::Parked => action,
+    };
+    let mut decisions = PoisonDecisions::new(PoisonPolicy {
+        unroutable: PoisonAction::DeadLetter,
+        oversize: action,
+        rejected: own,
+        topic: Arc::from(DEAD_LETTERS),
+        parking: Some(Arc::new(parking)),
+        ..PoisonPolicy::default()
+    });
+    let other = EventPosition {
+        epoch: 0,
+        lsn: 1_500,
+        row: 0,
+    };
+    match class {
+        Class::Refused => assert!(decisions.reject(EVENT, Poison::Rejected, "no")),
+        Class::TopicGivenUp => {
+            let topic = "outbox.event.order";
+            assert!(decisions.give_up_topic(other, topic, Poison::Rejected, "no"));
+        }
+        Class::Unroutable | Class::Parked => {}
+    }
+    let (mut core, _) = connected(Router::new(Options::default()), decisions);
+    consume(&mut core, &begin());
+    consume(&mut core, &table().relation());
+    let topic = match class {
+        Class::Unroutable => None,
+        _ => Some("order"),
+    };
+    let insert = table().insert(&[Some("r1"), topic, Some("k"), Some("{}")]);
+    (core, insert)
+}
+
+/// Offers the event. Returns the event that the record stands for.
+fn offered(core: &mut Core, insert: &[u8], case: &str) -> SentEvent {
+    match core.frame(&frame(insert), &mut RecordSpace::default()) {
+        Ok(Step::Send(outgoing)) => {
+            let record = outgoing.record();
+            assert_eq!(record.topic, DEAD_LETTERS, "{case}");
+            assert_eq!(
+                (record.event_id, record.position),
+                (Some(&b"r1"[..]), EVENT),
+                "{case}"
+            );
+            outgoing.event()
+        }
+        other => panic!("{case}: the event was not offered: {other:?}"),
+    }
+}
+
+#[test]
+fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
+    let expected = SentEvent {
+        id: EVENT,
+        dead_letter: true,
+    };
+    for class in [
+        Class::Refused,
+        Class::Unroutable,
+        Class::Parked,
+        Class::TopicGivenUp,
+    ] {
+        for action in [
+            PoisonAction::Halt,
+            PoisonAction::DeadLetter,
+            PoisonAction::Skip,
+        ] {
+            for poison in Poison::ALL {
+                let case = format!("{class:?} {action:?} {poison}");
+                let (mut core, insert) = core(class, action);
+                let event = offered(&mut core, &insert, &case);
+                assert_eq!(event, expected, "{case}");
+                assert!(!core.reject(event, poison, "the dead letter"), "{case}");
+                let seq = match core.frame(&frame(&insert), &mut RecordSpace::default()) {
+                    Ok(Step::Send(outgoing)) => outgoing.seq(),
+                    other => panic!("{case}: the event vanished: {other:?}"),
+                };
+                core.sent(seq).expect("the number just given");
+                // A refusal by the broker is recognized as that of a dead letter, too.
+                assert_eq!(core.event_of(seq), Some(expected), "{case}");
+            }
+        }
+    }
+}
+
+/// A dead letter is bound for the partition of its event, with the timestamp of its event.
+#[test]
+fn say_for_which_partition_and_time_their_event_is_bound() {
+    let table = table()
+        .column("shard", TypeOid::new(23))
+        .column("at", TypeOid::new(1184));
+    let options = Options {
+        event_timestamp: Some("at".to_owned()),
+        additional: Additional::parse("shard:partition").expect("a placement"),
+        ..Options::default()
+    };
+    let policy = PoisonPolicy {
+        rejected: PoisonAction::DeadLetter,
+        topic: Arc::from(DEAD_LETTERS),
+        ..PoisonPolicy::default()
+    };
+    let mut decisions = PoisonDecisions::new(policy);
+    assert!(decisions.reject(EVENT, Poison::Rejected, "no"));
+    let (mut core, _) = connected(Router::new(options), decisions);
+    consume(&mut core, &begin());
+    consume(&mut core, &table.relation());
+    let values = ["r1", "order", "k", "{}", "3", "2026-01-02 03:04:05.678+00"];
+    let insert = table.insert(&values.map(Some));
+    let mut space = RecordSpace::default();
+    let outgoing = match core.frame(&frame(&insert), &mut space) {
+        Ok(Step::Send(outgoing)) => outgoing,
+        other => panic!("no dead letter: {other:?}"),
+    };
+    let record = outgoing.record();
+    assert_eq!((record.partition, record.timestamp_ms), (None, None));
+    let header = |name: &str| {
+        let header = record.headers.iter().find(|header| header.name == name);
+        header.and_then(|header| header.value)
+    };
+    assert_eq!(header(dlq_headers::PARTITION), Some(&b"3"[..]));
+    assert_eq!(header(dlq_headers::TIMESTAMP), Some(&b"1767323045678"[..]));
+}
+
+/// A record that the sink gives back becomes the dead letter that reading its row again makes.
+#[test]
+fn are_the_same_whether_the_row_is_read_again_or_the_record_was_given_back() {
+    let options = || Options {
+        additional: Additional::parse("shard:partition,note:header").expect("placements"),
+        ..Options::default()
+    };
+    let table = table()
+        .column("shard", TypeOid::new(23))
+        .column("note", TypeOid::new(25));
+    let insert = table.insert(&["r1", "order", "k", "{}", "3", "n"].map(Some));
+    let policy = |action| {
+        PoisonDecisions::new(PoisonPolicy {
+            rejected: action,
+            topic: Arc::from(DEAD_LETTERS),
+            ..PoisonPolicy::default()
+        })
+    };
+    let begun = |decisions| {
+        let (mut core, ring) = connected(Router::new(options()), decisions);
+        consume(&mut core, &begin());
+        consume(&mut core, &table.relation());
+        (core, ring)
+    };
+    let mut rejected = policy(PoisonAction::DeadLetter);
+    assert!(rejected.reject(EVENT, Poison::Rejected, "no"));
+    let (mut core, _) = begun(rejected);
+    let read_again = match core.frame(&frame(&insert), &mut RecordSpace::default()) {
+        Ok(Step::Send(outgoing)) => HeldRecord::new(&outgoing.record()),
+        other => panic!("no dead letter: {other:?}"),
+    };
+    let sent = |core: &mut Core| {
+        let (seq, record) = match core.frame(&frame(&insert), &mut RecordSpace::default()) {
+            Ok(Step::Send(outgoing)) => (outgoing.seq(), HeldRecord::new(&outgoing.record())),
+            other => panic!("no record: {other:?}"),
+        };
+        core.sent(seq).expect("the number just given");
+        consume(
+            core,
+            &encode::commit(Lsn::new(COMMIT), Lsn::new(COMMIT + 48), PgTimestamp::new(0)),
+        );
+        (seq, record)
+    };
+    let (mut core, ring) = begun(policy(PoisonAction::DeadLetter));
+    let (seq, record) = sent(&mut core);
+    let unchanged =
+        record.with(|record| matches!(core.settle(seq, record), Ok(Settled::Unchanged)));
+    assert!(unchanged, "nothing is decided about it");
+    let event = core.event_of(seq).expect("it is in flight");
+    assert!(core.reject(event, Poison::Rejected, "no"));
+    record.with(|record| {
+        let Ok(Settled::DeadLetter(dead_letter)) = core.settle(seq, record) else {
+            panic!("no dead letter");
+        };
+        let text = |record: &Record<'_>| {
+            let headers = record.headers.iter();
+            let headers: Vec<_> = headers
+                .map(|header| (header.name.to_owned(), header.value.map(<[u8]>::to_vec)))
+                .collect();
+            (
+                format!("{record:?}"),
+                record.key.map(<[u8]>::to_vec),
+                headers,
+            )
+        };
+        assert_eq!(text(&dead_letter.record()), read_again.with(text));
+    });
+    core.settled(seq);
+    let dead_letter = SentEvent {
+        id: EVENT,
+        dead_letter: true,
+    };
+    assert_eq!(core.event_of(seq), Some(dead_letter));
+    assert!(!core.reject(dead_letter, Poison::Rejected, "no"));
+    core.advance();
+    assert_eq!(core.acknowledged_position(), crate::support::SLOT);
+    ring.ack(seq);
+    core.advance();
+    assert_eq!(core.acknowledged_position().lsn(), Lsn::new(COMMIT + 48));
+    assert_eq!((core.counts().dead_letters, core.counts().skipped), (1, 0));
+    // Skipped, it is acknowledged.
+    let (mut core, ring) = begun(policy(PoisonAction::Skip));
+    let (seq, record) = sent(&mut core);
+    assert!(core.reject(event, Poison::Rejected, "no"));
+    let skipped = record.with(|record| matches!(core.settle(seq, record), Ok(Settled::Skipped)));
+    assert!(skipped);
+    core.advance();
+    assert_eq!(core.acknowledged_position(), crate::support::SLOT);
+    let acknowledged = |core: &Core| core.acknowledged_events().events().count();
+    assert_eq!(acknowledged(&core), 0);
+    ring.ack(seq);
+    assert_eq!(acknowledged(&core), 1, "it is not skipped again");
+    core.advance();
+    assert_eq!(core.acknowledged_position().lsn(), Lsn::new(COMMIT + 48));
+    assert_eq!((core.counts().dead_letters, core.counts().skipped), (0, 1));
+    // An earlier one is not in flight any more.
+    assert!(record.with(|record| core.settle(Seq::new(9), record).is_err()));
+}
