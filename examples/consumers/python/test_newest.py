@@ -28,6 +28,8 @@ class NewestTest(unittest.TestCase):
             ("a", 1, "a1"), ("b", 2, "b2"), ("c", 4, "c4"),
             # `walrelay resend` sends without a position.
             ("b", None, "old"), ("d", None, "old"), ("d", 6, "d6"),
+            # After a move to a server whose log begins lower: the first byte is raised.
+            ("a", 0x0100000000000002, "a7"), ("a", 3, "a3"),
         ]
         for key, position, value in sent:
             headers = [] if position is None else [(newest.POSITION_HEADER, f"{position:016X}/00000000".encode())]
@@ -46,8 +48,8 @@ class NewestTest(unittest.TestCase):
                 if message is not None and not message.error():
                     applied.append(newest.apply(connection, message))
             rows = connection.execute("SELECT key, value FROM newest ORDER BY key").fetchall()
-        self.assertEqual(rows, [("a", "a3"), ("b", "b2"), ("c", None), ("d", "d6")])
-        self.assertEqual(applied, [True] * 5 + [False] * 4 + [True, True])
+        self.assertEqual(rows, [("a", "a7"), ("b", "b2"), ("c", None), ("d", "d6")])
+        self.assertEqual(applied, [True] * 5 + [False] * 4 + [True] * 3 + [False])
 
 
 if __name__ == "__main__":
