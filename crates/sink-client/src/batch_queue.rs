@@ -23,6 +23,8 @@ pub struct BatchQueue {
     held: BTreeMap<Box<str>, Held>,
     /// All records are held back, for views.
     all_held: Option<Held>,
+    /// Records have begun to wait for held topics since records were set aside.
+    waits_anew: bool,
 }
 
 /// The reason why the records of a topic, or all records, are held back.
@@ -67,7 +69,7 @@ impl BatchQueue {
 
     /// Notes that the records of a topic are held back.
     pub fn hold(&mut self, topic: &str, held: Held) {
-        self.held.insert(topic.into(), held);
+        self.waits_anew |= self.held.insert(topic.into(), held).is_none();
     }
 
     /// Notes that all records are held back, because the first one is sent again at `next`.
@@ -130,6 +132,7 @@ impl BatchQueue {
             .zip(first)
             .is_some_and(|(last, first)| last.seq > first.seq);
         for queued in records.into_iter().rev() {
+            self.waits_anew |= !queued.is_aside && is_held(&self.held, &queued);
             self.waiting.push_front(queued);
         }
         if is_between {
@@ -210,15 +213,17 @@ impl Queue for BatchQueue {
     }
 
     fn set_aside(&mut self, window: &Window) {
+        self.waits_anew = false;
         // Records of the batch are sent.
         for queued in &mut self.waiting {
-            let is_held = queued
-                .record
-                .with(|record| self.held.contains_key(record.topic));
-            if is_held && !queued.set_aside(window) {
+            if is_held(&self.held, queued) && !queued.set_aside(window) {
                 return;
             }
         }
+    }
+
+    fn waits_anew(&self) -> bool {
+        self.waits_anew
     }
 
     fn take_all(&mut self) -> Vec<QueuedRecord> {
@@ -226,6 +231,11 @@ impl Queue for BatchQueue {
         all.extend(self.waiting.drain(..));
         all
     }
+}
+
+fn is_held(held: &BTreeMap<Box<str>, Held>, queued: &QueuedRecord) -> bool {
+    let topics = |record: &Record<'_>| held.contains_key(record.topic);
+    !held.is_empty() && queued.record.with(topics)
 }
 
 fn key_of(queued: &QueuedRecord) -> Option<Box<[u8]>> {

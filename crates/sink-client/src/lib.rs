@@ -40,6 +40,6 @@ pub use client_thread::{Apart, run_apart};
 pub use connect::{ClientError, ConnectError, Servers, Stream, reset_on_close, within};
 pub use patience::Patience;
 pub use reconnects::{Connected, Reconnects, pause};
-pub use shared::{FOREVER, Failure, Queue, Shared, SinkState};
+pub use shared::{FOREVER, Failure, Queue, Shared, SinkState, StateGuard};
 pub use thread::SinkThread;
 pub use tls::{client_config, expiry_warning};

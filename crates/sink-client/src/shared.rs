@@ -1,7 +1,9 @@
 //! The state that a sink and its thread share.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -31,6 +33,8 @@ pub trait Queue: Send + 'static {
     fn withdraw(&mut self, seq: u64, behind: bool) -> Vec<QueuedRecord>;
     /// Sets records aside that wait for a destination which refuses them, see [`Window::set_aside`].
     fn set_aside(&mut self, window: &Window);
+    /// Returns true if records have begun to wait since the last [`set_aside`](Self::set_aside).
+    fn waits_anew(&self) -> bool;
     /// Removes all records, without those that are refused for good.
     fn take_all(&mut self) -> Vec<QueuedRecord>;
 }
@@ -50,6 +54,10 @@ impl Queue for KeyQueues {
 
     fn set_aside(&mut self, window: &Window) {
         self.set_aside(window);
+    }
+
+    fn waits_anew(&self) -> bool {
+        self.waits_anew()
     }
 
     fn take_all(&mut self) -> Vec<QueuedRecord> {
@@ -119,8 +127,39 @@ pub struct SinkState<Q> {
     pub closing: Option<Instant>,
     /// When records were set aside.
     made_room: Option<Instant>,
+    /// The last record found no room, and the sender was not woken since.
+    is_full: bool,
     /// Why the sink accepts nothing any more.
     broken: Option<Failure>,
+}
+
+/// The state while it is locked. Its end wakes the sender of a full sink if further records may be set aside.
+#[derive(Debug)]
+pub struct StateGuard<'a, Q: Queue> {
+    state: MutexGuard<'a, SinkState<Q>>,
+    room: &'a Notify,
+}
+
+impl<Q: Queue> Deref for StateGuard<'_, Q> {
+    type Target = SinkState<Q>;
+
+    fn deref(&self) -> &SinkState<Q> {
+        &self.state
+    }
+}
+
+impl<Q: Queue> DerefMut for StateGuard<'_, Q> {
+    fn deref_mut(&mut self) -> &mut SinkState<Q> {
+        &mut self.state
+    }
+}
+
+impl<Q: Queue> Drop for StateGuard<'_, Q> {
+    fn drop(&mut self) {
+        if self.state.is_full && self.state.records.waits_anew() {
+            self.room.notify_one();
+        }
+    }
 }
 
 /// The state that a sink and its thread share. `S`: the settings of the kind of sink.
@@ -128,6 +167,8 @@ pub struct Shared<Q, S> {
     state: Mutex<SinkState<Q>>,
     /// Wakes the thread: a record came, or the sink closes.
     pub wake: Notify,
+    /// Further records may be set aside, and the sink may be full.
+    room: Notify,
     /// The bounds of the records in flight.
     pub window: Window,
     /// The settings of the sink.
@@ -153,9 +194,11 @@ impl<Q: Queue, S> Shared<Q, S> {
                 refusal: None,
                 closing: None,
                 made_room: None,
+                is_full: false,
                 broken: None,
             }),
             wake: Notify::new(),
+            room: Notify::new(),
             window,
             settings,
             stats,
@@ -164,8 +207,11 @@ impl<Q: Queue, S> Shared<Q, S> {
     }
 
     /// Locks the state.
-    pub fn state(&self) -> MutexGuard<'_, SinkState<Q>> {
-        lock(&self.state)
+    pub fn state(&self) -> StateGuard<'_, Q> {
+        StateGuard {
+            state: lock(&self.state),
+            room: &self.room,
+        }
     }
 
     /// Accepts a record of a lane that takes `weight` bytes of the window.
@@ -184,8 +230,10 @@ impl<Q: Queue, S> Shared<Q, S> {
             return Err(failure.to_error(record.topic).into());
         }
         if !self.window.try_take(weight) && !self.make_room(&mut state, weight) {
+            state.is_full = true;
             return Err(SendError::Full);
         }
+        state.is_full = false;
         state.records.push(record, lane, seq, weight);
         drop(state);
         self.stats.sizes.accepted(record);
@@ -194,15 +242,32 @@ impl<Q: Queue, S> Shared<Q, S> {
         Ok(())
     }
 
-    /// Sets waiting records aside, and takes room again. At intervals: that takes a step for each key.
+    /// Sets waiting records aside, and takes room again. At intervals: that takes a step for each key. If it is too
+    /// early, the sender is woken when it is time.
     fn make_room(&self, state: &mut SinkState<Q>, weight: u64) -> bool {
         let now = Instant::now();
         if state.made_room.is_some_and(|at| now < at + ASIDE_INTERVAL) {
+            self.room.notify_one();
             return false;
         }
         state.made_room = Some(now);
         state.records.set_aside(&self.window);
         self.window.try_take(weight)
+    }
+
+    /// Wakes the sender of a full sink when further records may be set aside, at intervals.
+    pub(crate) async fn wake_for_room(&self) -> Infallible {
+        loop {
+            self.room.notified().await;
+            let made_room = lock(&self.state).made_room;
+            if let Some(at) = made_room {
+                tokio::time::sleep_until((at + ASIDE_INTERVAL).into()).await;
+            }
+            let was_full = std::mem::take(&mut lock(&self.state).is_full);
+            if was_full {
+                self.deliveries.capacity();
+            }
+        }
     }
 
     /// Reports a record that was taken out of the queue. An error has its class, as metrics count it.
@@ -228,6 +293,8 @@ impl<Q: Queue, S> Shared<Q, S> {
     /// Gives back the room of a record that is reported, or taken back.
     fn give_back(&self, weight: u64, is_aside: bool) {
         let sender_waits = if is_aside {
+            // The sender may look too early.
+            self.room.notify_one();
             self.window.give_back_aside(weight)
         } else {
             self.window.give_back(weight)

@@ -39,7 +39,13 @@ impl<Q: Queue, S: Send + Sync + 'static> SinkThread<Q, S> {
                 .build();
             let failure = match runtime {
                 Ok(runtime) => {
-                    let failure = runtime.block_on(Box::pin(run(Arc::clone(&of_thread))));
+                    let ended = run(Arc::clone(&of_thread));
+                    let failure = runtime.block_on(Box::pin(async {
+                        tokio::select! {
+                            failure = ended => failure,
+                            never = of_thread.wake_for_room() => match never {},
+                        }
+                    }));
                     // A name that is being resolved is not waited for.
                     runtime.shutdown_background();
                     failure

@@ -46,6 +46,8 @@ pub struct KeyQueues {
     /// Records that are refused for good, by sequence number, each with its queue. Nothing else of
     /// that queue is sent.
     refused: HashMap<u64, (u64, QueuedRecord)>,
+    /// Records have begun to wait since the last call of [`set_aside`](Self::set_aside).
+    waits_anew: bool,
 }
 
 /// A record in [`KeyQueues`].
@@ -112,6 +114,7 @@ impl KeyQueues {
             due: BTreeSet::new(),
             in_flight: BTreeMap::new(),
             refused: HashMap::new(),
+            waits_anew: false,
         }
     }
 
@@ -224,6 +227,7 @@ impl KeyQueues {
     /// Sets the records aside that wait for a refused one of their key, and those of lanes that fail if there were
     /// other lanes: a window that is full of them stops all others. Takes a step for each key.
     pub fn set_aside(&mut self, window: &Window) {
+        self.waits_anew = false;
         for queue in self.queues.values_mut() {
             let waits = queue.records.front().is_some_and(|first| {
                 first.held_since.is_some() || self.lanes.waits_for_itself(first.lane)
@@ -232,6 +236,12 @@ impl KeyQueues {
                 return;
             }
         }
+    }
+
+    /// Returns true if records have begun to wait since the last call of [`set_aside`](Self::set_aside), which would
+    /// set them aside.
+    pub fn waits_anew(&self) -> bool {
+        self.waits_anew
     }
 
     /// Returns a record in flight; `None` if it is not in flight.
@@ -254,6 +264,7 @@ impl KeyQueues {
         let queue = self.queues.get_mut(&number);
         if let Some(first) = queue.and_then(|queue| queue.records.front_mut()) {
             self.lanes.held_back(first.lane, first.refusals == 0);
+            self.waits_anew |= first.refusals == 0;
             let at = at(first.refusals);
             first.held_since.get_or_insert(at);
             if *first.held_for != *why {
@@ -278,6 +289,7 @@ impl KeyQueues {
         if let Some(queued) = self.in_flight(seq) {
             let lane = queued.lane;
             self.lanes.fail(lane, until);
+            self.waits_anew = true;
         }
     }
 
