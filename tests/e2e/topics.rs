@@ -2,12 +2,13 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Delivered, Kafka, KafkaCluster, eventually, servers};
+use walrelay_testkit::{Delivered, Kafka, KafkaCluster, eventually, eventually_some, servers};
 
-use crate::endpoint::{LISTEN, address, config, metric, status};
+use crate::endpoint::{LISTEN, address, at as at_address, config, metric, status};
+use crate::page::first_glance;
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, edit, insert_of, kafka_in_turn, strict_kafka,
-    with_failures, with_source,
+    PATIENCE, Rig, assert_has, assert_lacks, edit, insert_of, kafka_in_turn, output_with, stdout,
+    strict_kafka, with_failures, with_source,
 };
 use crate::shown::Views;
 
@@ -103,6 +104,57 @@ fn that_are_missing_are_named_at_once() {
         seconds < 2
     });
     rig.finish(relay).assert_clean_but_for_ragged();
+}
+
+/// Events of a missing topic leave the window, so that they hold back their own topic only, although they fill it many
+/// times over. Beyond `max_retrying_bytes` all events wait, and every view names the topic.
+#[test]
+fn that_are_missing_hold_back_other_topics_only_beyond_the_bound() {
+    for (bytes, passes) in [("40MiB", 2_100), ("0B", 100)] {
+        let kafka = strict_kafka();
+        let rig = Rig::with_kafka(18, kafka);
+        let [payment, order] = ["payment", "order"].map(|kind| format!("{}{kind}", rig.prefix));
+        kafka.create_topic(&payment, 3, &[]);
+        let more = format!(
+            "{LISTEN}\n[delivery]\nmax_in_flight_records = 32\nmax_retrying_bytes = \"{bytes}\"\n\
+             [poison]\nretry_for = \"1h\"\n"
+        );
+        let config = rig.config_and(&more);
+        let relay = rig.streaming(&config);
+        for (kind, first, last) in [
+            ("payment", 1, 100),
+            ("order", 1, 1_000),
+            ("payment", 101, 2_100),
+        ] {
+            rig.db().batch(&format!(
+                "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+                 SELECT gen_random_uuid(), '{kind}', 'key' || i % 50, 'T', jsonb_build_object('number', i) \
+                 FROM generate_series({first}, {last}) i"
+            ));
+        }
+        rig.records_in(&payment, passes);
+        // All keys of the topic wait, or those of a full window.
+        let keys = if passes == 100 { 32 } else { 50 };
+        let at = address(&relay);
+        let shown = eventually_some(PATIENCE, || {
+            let shown = status(at);
+            let waiting = &shown["delivery"]["retrying"];
+            let is_named = waiting["topic"] == *order && waiting["keys"] == keys;
+            let is_blocked = shown["pipeline"]["state"] == "blocked";
+            (is_named && is_blocked).then_some(shown)
+        });
+        let stored = rig.records_in(&payment, passes).len();
+        assert_eq!(stored, passes, "{bytes}: events of the other topic");
+        let missing = format!("topic \"{order}\" does not exist: its records wait for it");
+        let reason = shown["pipeline"]["reason"].as_str().expect("a reason");
+        assert_has(reason, &[&missing]);
+        let text = stdout(&output_with("status", &config, &[&at_address(at)]));
+        let waiting = format!("{keys} keys wait");
+        assert_has(&text, &[&order, "does not exist", &waiting]);
+        assert_has(&first_glance(at), &[&order, "does not exist"]);
+        kafka.create_topic(&order, 3, &[]);
+        rig.finish(relay).assert_counts(3_100, 0);
+    }
 }
 
 /// A broker that is away is named as well.

@@ -23,6 +23,7 @@ pub struct Window {
     max_records: u64,
     max_bytes: u64,
     max_aside_bytes: u64,
+    /// Of all records, also of those that are set aside: so their number is exact while one is.
     records: AtomicU64,
     bytes: AtomicU64,
     aside_records: AtomicU64,
@@ -68,15 +69,22 @@ impl Window {
         }
         self.aside_records.fetch_add(1, SeqCst);
         self.aside_bytes.fetch_add(weight, SeqCst);
-        self.cancel(weight);
         true
+    }
+
+    /// Takes room for a record that was set aside and is sent now, beyond the bounds if need be: what is in flight
+    /// stays within those of the window and of the records set aside together. Called by the thread that takes room.
+    pub fn take_aside(&self, weight: u64) {
+        self.aside_bytes.fetch_sub(weight, SeqCst);
+        self.aside_records.fetch_sub(1, SeqCst);
     }
 
     /// Ends the flight of a record that was set aside. True: as of [`give_back`](Self::give_back).
     #[must_use]
     pub fn give_back_aside(&self, weight: u64) -> bool {
-        self.aside_bytes.fetch_sub(weight, SeqCst);
-        self.aside_records.fetch_sub(1, SeqCst);
+        // In this order, no room is seen that there is not.
+        self.take_aside(weight);
+        self.cancel(weight);
         // Others may be set aside now.
         self.waiting.swap(false, SeqCst)
     }
@@ -120,7 +128,7 @@ impl Window {
         self.records.fetch_sub(1, SeqCst);
         // Load after both: otherwise, of two threads that give back at the same time, neither might
         // see the sum.
-        let (records, bytes) = (self.records.load(SeqCst), self.bytes.load(SeqCst));
+        let (records, bytes) = self.taken();
         self.waiting.load(SeqCst)
             && (records == 0
                 || (records <= low_water(self.max_records)
@@ -130,15 +138,12 @@ impl Window {
 
     /// Returns the number of records that have taken room, or are set aside.
     pub fn in_flight(&self) -> u64 {
-        // In this order, no record that is set aside meanwhile is missed.
-        let records = self.records.load(SeqCst);
-        records + self.aside_records.load(SeqCst)
+        self.records.load(SeqCst)
     }
 
     /// Returns the bytes of those records.
     pub fn bytes(&self) -> u64 {
-        let bytes = self.bytes.load(SeqCst);
-        bytes + self.aside_bytes.load(SeqCst)
+        self.bytes.load(SeqCst)
     }
 
     /// Writes the figures of the window into a sink's statistics.
@@ -149,10 +154,18 @@ impl Window {
     }
 
     fn fits(&self, weight: u64) -> bool {
-        let records = self.records.load(SeqCst);
+        let (records, bytes) = self.taken();
         records == 0
-            || (records < self.max_records
-                && self.bytes.load(SeqCst).saturating_add(weight) <= self.max_bytes)
+            || (records < self.max_records && bytes.saturating_add(weight) <= self.max_bytes)
+    }
+
+    /// Returns the records that take room, and their bytes. Others may be accepted and set aside meanwhile.
+    fn taken(&self) -> (u64, u64) {
+        let (records, bytes) = (self.records.load(SeqCst), self.bytes.load(SeqCst));
+        (
+            records.saturating_sub(self.aside_records.load(SeqCst)),
+            bytes.saturating_sub(self.aside_bytes.load(SeqCst)),
+        )
     }
 }
 
@@ -181,6 +194,21 @@ mod tests {
         assert!(window.give_back_aside(100), "the sender waits");
         assert_eq!((window.in_flight(), window.bytes()), (2, 110));
         assert!(!Window::new(2, 1_000).set_aside(1));
+    }
+
+    #[test]
+    fn a_record_that_was_set_aside_is_sent_beyond_the_bound() {
+        let window = Window::new(1, 1_000).with_aside(100);
+        assert!(window.try_take(100) && window.set_aside(100) && window.try_take(10));
+        window.take_aside(100);
+        assert_eq!((window.in_flight(), window.bytes()), (2, 110));
+        assert!(!window.try_take(10), "two records are in flight");
+        assert!(!window.give_back(10), "one is, and one may be");
+        assert!(window.give_back(100), "the sender waits");
+        assert!(
+            window.try_take(100) && window.set_aside(100),
+            "none is aside"
+        );
     }
 
     #[test]

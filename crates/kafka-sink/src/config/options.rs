@@ -22,6 +22,8 @@ pub struct KafkaOptions {
     pub max_in_flight_bytes: u64,
     /// The most keys of a topic that may wait, for views: a topic that is refused waits as a whole.
     pub max_retrying_keys: u32,
+    /// The most bytes of records that wait for such topics, beyond those in flight, once the sink is full.
+    pub max_retrying_bytes: u64,
     /// The `linger.ms` of the second producer, which is for throughput. `None`: there is only one
     /// producer, as when the properties contain `linger.ms`.
     pub bulk_linger: Option<Duration>,
@@ -39,6 +41,7 @@ impl Default for KafkaOptions {
             max_in_flight_records: 100_000,
             max_in_flight_bytes: 64 << 20,
             max_retrying_keys: 1_000,
+            max_retrying_bytes: 64 << 20,
             bulk_linger: Some(BULK_LINGER),
             retry_for: RETRY_FOR,
             topics: None,

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use walrelay_sink::{HeldRecord, Record};
+use walrelay_sink::{HeldRecord, Record, Window};
 
 use crate::in_flight::partition_gate::HoldQueue;
 
@@ -22,10 +22,25 @@ pub(crate) struct Queued {
     pub(crate) weight: u64,
     /// The timestamp for librdkafka.
     pub(crate) timestamp_ms: i64,
+    /// The record has given its room back, see [`Window::set_aside`].
+    pub(crate) is_aside: bool,
     pub(crate) record: HeldRecord,
 }
 
 impl Queued {
+    /// Gives the room of the record back while it waits. Returns false if it may not.
+    pub(crate) fn set_aside(&mut self, window: &Window) -> bool {
+        self.is_aside = self.is_aside || window.set_aside(self.weight);
+        self.is_aside
+    }
+
+    /// Takes room again if the record has given it back.
+    pub(crate) fn take_room(&mut self, window: &Window) {
+        if std::mem::take(&mut self.is_aside) {
+            window.take_aside(self.weight);
+        }
+    }
+
     /// Calls `call` with the record. In the queue of a partition the record names that partition: a
     /// record without a key was assigned it, and the partitioner might choose another one.
     pub(crate) fn with<T>(&self, queue: HoldQueue, call: impl FnOnce(&Record<'_>) -> T) -> T {

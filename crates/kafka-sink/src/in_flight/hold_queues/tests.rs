@@ -19,6 +19,7 @@ fn queued(seq: u64, partition: Option<i32>) -> Queued {
         seq,
         weight: 100,
         timestamp_ms: 7,
+        is_aside: false,
         record: HeldRecord::new(&record),
     }
 }

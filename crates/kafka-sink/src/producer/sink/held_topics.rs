@@ -8,6 +8,7 @@ use std::time::Instant;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use walrelay_sink::{
     DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record, Refusal, Retrying, Waiting,
+    Window,
 };
 
 use super::refusals::refusal;
@@ -26,6 +27,7 @@ pub(super) type HeldTopics = BTreeMap<usize, HeldTopic>;
 
 /// A topic whose records are held back.
 pub(super) struct HeldTopic {
+    /// Those that are set aside come first.
     records: VecDeque<Queued>,
     /// Records that were reported as refused and are not taken back yet. Meanwhile no record is sent: it
     /// may have the key of one of them.
@@ -133,6 +135,21 @@ impl HeldTopic {
         give_back(shared, &queued);
         self.refused.push_back(queued);
         shared.refused(seq, refusal);
+    }
+
+    /// Sets records aside, the first ones first, if the topic is refused. Returns their number, and whether more
+    /// may be set aside.
+    fn set_aside(&mut self, window: &Window) -> (usize, bool) {
+        if self.problem.is_none() {
+            return (0, true);
+        }
+        let before = self.records.partition_point(|queued| queued.is_aside);
+        for (set, queued) in self.records.range_mut(before..).enumerate() {
+            if !queued.set_aside(window) {
+                return (set, false);
+            }
+        }
+        (self.records.len() - before, true)
     }
 
     /// Notes that a broker refuses the topic. With a `creator`, its creation is tried again.
@@ -255,6 +272,20 @@ impl KafkaSink {
         }
     }
 
+    /// Sets the records of refused topics aside while other records find no room, up to the bound. Returns false if
+    /// there is none to set aside.
+    pub(super) fn set_held_aside(&mut self) -> bool {
+        let mut all = 0;
+        for held in self.held.values_mut() {
+            let (set, has_room) = held.set_aside(&self.shared.window);
+            all += set;
+            if !has_room {
+                break;
+            }
+        }
+        all > 0
+    }
+
     /// Sends the records of a topic that may be written to, until librdkafka refuses one.
     fn release(&mut self, at: usize) {
         while let Some(held) = self.held.get_mut(&at)
@@ -263,11 +294,12 @@ impl KafkaSink {
             && !self.shared.broken()
         {
             let topic = &mut self.topics.all[at];
-            let Some(first) = held.records.pop_front() else {
+            let Some(mut first) = held.records.pop_front() else {
                 self.held.remove(&at);
                 topic.is_writable = true;
                 return;
             };
+            first.take_room(&self.shared.window);
             let queued = (first.seq, first.timestamp_ms, None);
             let producers = &mut self.producers;
             let offer = |record: &Record<'_>| Self::offer(producers, topic, at, record, queued);
@@ -281,7 +313,7 @@ impl KafkaSink {
 
     /// Settles the first record of a held topic, which librdkafka refuses: keeps it if the refusal may
     /// pass, or else reports it.
-    fn settle_first(&mut self, at: usize, first: Queued, code: Code) {
+    fn settle_first(&mut self, at: usize, mut first: Queued, code: Code) {
         let Some(held) = self.held.get_mut(&at) else {
             return;
         };
@@ -304,6 +336,10 @@ impl KafkaSink {
         let now = Instant::now();
         if may_pass && !self.patience.is_over(cause.as_bytes(), now, now) {
             held.set_problem(problem);
+            // Then its bytes were set aside, too, until it was offered.
+            if held.records.front().is_some_and(|next| next.is_aside) {
+                first.set_aside(&self.shared.window);
+            }
             held.records.push_front(first);
             held.step = Step::Answer;
             self.checks.request_later(name);

@@ -136,6 +136,8 @@ pub struct KafkaSink {
     /// Accepted records that gates hold back.
     hold_queues: HoldQueues,
     inquiry: Inquiry,
+    /// The last record found no room.
+    is_full: bool,
     closed: bool,
 }
 
@@ -181,7 +183,8 @@ impl KafkaSink {
         stats: Arc<SinkStats>,
     ) -> Result<Self, KafkaError> {
         let options = config.options();
-        let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes);
+        let window = Window::new(options.max_in_flight_records, options.max_in_flight_bytes)
+            .with_aside(options.max_retrying_bytes);
         let shared = Arc::new(Shared::new(Arc::clone(&deliveries), window, stats));
         let requests = match gates {
             Some(_) => Requests::Several,
@@ -209,6 +212,7 @@ impl KafkaSink {
             gates,
             hold_queues: HoldQueues::default(),
             inquiry: Inquiry::default(),
+            is_full: false,
             closed: false,
         })
     }
@@ -375,13 +379,17 @@ impl KafkaSink {
         seq: u64,
     ) -> Result<(), SendError> {
         let weight = weight_of_record(record);
-        if !self.shared.window.try_take(weight) {
+        let has_room = self.shared.window.try_take(weight)
+            || (self.set_held_aside() && self.shared.window.try_take(weight));
+        self.is_full = !has_room;
+        if self.is_full {
             return Err(SendError::Full);
         }
         let held = |record: &Record<'_>| Queued {
             seq,
             weight,
             timestamp_ms,
+            is_aside: false,
             record: HeldRecord::new(record),
         };
         let topic = &self.topics.all[at];
@@ -457,6 +465,10 @@ impl Sink for KafkaSink {
         } else {
             self.advance_creations();
             self.resume();
+            // A topic may have been refused since its record found no room.
+            if self.is_full && self.set_held_aside() {
+                self.shared.wake_sender();
+            }
         }
         if self.shared.acknowledged() && !self.shared.broken() {
             let topics = self.topics.all.iter().map(|topic| &*topic.name);
@@ -505,7 +517,12 @@ fn fail(shared: &Shared, queued: &Queued, error: DeliveryError) {
 
 /// Gives back the room of a held record.
 fn give_back(shared: &Shared, queued: &Queued) {
-    if shared.window.give_back(queued.weight) {
+    let sender_waits = if queued.is_aside {
+        shared.window.give_back_aside(queued.weight)
+    } else {
+        shared.window.give_back(queued.weight)
+    };
+    if sender_waits {
         shared.wake_sender();
     }
 }

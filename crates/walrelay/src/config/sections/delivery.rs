@@ -34,7 +34,7 @@ pub struct Delivery at "delivery" {
     "max_unconfirmed_records" max_unconfirmed_records: u32 = integer::<u32>(1..=16_777_216).or("524288");
     /// Keys of one destination whose event may be sent again, 1 to 1000000; with more, the other keys of that destination wait too. A destination is a URL's host and path, an exchange or a subject; a topic of Kafka, a stream of Redis and an `exclusive_stream` of NATS wait as a whole.
     "max_retrying_keys" max_retrying_keys: u32 = integer::<u32>(1..=1_000_000).or("1000");
-    /// Bytes of events that wait because they, an event of their key, or their destination is refused, 0B to 1GiB; for Kafka without effect. When the sink is full, they leave the bounds of events in flight, so that others have room; beyond this, all events wait.
+    /// Bytes of events that wait because they, an event of their key, or their destination is refused, 0B to 1GiB. When the sink is full, they leave the bounds of events in flight, so that others have room; beyond this, all events wait.
     "max_retrying_bytes" max_retrying_bytes: u64 = size(0..=(1 << 30)).or("64MiB");
     /// How long requests are filled while the relay is behind, at most 1s; for Kafka alone. `0ms`: never, as with a `linger.ms` in `[sink.kafka]`.
     "bulk_linger" bulk_linger: Duration = duration(Duration::ZERO..=SECOND).or("50ms");

@@ -55,6 +55,15 @@ fn sink_of_refusals(
         retry_for,
         ..KafkaOptions::default()
     };
+    sink_with_bounds(cluster, one, options, more)
+}
+
+fn sink_with_bounds(
+    cluster: &Cluster,
+    one: bool,
+    options: KafkaOptions,
+    more: &[(&str, &str)],
+) -> (KafkaSink, Arc<Refusals>) {
     let factory = KafkaSinkFactory::new(config_at(&cluster.bootstrap_servers(), options, more));
     let mut factory = if one {
         factory.with_one_producer()
@@ -273,4 +282,139 @@ fn a_record_is_as_large_as_librdkafka_says() {
     }
     refusals.reports.wait_polling(&mut sink, seq);
     close_delivered(sink, &refusals.reports, seq);
+}
+
+/// Waits until the sink knows that the topic of its held records is refused.
+fn wait_held(sink: &mut KafkaSink) {
+    eventually("the topic is refused", || {
+        sink.poll();
+        sink.held_obstacle().is_some()
+    });
+}
+
+/// Records of a topic that is refused fill the window many times over, and others go on up to the bound.
+#[test]
+fn records_of_a_refused_topic_leave_the_window_up_to_a_bound() {
+    const HELD: u64 = 100;
+    for one in [true, false] {
+        let cluster = cluster(&[("t", 3), ("gone", 3)]);
+        cluster.topic_error("gone", MISSING).unwrap();
+        let weight = weight_of_record(&record("gone", b"k", b"000"));
+        let options = KafkaOptions {
+            max_in_flight_records: 8,
+            max_retrying_bytes: HELD * weight,
+            retry_for: HOUR,
+            ..KafkaOptions::default()
+        };
+        let (mut sink, refusals) = sink_with_bounds(&cluster, one, options, &[]);
+        let reports = &*refusals.reports;
+        let key = |seq: u64| [b'a' + (seq % 5) as u8];
+        let text = |seq: u64| format!("{seq:03}");
+        let offer = |sink: &mut KafkaSink, topic: &str, seq| {
+            sink.try_send(&record(topic, &key(seq), text(seq).as_bytes()), seq)
+        };
+        assert_eq!(offer(&mut sink, "gone", 0), Ok(()));
+        wait_held(&mut sink);
+        for seq in 1..HELD {
+            assert_eq!(offer(&mut sink, "gone", seq), Ok(()));
+        }
+        // All of them leave the window in the end.
+        for seq in HELD..200 {
+            send(
+                &mut sink,
+                reports,
+                &record("t", &key(seq), text(seq).as_bytes()),
+                seq,
+            );
+        }
+        reports.wait_polling(&mut sink, 200 - HELD);
+        wait_in_flight(&sink, HELD);
+        // Nothing more may be set aside, so these fill the window, and the others wait with them.
+        for seq in 200..208 {
+            assert_eq!(offer(&mut sink, "gone", seq), Ok(()));
+        }
+        assert_eq!(offer(&mut sink, "t", 208), Err(SendError::Full));
+        let obstacle = sink.waiting_for().expect("a topic is refused");
+        assert!(obstacle.what.contains("topic \"gone\""), "{obstacle:?}");
+        let waiting = sink.retrying().expect("its records wait");
+        assert_eq!((waiting.keys, &*waiting.topic), (5, "gone"));
+        cluster.topic_error("gone", NONE).unwrap();
+        send(
+            &mut sink,
+            reports,
+            &record("t", &key(208), text(208).as_bytes()),
+            208,
+        );
+        reports.wait_polling(&mut sink, 209);
+        let is_held = |seq: &u64| (0..HELD).contains(seq) || (200..208).contains(seq);
+        let (held, others): (Vec<u64>, Vec<u64>) = (0..209).partition(is_held);
+        for (topic, expected) in [("gone", held), ("t", others)] {
+            let stored = read(&cluster, &[topic], expected.len());
+            assert_eq!(
+                count_of(&cluster, topic),
+                expected.len(),
+                "nothing is repeated"
+            );
+            let mut seqs: Vec<u64> = stored.iter().map(seq_in).collect();
+            for of_key in 0..5 {
+                let of_key: Vec<_> = seqs.iter().filter(|seq| **seq % 5 == of_key).collect();
+                assert!(of_key.is_sorted(), "{topic}: {of_key:?}");
+            }
+            seqs.sort_unstable();
+            assert_eq!(seqs, expected);
+        }
+        close_delivered(sink, reports, 209);
+    }
+}
+
+/// The answer comes when the sink is full, and nothing else would wake the relay.
+#[test]
+fn a_full_sink_wakes_the_relay_when_the_topic_of_its_records_is_refused() {
+    let cluster = cluster(&[("t", 1), ("gone", 1)]);
+    cluster.topic_error("gone", MISSING).unwrap();
+    let options = KafkaOptions {
+        max_in_flight_records: 4,
+        retry_for: HOUR,
+        ..KafkaOptions::default()
+    };
+    let (mut sink, refusals) = sink_with_bounds(&cluster, false, options, &[]);
+    let reports = &*refusals.reports;
+    for seq in 0..4 {
+        assert_eq!(sink.try_send(&record("gone", b"k", b"v"), seq), Ok(()));
+    }
+    send(&mut sink, reports, &record("t", b"k", b"4"), 4);
+    reports.wait_polling(&mut sink, 1);
+    wait_in_flight(&sink, 4);
+    Box::new(sink).close(Duration::ZERO);
+    assert_eq!(seqs_in(&cluster, "t", 1), [4]);
+}
+
+/// Records that were set aside are given up, and their room is free once.
+#[test]
+fn records_that_were_set_aside_are_refused_after_the_patience() {
+    let cluster = cluster(&[("t", 1), ("gone", 1)]);
+    cluster.topic_error("gone", MISSING).unwrap();
+    let options = KafkaOptions {
+        max_in_flight_records: 4,
+        retry_for: Duration::ZERO,
+        ..KafkaOptions::default()
+    };
+    let (mut sink, refusals) = sink_with_bounds(&cluster, false, options, &[]);
+    let reports = &*refusals.reports;
+    for seq in 0..20 {
+        assert_eq!(sink.try_send(&record("gone", b"k", b"v"), seq), Ok(()));
+        if seq == 0 {
+            wait_held(&mut sink);
+        }
+    }
+    wait_refused(&mut sink, &refusals, 20);
+    assert_eq!(refusals.seqs(), (0..20).collect::<Vec<u64>>());
+    assert_eq!(sink.in_flight(), 0);
+    assert_eq!(sink.shared.window.bytes(), 0);
+    for seq in 0..20 {
+        assert_eq!(sink.withdraw(seq, true).len(), 1);
+        send_seq(&mut sink, reports, "t", b"k", seq);
+    }
+    reports.wait_polling(&mut sink, 20);
+    close_delivered(sink, reports, 20);
 }

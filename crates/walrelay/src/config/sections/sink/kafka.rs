@@ -52,6 +52,7 @@ impl SinkSettings for KafkaSection {
             max_in_flight_records: u64::from(delivery.max_in_flight_records),
             max_in_flight_bytes: delivery.max_in_flight_bytes,
             max_retrying_keys: delivery.max_retrying_keys,
+            max_retrying_bytes: delivery.max_retrying_bytes,
             bulk_linger: Some(delivery.bulk_linger),
             retry_for: poison.retry_for,
             topics: None,
