@@ -352,7 +352,7 @@ fn seconds() -> u64 {
 /// Events of a destination that a row chooses, and that refuses all for ever, fill the window. They are named, and
 /// after `retry_for` the others go on.
 #[test]
-#[ignore = "was not run since its condition was corrected for Kafka, which names no next attempt"]
+#[ignore = "a minute: docs/adr/measurements/0057-refusals.md says what it shows"]
 fn a_destination_that_refuses_all_is_named_and_stops_others_for_retry_for_only() {
     for kind in KINDS {
         let servers = Servers::start(kind);
