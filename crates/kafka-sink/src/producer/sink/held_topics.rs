@@ -187,13 +187,17 @@ impl KafkaSink {
             return false;
         }
         topic.is_writable = false;
-        let held = HeldTopic {
-            step: Step::Answer,
-            problem: Some(Problem::from_code(&topic.name, code)),
-            since: Some(Instant::now()),
-            ..HeldTopic::new(self.hold_queues.take_topic(at))
-        };
-        self.held.insert(at, held);
+        let new = || HeldTopic::new(VecDeque::new());
+        let held = self.held.entry(at).or_insert_with(new);
+        // A record that names a missing partition may hold the topic already. Records of the hold queues came before it.
+        for queued in &mut held.records {
+            queued.take_room(&self.shared.window);
+        }
+        let mut records = self.hold_queues.take_topic(at);
+        records.append(&mut held.records);
+        held.records = records;
+        held.step = Step::Answer;
+        held.set_problem(Problem::from_code(&topic.name, code));
         self.checks.request_later(&topic.name);
         true
     }
@@ -368,7 +372,18 @@ impl KafkaSink {
     /// See [`Sink::withdraw`](walrelay_sink::Sink::withdraw). A record behind that is refused as well is
     /// left to its own call.
     pub(super) fn take_back(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
+        // Records are taken back in the order in which they were reported: of many, no topic's are searched through.
+        let is_next =
+            |held: &HeldTopic| held.refused.front().is_some_and(|queued| queued.seq == seq);
+        let next = self
+            .held
+            .iter()
+            .find(|(_, held)| is_next(held))
+            .map(|(at, _)| *at);
         let found = self.held.iter_mut().find_map(|(at, held)| {
+            if next.is_some_and(|next| next != *at) {
+                return None;
+            }
             let index = held.refused.iter().position(|queued| queued.seq == seq)?;
             Some((*at, held.refused.remove(index)?, held))
         });

@@ -251,6 +251,23 @@ fn a_deleted_topic_holds_back_its_records_until_it_exists_again() {
     }
 }
 
+/// librdkafka refuses a record of a hold queue while a record that names a missing partition holds the topic.
+#[test]
+fn a_topic_that_is_held_twice_keeps_its_records() {
+    let cluster = cluster(&[("gone", 1)]);
+    cluster.topic_error("gone", MISSING).unwrap();
+    let (mut sink, refusals) = sink_of_refusals(&cluster, true, HOUR, &[]);
+    let reports = &*refusals.reports;
+    for seq in 0..10 {
+        send_seq(&mut sink, reports, "gone", b"k", seq);
+    }
+    let at = sink.topics.index["gone"];
+    assert!(sink.hold_topic(at, RDKafkaErrorCode::UnknownTopicOrPartition));
+    cluster.topic_error("gone", NONE).unwrap();
+    reports.wait_polling(&mut sink, 10);
+    assert_eq!(seqs_in(&cluster, "gone", 10), (0..10).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_record_is_as_large_as_librdkafka_says() {
     const MAX: usize = 2_000;
