@@ -182,6 +182,188 @@ tests! {
     fn a_publication_that_is_recreated_while_no_relay_runs_is_named_on_18() { recreated_after_a_row(18) }
 }
 
+/// A relay passes over a table that the publication carried before the outbox; then it is an outbox, too, and no more.
+#[track_caller]
+fn another_table_becomes_an_outbox(major: u32) {
+    let rig = Rig::with_outbox(major);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE earlier (LIKE outbox INCLUDING ALL); \
+         CREATE PUBLICATION walrelay FOR TABLE earlier, outbox WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let config = rig.config();
+    let passed = ["--pass-over", "public.earlier"];
+    let both = ["--set=source.tables=[\"public.outbox\", \"public.earlier\"]"];
+    for (number, arguments) in (1..).zip([&passed[..], &both, &passed]) {
+        let relay = rig.start_with(&config, arguments);
+        relay.streaming();
+        insert(&db, number);
+        rig.caught_up();
+        relay.ends_well();
+    }
+    db.batch("ALTER PUBLICATION walrelay DROP TABLE earlier");
+    ends(
+        &mut rig.start_with(&config, &["--set=source.tables=[\"public.earlier\"]"]),
+        78,
+        "publication-lacks-table",
+    );
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(rig.records(3).len(), 3);
+    db.batch("ALTER PUBLICATION walrelay ADD TABLE earlier");
+    let exchanged = [
+        "--set=source.tables=[\"public.earlier\"]",
+        "--pass-over",
+        "public.outbox",
+    ];
+    ends(&mut rig.start_with(&config, &exchanged), 78, CHANGED);
+}
+
+tests! {
+    fn a_table_that_was_published_all_along_becomes_an_outbox_on_14() { another_table_becomes_an_outbox(14) }
+    fn a_table_that_was_published_all_along_becomes_an_outbox_on_18() { another_table_becomes_an_outbox(18) }
+}
+
+/// Partitions are published under their own names for a while, which the relay does not take: no row is left out.
+#[track_caller]
+fn published_by_partitions(major: u32) {
+    let rig = Rig::new(major);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
+         payload jsonb) PARTITION BY LIST (aggregatetype); \
+         CREATE TABLE outbox_order PARTITION OF outbox FOR VALUES IN ('order'); \
+         CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)",
+    );
+    create_slot(&db, "walrelay");
+    let config = rig.config();
+    let by_root = |is: bool| {
+        db.batch(&format!(
+            "ALTER PUBLICATION walrelay SET (publish_via_partition_root = {is})"
+        ));
+    };
+    let relay = rig.streaming(&config);
+    insert(&db, 1);
+    rig.caught_up();
+    relay.ends_well();
+    by_root(false);
+    insert(&db, 2);
+    ends(&mut rig.start(&config), 78, "publication-lacks-table");
+    by_root(true);
+    insert(&db, 3);
+    let mut relay = rig.streaming(&config);
+    rig.caught_up();
+    // Under a relay.
+    by_root(false);
+    insert(&db, 4);
+    ends(&mut relay, 78, "publication-lacks-table");
+    by_root(true);
+    insert(&db, 5);
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    assert_eq!(rig.records(5).len(), 5);
+    // Its entry is another one then.
+    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
+    by_root(false);
+    let at = position(&db);
+    insert(&db, 6);
+    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
+    by_root(true);
+    let (from, to) = range(&ends(&mut rig.start(&config), 78, CHANGED));
+    assert!(from <= at && at <= to, "{from} {at} {to}");
+}
+
+tests! {
+    fn rows_that_are_published_by_partitions_for_a_while_are_not_left_out_on_14() { published_by_partitions(14) }
+    fn rows_that_are_published_by_partitions_for_a_while_are_not_left_out_on_18() { published_by_partitions(18) }
+}
+
+/// A partition is the outbox, and its root is published.
+#[track_caller]
+fn a_root_is_put_back(major: u32) {
+    let rig = Rig::new(major);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE roots (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
+         payload jsonb) PARTITION BY LIST (aggregatetype); \
+         CREATE TABLE outbox PARTITION OF roots FOR VALUES IN ('order'); \
+         CREATE PUBLICATION walrelay FOR TABLE roots WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let config = rig.config();
+    for change in [
+        "SELECT",
+        // The partition keeps an entry all the time.
+        "ALTER PUBLICATION walrelay ADD TABLE outbox",
+    ] {
+        rig.streaming(&config).ends_well();
+        db.batch(change);
+    }
+    rig.streaming(&config).ends_well();
+    db.batch(
+        "ALTER PUBLICATION walrelay DROP TABLE roots; ALTER PUBLICATION walrelay ADD TABLE roots",
+    );
+    rig.streaming(&config).ends_well();
+    db.batch("ALTER PUBLICATION walrelay DROP TABLE outbox");
+    ends(&mut rig.start(&config), 78, CHANGED);
+}
+
+tests! {
+    fn the_entry_of_a_root_carries_an_outbox_on_14() { a_root_is_put_back(14) }
+    fn the_entry_of_a_root_carries_an_outbox_on_18() { a_root_is_put_back(18) }
+}
+
+#[test]
+fn a_schema_that_is_put_back_while_no_relay_runs_is_named() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch("CREATE PUBLICATION walrelay FOR TABLES IN SCHEMA public WITH (publish = 'insert')");
+    create_slot(&db, "walrelay");
+    let config = rig.config();
+    rig.streaming(&config).ends_well();
+    db.batch("ALTER PUBLICATION walrelay DROP TABLES IN SCHEMA public");
+    let at = position(&db);
+    insert(&db, 1);
+    db.batch("ALTER PUBLICATION walrelay ADD TABLES IN SCHEMA public");
+    stops_until_accepted(&rig, &config, at);
+    // A relay, or a start, has seen both.
+    db.batch("ALTER PUBLICATION walrelay ADD TABLE outbox");
+    rig.streaming(&config).ends_well();
+    db.batch("ALTER PUBLICATION walrelay DROP TABLES IN SCHEMA public");
+    rig.streaming(&config).ends_well();
+}
+
+/// The catalogs do not tell `SET TABLE` with another list from a table that was put back with it.
+#[test]
+fn another_column_list_while_no_relay_runs_is_named() {
+    let all = "id, aggregatetype, aggregateid, type, payload";
+    undone_while_no_relay_runs(
+        18,
+        "ALTER PUBLICATION walrelay DROP TABLE outbox",
+        &format!("ALTER PUBLICATION walrelay ADD TABLE outbox ({all})"),
+    );
+}
+
+/// The server does not print the filter of a locked table.
+#[test]
+fn a_row_filter_of_a_locked_table_stops_the_start() {
+    let rig = Rig::with_outbox(18);
+    let config = rig.config();
+    rig.streaming(&config).ends_well();
+    let db = rig.db();
+    db.batch(FILTER);
+    let locking = rig.db();
+    locking.batch("BEGIN; LOCK TABLE outbox");
+    let log = ends(&mut rig.start(&config), 78, CHANGED);
+    assert_has(&log, &["not shown while the table is locked"]);
+    locking.batch("ROLLBACK");
+    db.batch(NO_FILTER);
+    ends(&mut rig.start(&config), 78, CHANGED);
+}
+
 /// A row was written while there was no publication: after the gap is accepted, the slot has to pass over the row.
 #[track_caller]
 fn recreated_after_a_row(major: u32) {

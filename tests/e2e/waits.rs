@@ -223,15 +223,14 @@ fn ddl_that_locks_the_outbox_holds_no_start_up() {
         (18, " WHERE (type <> 'none')"),
     ] {
         let rig = Rig::with_outbox(major);
+        rig.create_slot();
+        let set = format!("ALTER PUBLICATION walrelay SET TABLE outbox{filter}");
+        rig.db().batch(&set);
         let relay = rig.relay();
         insert(&rig.db(), 1);
         rig.caught_up();
         relay.kill();
         insert(&rig.db(), 2);
-        if !filter.is_empty() {
-            let set = format!("ALTER PUBLICATION walrelay SET TABLE outbox{filter}");
-            rig.db().batch(&set);
-        }
         let locker = lock(&rig);
         let relay = rig.relay();
         rig.caught_up();

@@ -64,7 +64,8 @@ pub(super) fn remedy(
             )
         }
         Carries::Schemas => format!(
-            "run ALTER PUBLICATION {publication} SET TABLE {}, which puts the tables in the place of their schema",
+            "run ALTER PUBLICATION {publication} SET TABLE {}, which puts the tables in the place of their schema and leaves \
+             no row out: if the next start ends with publication-changed, run walrelay run --accept-gap once",
             script::tables(wanted)
         ),
         Carries::AllTables => {

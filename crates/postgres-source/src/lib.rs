@@ -38,6 +38,7 @@ mod assigned;
 mod audit;
 mod backlog;
 mod bookmarks;
+mod carried;
 mod catalog;
 mod confirmation;
 mod dead_letters;
@@ -85,11 +86,11 @@ pub use bookmarks::{
     read_notes, slot_of as bookmark_slot, write_notes,
 };
 pub use catalog::{
-    AccountSettings, ColumnFacts, Facts, Generated, LogicalDecoding, Poller, PublicationFacts,
-    PublishedOperations, PublishedTable, RetainedWal, Sample, Selection, ServerFacts, SlotReader,
-    SlotRow, SlotStanding, Survey, TableFacts, TableLock, TableSurvey, Transaction, Wanted,
-    describe, inspect, lacking_to_publish, names_standby, place, sample, server_clock, slot_reader,
-    slot_standing, slots, survey, table_locks,
+    AccountSettings, ColumnFacts, Facts, Generated, LogicalDecoding, Poller, PublicationEntry,
+    PublicationFacts, PublishedOperations, PublishedTable, RetainedWal, Sample, Selection,
+    ServerFacts, SlotReader, SlotRow, SlotStanding, Survey, TableFacts, TableLock, TableSurvey,
+    Transaction, Wanted, describe, inspect, lacking_to_publish, names_standby, place, sample,
+    server_clock, slot_reader, slot_standing, slots, survey, table_locks,
 };
 pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};

@@ -88,8 +88,8 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
     let signed = " MINVALUE -9223372036854775808; --";
     let system =
         system_name(slot).map(|name| (name, format!("{signed} the cluster of that position")));
-    let carried = carried_name(slot)
-        .map(|name| (name, format!("{signed} the row filters of the publication")));
+    let carried =
+        carried_name(slot).map(|name| (name, format!("{signed} the row filters of the publication")));
     let cluster = cluster_name(slot)
         .map(|name| (name, "; -- the cluster of the sink, as a number".to_owned()));
     let mut lines = vec![
@@ -563,11 +563,6 @@ pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
 /// Forgets the position of a slot, which the user has moved, if this role may write it.
 pub async fn forget_position(session: &mut Session, slot: &str) -> Result<(), Error> {
     forget_all(session, [Some(name(slot))]).await
-}
-
-/// Forgets what is noted of the publication, if this role may write it.
-pub(crate) async fn forget_carried(session: &mut Session, slot: &str) -> Result<(), Error> {
-    forget_all(session, [carried_name(slot)]).await
 }
 
 async fn forget_all<const N: usize>(

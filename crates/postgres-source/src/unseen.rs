@@ -329,7 +329,6 @@ mod tests {
             table: TableName::new("public", name),
             columns: None,
             row_filter: filter.map(str::to_owned),
-            entry: None,
         };
         for (published, is_partitioned, expected) in [
             (vec![of("outbox", None)], false, "true"),

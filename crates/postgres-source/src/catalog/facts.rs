@@ -7,7 +7,6 @@ use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::TableName;
 
-use super::published::HIDDEN_FILTER;
 use super::slots::SlotRow;
 
 /// The state of everything that [`Wanted`](super::Wanted) names.
@@ -148,14 +147,21 @@ pub struct PublicationFacts {
     /// The tables whose changes it carries, under the names that the stream announces: without
     /// `publish_via_partition_root`, partitions are listed themselves.
     pub tables: Vec<PublishedTable>,
+    /// Its entries; none if it was made `FOR ALL TABLES`.
+    pub entries: Vec<PublicationEntry>,
+}
+
+/// An entry of a publication, by which it carries a table: a row of `pg_publication_rel`, or of
+/// `pg_publication_namespace`. A change of it, also of its row filter, makes another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublicationEntry {
+    /// The column `pg_class.oid` of the table.
+    pub table: u32,
+    /// The OID of the entry.
+    pub oid: u32,
 }
 
 impl PublicationFacts {
-    /// Returns false if a row filter is not known, because another session locks its table.
-    pub(crate) fn shows_filters(&self) -> bool {
-        !self.filtered().any(|(_, filter)| filter == HIDDEN_FILTER)
-    }
-
     /// Returns the tables that have a row filter, each with its filter.
     pub fn filtered(&self) -> impl Iterator<Item = (&TableName, &str)> {
         let tables = self.tables.iter();
@@ -173,9 +179,6 @@ pub struct PublishedTable {
     pub columns: Option<Vec<String>>,
     /// The condition as the server prints it.
     pub row_filter: Option<String>,
-    /// The OID of the table, and that of its entry in the publication (`pg_publication_rel.oid`): each change of the
-    /// entry makes another one. `None` if the table has no entry of its own.
-    pub entry: Option<(u32, u32)>,
 }
 
 /// The process that reads a slot.

@@ -15,21 +15,19 @@ use walrelay_event_router::ColumnNames;
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{AccountColumns, TableName};
-use walrelay_walsender::{Error, Rows, Session, quote_literal};
+use walrelay_walsender::{Error, Row, Rows, Session, quote_literal};
 
 use crate::{script, state_version};
 pub use columns::describe;
 pub use decoding::LogicalDecoding;
 pub use facts::{
-    ColumnFacts, Facts, Generated, PublicationFacts, PublishedTable, ServerFacts, SlotReader,
-    TableFacts,
+    ColumnFacts, Facts, Generated, PublicationEntry, PublicationFacts, PublishedTable, ServerFacts,
+    SlotReader, TableFacts,
 };
 pub use locks::{TableLock, table_locks};
 pub use places::place;
 pub(crate) use published::Filters;
-#[cfg(test)]
-pub(crate) use published::HIDDEN_FILTER;
-use published::published_tables_sql;
+use published::{entries_sql, published_tables_sql};
 pub use retained::RetainedWal;
 use row::{is_true, json, parsed, text};
 pub(super) use slots::CONFLICTING;
@@ -156,6 +154,7 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
             quote_literal(&wanted.publication)
         ),
         published_tables_sql(major, &wanted.publication, Filters::Hidden),
+        entries_sql(major, &wanted.publication, &wanted.tables),
     ];
     statements.extend(wanted.tables.iter().map(table_sql));
     let mut answers = session.query_all(&statements).await?.into_iter();
@@ -163,7 +162,7 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
     let mut next = || answers.next().unwrap_or_default();
     let server = server(major, &next());
     let slot = first_slot(&next());
-    let publication = publication(&next(), &next());
+    let publication = publication(&next(), &next(), &next());
     let tables = wanted.tables.iter();
     let tables: Vec<_> = tables.map(|name| (name.clone(), table(&next()))).collect();
     let others = if tables.iter().all(|(_, found)| found.is_some()) {
@@ -449,7 +448,7 @@ fn publishes_schemas(major: u32) -> &'static str {
     }
 }
 
-fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
+fn publication(publications: &Rows, tables: &Rows, entries: &Rows) -> Option<PublicationFacts> {
     let row = publications.first()?;
     Some(PublicationFacts {
         oid: parsed(&row, "oid").unwrap_or(0),
@@ -459,6 +458,14 @@ fn publication(publications: &Rows, tables: &Rows) -> Option<PublicationFacts> {
         schemas: is_true(&row, "pubschemas"),
         unfinished: is_true(&row, "unfinished"),
         tables: published(tables),
+        entries: entries.iter().filter_map(|row| entry(&row)).collect(),
+    })
+}
+
+fn entry(row: &Row<'_>) -> Option<PublicationEntry> {
+    Some(PublicationEntry {
+        table: parsed(row, "relid")?,
+        oid: parsed(row, "entry")?,
     })
 }
 
@@ -470,7 +477,6 @@ fn published(tables: &Rows) -> Vec<PublishedTable> {
         },
         columns: json(&row, "columns"),
         row_filter: row.get("rowfilter").map(str::to_owned),
-        entry: parsed(&row, "relid").zip(parsed(&row, "entry")),
     });
     tables.collect()
 }

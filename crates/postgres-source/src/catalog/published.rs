@@ -5,6 +5,7 @@
 //! wait with it. Here the rules of that function (`pg_get_publication_tables` in `pg_publication.c`)
 //! are applied to the catalogs, of which no query locks a table.
 
+use walrelay_relay::TableName;
 use walrelay_walsender::quote_literal;
 
 /// `pg_get_publication_tables` leaves out what is older than the database's own objects
@@ -22,8 +23,7 @@ pub(crate) enum Filters {
     Shown,
 }
 
-/// Returns a query of schema, name, OID, own entry in the publication, column list (JSON) and row filter of each
-/// table that a publication carries. Column lists and row filters came with Postgres 15.
+/// Returns a query of schema, name, column list (JSON) and row filter of each table that a publication carries. Column lists and row filters came with Postgres 15.
 pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filters) -> String {
     let name = quote_literal(publication);
     let (schemas, lists) = if major >= 15 {
@@ -62,9 +62,7 @@ pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filte
          carried AS (SELECT named.oid FROM named, p WHERE p.pubviaroot AND NOT ({below_another}) \
           UNION SELECT c.oid FROM parts JOIN pg_catalog.pg_class c ON c.oid = parts.oid, p \
           WHERE NOT p.pubviaroot AND c.relkind <> 'p' AND (NOT p.puballtables OR {PUBLISHABLE})) \
-         SELECT n.nspname AS schemaname, c.relname AS tablename, c.oid AS relid, (SELECT e.oid \
-          FROM pg_catalog.pg_publication_rel e WHERE e.prpubid = p.oid AND e.prrelid = c.oid AND NOT p.puballtables) \
-          AS entry, {lists} \
+         SELECT n.nspname AS schemaname, c.relname AS tablename, {lists} \
          FROM carried JOIN pg_catalog.pg_class c ON c.oid = carried.oid \
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace CROSS JOIN p \
          LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid \
@@ -76,6 +74,49 @@ pub(super) fn published_tables_sql(major: u32, publication: &str, filters: Filte
         } else {
             ""
         },
+    )
+}
+
+/// Returns a query of the entries of a publication, as the OIDs of table and entry, whether the publication carries the
+/// table itself or its partitions. The entry of a schema is one of each of its tables, and that of a table is one of
+/// those `outboxes` that are its partitions, after their own. An own entry with a row filter that another entry makes
+/// ineffective is left out: it would not carry all rows without the other one.
+pub(super) fn entries_sql(major: u32, publication: &str, outboxes: &[TableName]) -> String {
+    let name = quote_literal(publication);
+    // SQL has no empty list.
+    let nothing = TableName::new("", "");
+    let outboxes: Vec<String> = outboxes
+        .iter()
+        .chain([&nothing])
+        .map(|TableName { schema, name }| {
+            format!("({}, {})", quote_literal(schema), quote_literal(name))
+        })
+        .collect();
+    let (filtered, schemas) = if major >= 15 {
+        (
+            "r.prqual IS NOT NULL",
+            format!(
+                " UNION ALL SELECT c.oid, s.oid, false, 2 FROM p \
+                 JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid \
+                 JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid WHERE {PUBLISHABLE}"
+            ),
+        )
+    } else {
+        ("false", String::new())
+    };
+    format!(
+        "WITH p AS (SELECT oid, puballtables FROM pg_catalog.pg_publication WHERE pubname = {name}), \
+         e AS (SELECT r.prrelid AS relid, r.oid AS entry, {filtered} AS filtered, 1 AS kind \
+          FROM p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND NOT p.puballtables{schemas}) \
+         SELECT relid, entry, kind FROM e \
+          WHERE NOT filtered OR NOT EXISTS (SELECT FROM e s WHERE s.relid = e.relid AND s.kind = 2) \
+         UNION ALL SELECT c.oid, e.entry, 3 FROM pg_catalog.pg_class c \
+          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+          CROSS JOIN LATERAL pg_catalog.pg_partition_ancestors(c.oid) a JOIN e ON e.relid = a.relid \
+          WHERE c.relispartition AND a.relid <> c.oid AND (n.nspname, c.relname) IN ({outboxes}) \
+          AND NOT EXISTS (SELECT FROM e own WHERE own.relid = c.oid AND own.filtered) \
+         ORDER BY kind, entry, relid",
+        outboxes = outboxes.join(", "),
     )
 }
 

@@ -5,8 +5,8 @@ use walrelay_relay::TableName;
 use super::*;
 use crate::catalog::Selection;
 use crate::catalog::{
-    ColumnFacts, Facts, Generated, Poller, PublicationFacts, PublishedTable, ServerFacts, SlotRow,
-    TableFacts, Wanted,
+    ColumnFacts, Facts, Generated, Poller, PublicationEntry, PublicationFacts, PublishedTable,
+    ServerFacts, SlotRow, TableFacts, Wanted,
 };
 use crate::error::{Gap, SetupError};
 
@@ -75,6 +75,7 @@ pub(crate) fn facts() -> Facts {
         tables: vec![(
             outbox(),
             Some(TableFacts {
+                oid: 16_384,
                 kind: "r".into(),
                 permanent: true,
                 columns: columns().into_iter().map(text_column).collect(),
@@ -93,7 +94,10 @@ pub(crate) fn facts() -> Facts {
                 table: outbox(),
                 columns: Some(columns()),
                 row_filter: None,
-                entry: Some((16_384, 16_401)),
+            }],
+            entries: vec![PublicationEntry {
+                table: 16_384,
+                oid: 16_401,
             }],
         }),
         slot: Some(SlotRow {

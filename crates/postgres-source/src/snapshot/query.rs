@@ -238,7 +238,6 @@ pub(crate) async fn unsent_condition(
         table: table.clone(),
         columns: None,
         row_filter: None,
-        entry: None,
     };
     let found = find_tables(session, &[published]).await?;
     let filters = found.first().map(|found| found.filters(selection));

@@ -358,9 +358,8 @@ impl Source for PostgresSource {
         if let Some(last) = &mut self.last_look {
             last.renew(&self.wanted, &facts)?;
         } else {
-            // At the opening another session locked a table with a row filter.
             let reader = self.walsender.load(Ordering::Relaxed).into();
-            self.last_look = LastLook::new(&self.wanted, &facts, reader);
+            self.last_look = LastLook::new(&facts, reader);
         }
         let active_pid = facts.slot.and_then(|slot| slot.active_pid);
         let owner = match active_pid {

@@ -444,7 +444,7 @@ impl PostgresSource {
             }
             Ok(()) => {}
         }
-        if let Some(look) = LastLook::new(&self.wanted, facts, walsender.into()) {
+        if let Some(look) = LastLook::new(facts, walsender.into()) {
             self.last_look = Some(look);
         }
         Ok(())
@@ -452,19 +452,10 @@ impl PostgresSource {
 
     /// Notes what the publication carries, if this role may.
     async fn note_carried(&self, control: &mut Session, noted: &Noted) {
-        let note = async {
-            match &self.last_look {
-                Some(last) => {
-                    publication_note::note(control, &self.wanted, noted, &last.carried).await
-                }
-                // A filter is not shown, and what is noted was accepted.
-                None if self.accepted_publication => {
-                    position_note::forget_carried(control, &self.wanted.slot).await?;
-                    Ok(true)
-                }
-                None => Ok(true),
-            }
+        let Some(last) = &self.last_look else {
+            return;
         };
+        let note = publication_note::note(control, &self.wanted, noted, &last.carried);
         let reason = match timeout(publication_note::NOTE_LIMIT, note).await {
             Ok(Ok(true)) => return,
             // The warning about the position says it.

@@ -159,7 +159,6 @@ pub(super) async fn snapshot(session: &mut Session, db: &DatabaseState<'_>) -> O
             table: table.clone(),
             columns: None,
             row_filter: None,
-            entry: None,
         });
         tables.collect()
     };
