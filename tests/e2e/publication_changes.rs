@@ -6,7 +6,9 @@ use std::path::Path;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::Db;
 
-use crate::rig::{Rig, assert_has, create_slot, done, ends, insert, lsn_of, output_with, refused};
+use crate::rig::{
+    Rig, assert_has, create_slot, done, ends, insert, insert_of, lsn_of, output_with, refused,
+};
 
 const CHANGED: &str = "publication-changed";
 const FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox WHERE (aggregateid = 'mine')";
@@ -481,6 +483,49 @@ fn a_slot_that_is_advanced_forgets_no_change_of_the_publication() {
         &["--yes"],
     ));
     ends(&mut rig.start(&config), 78, CHANGED);
+}
+
+/// The remedy, to the letter. A row of the meantime lacks the column for ever, and is passed over and sent again.
+#[test]
+fn a_column_list_that_lacks_a_column_has_a_way_out() {
+    for (rows, relayed) in [(0, 2), (1, 3)] {
+        let rig = Rig::with_outbox(18);
+        let config = rig.config();
+        let relay = rig.streaming(&config);
+        let db = rig.db();
+        insert(&db, 1);
+        rig.caught_up();
+        relay.ends_well();
+        db.batch(
+            "ALTER PUBLICATION walrelay SET TABLE outbox (id, aggregatetype, aggregateid, type)",
+        );
+        for number in 0..rows {
+            insert_of(&db, "order", "skipped", 2 + number);
+        }
+        let log = ends(&mut rig.start(&config), 78, "publication-lacks-column");
+        let (_, sql) = log.split_once("run ALTER").expect("SQL");
+        let (sql, then) = sql.split_once(" without a column list").expect("its end");
+        assert_has(then, &["walrelay run --accept-gap", "column-missing"]);
+        db.batch(&format!("ALTER{}", sql.replace("\\\"", "\"")));
+        let mut relay = rig.start_with(&config, &["--accept-gap"]);
+        if rows > 0 {
+            let log = ends(&mut relay, 78, "column-missing");
+            assert_has(&log, &["poison.unroutable=skip"]);
+            relay = rig.start_with(&config, &["--set=poison.unroutable=skip"]);
+        }
+        relay.streaming();
+        insert(&db, 9);
+        rig.caught_up();
+        if rows > 0 {
+            let id: String = db.value("SELECT id::text FROM outbox WHERE aggregateid = 'skipped'");
+            done(&output_with(
+                &format!("resend --id {id} --yes"),
+                &config,
+                &[],
+            ));
+        }
+        rig.finish(relay).assert_counts(relayed, 0);
+    }
 }
 
 /// A script made the slot before the publication, and a row was written between the two.

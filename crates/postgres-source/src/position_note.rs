@@ -88,8 +88,8 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
     let signed = " MINVALUE -9223372036854775808; --";
     let system =
         system_name(slot).map(|name| (name, format!("{signed} the cluster of that position")));
-    let carried =
-        carried_name(slot).map(|name| (name, format!("{signed} the row filters of the publication")));
+    let carried = carried_name(slot)
+        .map(|name| (name, format!("{signed} the row filters of the publication")));
     let cluster = cluster_name(slot)
         .map(|name| (name, "; -- the cluster of the sink, as a number".to_owned()));
     let mut lines = vec![

@@ -561,7 +561,9 @@ impl SetupError {
             Self::PublicationColumns {
                 publication, table, ..
             } => format!(
-                "run ALTER PUBLICATION {} SET TABLE {} without a column list, or with these columns",
+                "run ALTER PUBLICATION {} SET TABLE {} without a column list, or with these columns. Then {GO_ON}: another \
+                 list is another entry of the publication. If the relay ends with column-missing, a row of the meantime \
+                 lacks the column for ever: the remedy of that error passes over it",
                 quote_ident(publication),
                 script::table(table)
             ),
