@@ -13,6 +13,7 @@ mod preset_tables;
 mod proof;
 mod pruning;
 mod recipes;
+mod remedies;
 mod replaying;
 mod scaling;
 mod shown;

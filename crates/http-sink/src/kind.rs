@@ -67,8 +67,10 @@ impl HttpKind {
     /// Connects to the target, with TLS if its URL asks for it. Sends no request.
     fn check_server(&self, target: &Target) -> Result<(), Failure> {
         let what = || format!("the server {target} of [sink.http] cannot be used");
-        let unreachable = |cause: String| {
-            Failure::new("http-unreachable", Exit::Unavailable, what()).caused_by(cause)
+        let unreachable = |cause: String, remedy: &str| {
+            Failure::new("http-unreachable", Exit::Unavailable, what())
+                .caused_by(cause)
+                .remedy(remedy)
         };
         // On a thread of its own: the caller's may belong to a runtime.
         let connected = thread::scope(|scope| {
@@ -88,13 +90,15 @@ impl HttpKind {
             Ok(Ok(Err(error))) => {
                 let remedy = error.remedy();
                 Err(if error.is_configuration() {
-                    Failure::new("http-tls", Exit::Config, what()).caused_by(error.to_string())
+                    Failure::new("http-tls", Exit::Config, what())
+                        .caused_by(error.to_string())
+                        .remedy(remedy)
                 } else {
-                    unreachable(error.to_string())
-                }
-                .remedy(remedy))
+                    unreachable(error.to_string(), remedy)
+                })
             }
-            Ok(Err(cause)) => Err(unreachable(cause).remedy(
+            Ok(Err(cause)) => Err(unreachable(
+                cause,
                 "check url and proxy in [sink.http], and that the server can be reached from here",
             )),
             Err(panic) => std::panic::resume_unwind(panic),

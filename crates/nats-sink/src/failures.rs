@@ -50,7 +50,7 @@ impl NatsError {
                 "nats-unreachable",
                 Exit::Unavailable,
                 "NATS has ended the connection",
-                "see the cause, and the log of the server: the relay connects again",
+                "see the cause, and the log of NATS: the relay connects again",
             ),
             _ => (
                 "nats-unreachable",
@@ -112,5 +112,6 @@ pub(crate) fn is_not_the_same(failure: &Failure) -> bool {
 /// Returns the words for a stream that was deleted or made anew while it was read.
 pub(crate) fn not_the_same(topic: &str) -> Failure {
     let what = format!("the stream of {topic} was deleted or recreated while it was read");
-    Failure::new("nats-stream", Exit::Config, what).remedy("see who deletes it, and begin it again")
+    Failure::new("nats-stream", Exit::Config, what)
+        .remedy("see who deletes or purges the stream of NATS, and run the command again")
 }

@@ -69,7 +69,7 @@ impl RabbitmqError {
                 "rabbitmq-unreachable",
                 Exit::Unavailable,
                 "RabbitMQ has ended the connection",
-                "see the cause, and the log of the server: the relay connects again",
+                "see the cause, and the log of RabbitMQ: the relay connects again",
             ),
             _ => (
                 "rabbitmq-unreachable",
@@ -145,7 +145,7 @@ pub(crate) fn changed(stream: &str, change: Change) -> Failure {
     let (what, remedy) = match change {
         Change::Deleted => (
             format!("the stream {stream} was deleted or recreated while it was read"),
-            "see who deletes it, and begin it again",
+            "see who deletes the stream of RabbitMQ, and run the command again",
         ),
         Change::Dropped { next, first } => (
             format!(

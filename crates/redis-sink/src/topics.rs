@@ -152,7 +152,8 @@ impl Streams {
         }
         let what = format!("the stream {name} was deleted or recreated while it was read");
         let failure = Failure::new("redis-stream", Exit::Config, what);
-        Err(failure.remedy("see who deletes it, and begin it again"))
+        Err(failure
+            .remedy("see who deletes or trims the stream of Redis, and run the command again"))
     }
 }
 

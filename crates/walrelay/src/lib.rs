@@ -89,7 +89,8 @@ pub fn run_command<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>)
         Command::Schema => commands::schema(),
         Command::Man { folder } => cli::man(&folder).map_err(|error| {
             let what = format!("cannot write into {}", folder.display());
-            vec![Failure::new("output", Exit::Unavailable, what).caused_by(error)]
+            let failure = Failure::new("output", Exit::Unavailable, what).caused_by(error);
+            vec![failure.remedy("name a folder that exists, and that you may write to")]
         }),
         Command::Completions { shell } => {
             commands::print_bytes(&cli::completions(shell)).map_err(Into::into)

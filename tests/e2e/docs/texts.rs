@@ -70,11 +70,9 @@ fn sources_with_sinks(crates: &[&str]) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Ids that the program can print in brackets: those of `Failure::new`, `refused` and `Check::fail`, of the arms of
-/// `SetupError::id` and of the tables and words in modules called `failure` or `failures`, and the names of errors of
-/// the configuration.
-fn ids_of_the_code() -> BTreeSet<String> {
-    let files = sources_with_sinks(&[
+/// The sources of the crates that make errors with ids.
+pub(super) fn sources_of_errors() -> Vec<(PathBuf, String)> {
+    sources_with_sinks(&[
         "walrelay",
         "settings",
         "postgres-source",
@@ -82,7 +80,22 @@ fn ids_of_the_code() -> BTreeSet<String> {
         "observe",
         "sink",
         "sink-kind",
-    ]);
+    ])
+}
+
+/// Returns true for modules called `failure` or `failures`, and those in such a folder.
+pub(super) fn is_of_failures(path: &Path) -> bool {
+    let folder = path.parent();
+    folder.is_some_and(|folder| folder.ends_with("failures"))
+        || path.ends_with("failures.rs")
+        || path.ends_with("failure.rs")
+}
+
+/// Ids that the program can print in brackets: those of `Failure::new`, `refused` and `Check::fail`, of the arms of
+/// `SetupError::id` and of the tables and words in modules called `failure` or `failures`, and the names of errors of
+/// the configuration.
+pub(super) fn ids_of_the_code() -> BTreeSet<String> {
+    let files = sources_of_errors();
     let mut ids = BTreeSet::new();
     for (path, code) in files {
         let mut add = |id: Option<&str>| {
@@ -107,11 +120,7 @@ fn ids_of_the_code() -> BTreeSet<String> {
             let name = rest.split('"').next().unwrap_or_default();
             add(Some(&format!("config-{name}")));
         }
-        let folder = path.parent();
-        if folder.is_some_and(|folder| folder.ends_with("failures"))
-            || path.ends_with("failures.rs")
-            || path.ends_with("failure.rs")
-        {
+        if is_of_failures(&path) {
             for start in ["=> (", " of("] {
                 for rest in code.split(start).skip(1) {
                     add(literal(rest));

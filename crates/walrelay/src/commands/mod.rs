@@ -73,7 +73,9 @@ fn log_warnings(log: Log, slot: Option<&str>, env: EnvVars<'_>) {
 
 /// Returns the failure to write to standard output.
 fn write_failed(error: io::Error) -> Failure {
-    Failure::new("output", Exit::Unavailable, "cannot write").caused_by(error)
+    Failure::new("output", Exit::Unavailable, "cannot write")
+        .caused_by(error)
+        .remedy("see where standard output leads to: for example a file on a full disk. What the command did is done")
 }
 
 /// Prints the output of a command on standard output, by one write. A reader that has gone away, as

@@ -85,7 +85,8 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
         }
         // The relay retries these for as long as it runs, so a run does not end with them.
         other => Failure::new("postgres-unreachable", Exit::Unavailable, what)
-            .caused_by(other.to_string()),
+            .caused_by(other.to_string())
+            .remedy("see whether Postgres runs, and start again"),
     }
 }
 

@@ -84,7 +84,9 @@ pub(crate) struct StdoutError(#[from] io::Error);
 impl ToFailure for StdoutError {
     fn to_failure(&self) -> Failure {
         let what = "standard output cannot be opened";
-        Failure::new("output", Exit::Unavailable, what).caused_by(self.to_string())
+        Failure::new("output", Exit::Unavailable, what)
+            .caused_by(self.to_string())
+            .remedy("start walrelay with standard output open, for example without >&-")
     }
 }
 

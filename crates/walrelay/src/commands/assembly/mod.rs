@@ -8,6 +8,7 @@ mod stop;
 pub(crate) use stop::{StopSignals, stop_signal_or};
 
 use std::future::Future;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -73,7 +74,11 @@ pub(crate) fn admin_info(
     let unusable = |what: String| Failure::new("source-url", Exit::Usage, what);
     let admin = url.parse::<ConnInfo>();
     let admin = admin
-        .map_err(|error| unusable("--admin-url cannot be used".to_owned()).caused_by(error))?;
+        .map_err(|error| {
+            unusable("--admin-url cannot be used".to_owned())
+                .caused_by(error)
+                .remedy("write it as postgres://owner:password@host:5432/database, the host being that of [source] url")
+        })?;
     if admin.dbname != relay.dbname {
         let what = format!(
             "--admin-url names database {}, [source] url names {}",
@@ -447,8 +452,16 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure>
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| {
-            Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
-        })?;
+        .map_err(no_runtime)?;
     Ok(runtime.block_on(future))
+}
+
+/// Returns the failure that the system gives no event loop or no thread.
+pub(crate) fn no_runtime(error: io::Error) -> Failure {
+    Failure::new("runtime", Exit::Unavailable, "cannot start")
+        .caused_by(error)
+        .remedy(
+            "raise the limit that the cause is about: open files (LimitNOFILE=, ulimit -n) or threads (TasksMax=, ulimit \
+             -u)",
+        )
 }

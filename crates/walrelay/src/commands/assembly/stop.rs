@@ -52,6 +52,7 @@ impl StopSignals {
             signal(kind).map_err(|error| {
                 Failure::new("signals", Exit::Internal, "cannot listen for signals")
                     .caused_by(error)
+                    .remedy("see whether a sandbox or seccomp profile keeps walrelay from handling signals")
             })
         };
         Ok(Self {

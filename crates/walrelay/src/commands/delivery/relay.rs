@@ -1,7 +1,6 @@
 //! The relay of one pipeline, from its configuration to its end.
 
 use std::future::Future;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -30,7 +29,7 @@ use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
     PLAIN_TEXT, account_columns, accounts_rows, block_on, conn_info, dead_letters, dlq_address,
-    marking, router, schemas, settings, wanted,
+    marking, no_runtime, router, schemas, settings, wanted,
 };
 use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
@@ -170,10 +169,6 @@ fn readable_dead_letters(config: &PipelineConfig) -> Result<Option<Arc<DlqAccess
     Ok(can.then(|| DlqAccess::new(sink, topic, slot)))
 }
 
-fn no_thread(error: io::Error) -> Failure {
-    Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
-}
-
 /// Returns how many bytes of keys are noted. Debug builds read it from a variable of tests.
 fn limit_of_keys(env: EnvVars<'_>) -> usize {
     let wanted = env("WALRELAY_SENT_KEYS").filter(|_| cfg!(debug_assertions));
@@ -255,7 +250,7 @@ impl Relay<'_> {
             stats.clone(),
             self.telemetry.clone(),
         );
-        let _risks = risks.map_err(no_thread)?;
+        let _risks = risks.map_err(no_runtime)?;
         let mut source = self
             .slot_source()
             .with_progress(Arc::clone(&self.snapshot))
@@ -271,7 +266,7 @@ impl Relay<'_> {
         let topic = writes.then(|| config.poison.topic.clone());
         let watched = topic.map(|topic| {
             let sink = configured_sink(config)?;
-            SinkWatch::on_dead_letters(sink, topic, self.telemetry.clone()).map_err(no_thread)
+            SinkWatch::on_dead_letters(sink, topic, self.telemetry.clone()).map_err(no_runtime)
         });
         let _dead_letters = watched.transpose()?;
         self.relay(source, factory, observer, stop, DRAINED)
@@ -311,7 +306,7 @@ impl Relay<'_> {
             let _ = self.run_keeper.walsender.set(source.walsender());
             let keeper = Arc::clone(&self.run_keeper);
             let started = Background::start("run-note", move || keeper.run());
-            workers.push(started.map_err(no_thread)?);
+            workers.push(started.map_err(no_runtime)?);
         }
         if let Some(retention) = config.retention {
             let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
@@ -330,7 +325,7 @@ impl Relay<'_> {
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };
-            workers.push(rolling::start(keeping).map_err(no_thread)?);
+            workers.push(rolling::start(keeping).map_err(no_runtime)?);
         }
         // A dead letter is written by this process, or was written by another one that read the slot
         // before this process' walsender.
@@ -353,7 +348,7 @@ impl Relay<'_> {
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };
-            workers.push(worker.start().map_err(no_thread)?);
+            workers.push(worker.start().map_err(no_runtime)?);
         }
         if let Some(settings) = config.audit.filter(|_| self.sent_rows.is_some()) {
             let worker = AuditWorker {
@@ -364,7 +359,7 @@ impl Relay<'_> {
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };
-            workers.push(worker.start().map_err(no_thread)?);
+            workers.push(worker.start().map_err(no_runtime)?);
         }
         if let Some(sent) = &self.sent_rows {
             let dead = config.source.mark_dead.clone();
@@ -378,7 +373,7 @@ impl Relay<'_> {
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };
-            workers.push(worker.start().map_err(no_thread)?);
+            workers.push(worker.start().map_err(no_runtime)?);
         }
         Ok(workers)
     }
@@ -531,7 +526,7 @@ pub(super) fn start_views(
     Ok(Views {
         _endpoint: endpoint,
         _exporter: exporter.map_err(failures::endpoint)?,
-        _notifier: notifier.transpose().map_err(no_thread)?,
+        _notifier: notifier.transpose().map_err(no_runtime)?,
     })
 }
 

@@ -133,6 +133,7 @@ pub(super) fn read(server: &Server, sought: &Sought, limit: Duration) -> Result<
         let confirmed = slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
             let what = format!("there is no slot {}", server.slot());
             Failure::new("where-slot", Exit::Config, what)
+                .remedy("correct [source] slot, or make the slot: walrelay init")
         })?;
         Ok::<_, Failure>((confirmed, server.identify().await?.flushed))
     }))??;

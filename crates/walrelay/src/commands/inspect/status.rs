@@ -129,7 +129,7 @@ fn not_well(slot: &str, status: &Status) -> Option<Failure> {
     let failure = failure(Exit::Temporary, format!("the relay is not ready: {reason}"));
     Some(match &relay.pipeline.remedy {
         Some(remedy) => failure.remedy(remedy),
-        None => failure,
+        None => failure.remedy("see in the relay's log since when, and why"),
     })
 }
 

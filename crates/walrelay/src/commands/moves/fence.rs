@@ -95,7 +95,8 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
         let drained = tokio::select! {
             drained = fence_and_wait(&mut session, place, &look.here, until) => drained,
             () = signals.next() => {
-                Err(Failure::new("move-interrupted", Exit::Temporary, "the drain was interrupted"))
+                Err(Failure::new("move-interrupted", Exit::Temporary, "the drain was interrupted")
+                    .remedy("run walrelay move drain again when writers may wait for it"))
             }
         };
         if let Err(error) = drained {
@@ -141,12 +142,14 @@ async fn fence_and_wait(
         }
         let Some(slot) = slot.filter(|slot| !slot.is_lost()) else {
             let what = format!("slot {} is missing or lost", place.server.slot());
-            return Err(Failure::new("move-slot", Exit::Config, what));
+            return Err(Failure::new("move-slot", Exit::Config, what)
+                .remedy("find out who dropped it, and see to the relay (walrelay check) before you drain again"));
         };
         let left = bytes(barrier.bytes_since(confirmed.unwrap_or(Lsn::ZERO)));
         if Instant::now() > until {
             let what = format!("slot {} has {left} of log left to confirm", slot.name);
-            return Err(Failure::new("move-not-drained", Exit::Temporary, what));
+            return Err(Failure::new("move-not-drained", Exit::Temporary, what)
+                .remedy("see why the relay is behind (walrelay status), and begin again"));
         }
         if said.elapsed() > NOTICE {
             said = Instant::now();
@@ -209,15 +212,11 @@ async fn lift(
     before: &PlaceState,
     error: Failure,
 ) -> Failure {
-    let remedy = error.remedy.clone();
     let slot = place.server.slot();
     let undone = undo_fence(session, slot, place.tables(), &before.here, before.own());
     match undone.await {
         Ok(()) => Failure {
             what: format!("{}: the fence is lifted, nothing was changed", error.what),
-            remedy: remedy.or_else(|| {
-                Some("see why the relay is behind (walrelay status), and begin again".to_owned())
-            }),
             ..error
         },
         Err(why) => still_fenced(error, &why.to_string()),

@@ -82,7 +82,8 @@ pub(crate) fn route_selected<C: Count>(
         Outcome::Drained { .. } | Outcome::Unused if progress.is_acknowledged() => Ok(()),
         _ => {
             let what = "the comparison was interrupted";
-            Err(Failure::new("rows-interrupted", Exit::Temporary, what).remedy("begin it again"))
+            Err(Failure::new("rows-interrupted", Exit::Temporary, what)
+                .remedy("run the comparison again: it changes nothing"))
         }
     }
 }

@@ -5,11 +5,11 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use tokio::sync::watch;
-use walrelay_failure::{Exit, Failure};
+use walrelay_failure::Failure;
 use walrelay_observe::RunObserver;
 
 use super::relay::{CommitToAck, Relay};
-use crate::commands::assembly::block_on;
+use crate::commands::assembly::{block_on, no_runtime};
 
 /// The result of one relay: the latencies.
 type Relayed = Result<CommitToAck, Failure>;
@@ -45,7 +45,7 @@ pub(super) fn run_together<F: Future<Output = ()>>(
                 relayed
             };
             let thread = thread::Builder::new().name("pipeline".to_owned());
-            thread.spawn_scoped(scope, body).map_err(no_thread)
+            thread.spawn_scoped(scope, body).map_err(no_runtime)
         });
         let threads: Vec<_> = threads.collect();
         let stopped = block_on(async {
@@ -72,10 +72,6 @@ pub(super) fn run_together<F: Future<Output = ()>>(
             Err(failure) => results.chain([Err(failure)]).collect(),
         }
     })
-}
-
-fn no_thread(error: std::io::Error) -> Failure {
-    Failure::new("runtime", Exit::Unavailable, "cannot start").caused_by(error)
 }
 
 #[cfg(test)]

@@ -294,7 +294,7 @@ fn interrupted(id: &str, resumable: bool) -> Failure {
     failure.remedy(if resumable {
         format!("go on with it: walrelay replay --resume {id}")
     } else {
-        "begin it again".to_owned()
+        "begin the replay again: nothing of it is recorded".to_owned()
     })
 }
 

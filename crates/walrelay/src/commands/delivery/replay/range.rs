@@ -43,7 +43,8 @@ pub(super) async fn plan_replay(args: &ReplayArgs, server: &Server) -> Result<No
             "replay-range",
             Exit::Usage,
             "--from is missing",
-        ));
+        )
+        .remedy("say where the replay begins, for example --from BOOKMARK: walrelay bookmark list --times"));
     };
     let sink = sink(args, &server.config)?;
     let candidates = retained(server).await?;

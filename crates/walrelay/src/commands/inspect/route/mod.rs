@@ -261,6 +261,7 @@ fn decoded(message: &[u8]) -> Result<Message<'_>, Failure> {
             "the row has no form that Postgres could send",
         )
         .caused_by(error)
+        .remedy("shorten the row: the cause names its part")
     })
 }
 

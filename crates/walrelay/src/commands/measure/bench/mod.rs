@@ -288,7 +288,9 @@ fn print_report(report: &Report, json: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = json else { return Ok(()) };
     report.to_json(path).map_err(|error| {
         let what = format!("cannot write {}", path.display());
-        Failure::new("output", Exit::Unavailable, what).caused_by(error)
+        Failure::new("output", Exit::Unavailable, what)
+            .caused_by(error)
+            .remedy("name a file that you may write with --json; the report above is complete")
     })
 }
 
@@ -307,11 +309,15 @@ fn needs_topics(sink: &dyn SinkKind) -> Failure {
 }
 
 fn no_thread(error: io::Error) -> Failure {
-    Failure::new("bench-thread", Exit::Unavailable, "cannot start a thread").caused_by(error)
+    Failure::new("bench-thread", Exit::Unavailable, "cannot start a thread")
+        .caused_by(error)
+        .remedy("raise the limit of threads (ulimit -u), or end other programs: bench starts one for each writer")
 }
 
 fn panicked() -> Failure {
-    Failure::new("bench-thread", Exit::Internal, "a thread panicked")
+    Failure::new("bench-thread", Exit::Internal, "a thread panicked").remedy(
+        "this is a bug of bench: please report it with the lines above. No relay is affected",
+    )
 }
 
 #[cfg(test)]

@@ -59,7 +59,11 @@ impl Destination {
                 starting("an HTTP receiver");
                 let receiver = HttpReceiver::start().map_err(|error| {
                     let what = "the HTTP receiver cannot be started";
-                    Failure::new("demo-http", Exit::Unavailable, what).caused_by(error)
+                    Failure::new("demo-http", Exit::Unavailable, what)
+                        .caused_by(error)
+                        .remedy(
+                            "let this user listen on a port of 127.0.0.1, or try another --sink",
+                        )
                 })?;
                 Ok(Self::Http(receiver))
             }
@@ -134,6 +138,7 @@ impl Destination {
                 Box::new(move || {
                     let events = events.ok_or_else(|| {
                         Failure::new("demo-http", Exit::Internal, "the events have a reader")
+                            .remedy("this is a bug of the HTTP demonstration: please report it")
                     })?;
                     Ok(Box::new(events) as Box<dyn EventReader>)
                 })

@@ -228,7 +228,9 @@ impl Drill<'_> {
             .ok_or_else(|| "no endpoint is configured".to_owned().into())
             .and_then(request);
         answer.map_err(|error| {
-            Failure::new("demo", Exit::Internal, "the status page does not answer").caused_by(error)
+            Failure::new("demo", Exit::Internal, "the status page does not answer")
+                .caused_by(error)
+                .remedy("see whether something between keeps 127.0.0.1 from answering, such as a proxy or a firewall")
         })
     }
 }

@@ -243,12 +243,17 @@ fn spawn<T: Send + 'static>(
         .name(name.to_owned())
         .spawn(body)
         .map_err(|error| {
-            Failure::new("demo-thread", Exit::Unavailable, "cannot start a thread").caused_by(error)
+            Failure::new("demo-thread", Exit::Unavailable, "cannot start a thread")
+                .caused_by(error)
+                .remedy("raise the limit of threads (ulimit -u), or end other programs: the demonstration needs some fifty")
         })
 }
 
 fn join_result<T>(result: thread::Result<T>) -> Result<T, Failure> {
-    result.map_err(|_| Failure::new("demo-thread", Exit::Internal, "a thread panicked"))
+    result.map_err(|_| {
+        Failure::new("demo-thread", Exit::Internal, "a thread panicked")
+            .remedy("this is a bug of the demonstration: please report it with the lines above")
+    })
 }
 
 async fn create_tables(info: &ConnInfo) -> Result<(), Failure> {
@@ -310,6 +315,7 @@ fn page_address() -> Result<(SocketAddr, Option<UdpSocket>), Failure> {
                 "no port is free for the status page",
             )
             .caused_by(error)
+            .remedy("end a program that listens on 127.0.0.1, or raise the limit of open files (ulimit -n)")
         })
 }
 

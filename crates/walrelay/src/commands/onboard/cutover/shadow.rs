@@ -91,7 +91,8 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
             "cutover-comparer",
             Exit::Internal,
             "the comparison panicked",
-        ))
+        )
+        .remedy("this is a bug of the comparison: please report it with the lines above. Nothing was switched"))
     })?;
     match result?? {
         Outcome::Drained { .. } | Outcome::Unused => report(&compared, args.output),
@@ -99,7 +100,7 @@ pub(super) fn shadow(args: &ShadowCutoverArgs, server: &Server) -> Result<(), Fa
             let what = "not all shadow records were acknowledged";
             Err(Failure::new("cutover-interrupted", Exit::Temporary, what)
                 .caused_by(reason)
-                .remedy("begin it again"))
+                .remedy("run walrelay cutover shadow again: it reads a temporary slot"))
         }
     }
 }

@@ -66,7 +66,12 @@ pub(crate) fn import_debezium(args: &ImportArgs) -> CommandResult {
 /// Returns the failures for which no configuration is written. `partial`: unsupported settings may
 /// be left out.
 fn failures(imported: &Imported, partial: bool) -> Vec<Failure> {
-    let refused = |why: &String| Failure::new("import-refused", Exit::Config, why.clone());
+    let refused = |why: &String| {
+        Failure::new("import-refused", Exit::Config, why.clone()).remedy(
+            "import the configuration of an outbox router that reads Postgres; for another one write yours with walrelay \
+             new",
+        )
+    };
     let mut failures: Vec<Failure> = imported.fatal.iter().map(refused).collect();
     let keys: Vec<&str> = imported.report.breaking().collect();
     if failures.is_empty() && !keys.is_empty() && !partial {
@@ -116,27 +121,37 @@ fn read_input(input: &str) -> Result<String, Failure> {
     }
     io::read_to_string(io::stdin()).map_err(|error| {
         let what = "cannot read standard input";
-        Failure::new("import-input", Exit::Unavailable, what).caused_by(error)
+        Failure::new("import-input", Exit::Unavailable, what)
+            .caused_by(error)
+            .remedy("pipe the connector's JSON into it, in UTF-8, or name a file")
     })
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| {
         let what = format!("cannot read {}", path.display());
-        Failure::new("import-input", Exit::Unavailable, what).caused_by(error)
+        Failure::new("import-input", Exit::Unavailable, what)
+            .caused_by(error)
+            .remedy(
+                "name a file that you may read, a URL of Kafka Connect, or - for standard input",
+            )
     })
 }
 
 fn print(stream: &mut dyn Write, text: &str) -> Result<(), Failure> {
     let written = stream.write_all(text.as_bytes());
     written.and_then(|()| stream.flush()).map_err(|error| {
-        Failure::new("import-output", Exit::Unavailable, "cannot write").caused_by(error)
+        Failure::new("import-output", Exit::Unavailable, "cannot write")
+            .caused_by(error)
+            .remedy("write the configuration into a file: --output-file FILE")
     })
 }
 
 fn not_written(path: &Path, error: io::Error) -> Failure {
     let what = format!("cannot write {}", path.display());
-    Failure::new("import-output", Exit::Unavailable, what).caused_by(error)
+    Failure::new("import-output", Exit::Unavailable, what)
+        .caused_by(error)
+        .remedy("name a file in a folder that you may write to")
 }
 
 /// Replaces the file atomically. Only its owner can read it, as it may contain passwords.
