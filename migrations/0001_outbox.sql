@@ -33,6 +33,9 @@ GRANT UPDATE ON SEQUENCE walrelay_state."system:walrelay" TO "walrelay";
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."publication:walrelay" MINVALUE -9223372036854775808; -- the row filters of the publication
 GRANT SELECT ON SEQUENCE walrelay_state."publication:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."publication:walrelay" TO "walrelay";
+CREATE SEQUENCE IF NOT EXISTS walrelay_state."altered:walrelay"; -- the version of the publication's row
+GRANT SELECT ON SEQUENCE walrelay_state."altered:walrelay" TO PUBLIC;
+GRANT UPDATE ON SEQUENCE walrelay_state."altered:walrelay" TO "walrelay";
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."sink:walrelay"; -- the cluster of the sink, as a number
 GRANT SELECT ON SEQUENCE walrelay_state."sink:walrelay" TO PUBLIC;
 GRANT UPDATE ON SEQUENCE walrelay_state."sink:walrelay" TO "walrelay";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use walrelay_testkit::{Db, eventually};
 
-use crate::rig::{PATIENCE, Relay, Rig, insert_of, with_source};
+use crate::rig::{PATIENCE, Relay, Rig, insert_of, unique, with_source};
 
 /// The condition names the table, as a user may write it.
 pub(crate) const MARK: &str = "snapshot = \"unsent\"\nsnapshot_where = \"outbox.sent_at IS NULL\"\nsnapshot_order = [\"created_at\"]\n\
@@ -65,11 +65,16 @@ pub(crate) fn wait_until_all_are_marked(db: &Db) {
 }
 
 /// Changes rows in a transaction that the stream does not carry, which nothing shows later. The entry of the table in
-/// the publication stays: a relay that sees another one stops.
+/// the publication stays, and its owner is another one: a relay stops that sees another entry, or that something was
+/// changed and undone.
 pub(crate) fn unseen(db: &Db, change: impl FnOnce()) {
     db.batch("BEGIN; ALTER PUBLICATION walrelay SET (publish = 'truncate')");
     change();
-    db.batch("ALTER PUBLICATION walrelay SET (publish = 'insert'); COMMIT");
+    let owner = format!("owner{}", unique());
+    db.batch(&format!(
+        "ALTER PUBLICATION walrelay SET (publish = 'insert'); CREATE ROLE {owner} SUPERUSER; \
+         ALTER PUBLICATION walrelay OWNER TO {owner}; COMMIT"
+    ));
 }
 
 /// Starts a relay with a new configuration, and waits until it has marked rows of the key `before`.

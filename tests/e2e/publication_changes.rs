@@ -14,6 +14,8 @@ const CHANGED: &str = "publication-changed";
 const FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox WHERE (aggregateid = 'mine')";
 /// The number that a former version noted of a publication without row filters.
 const FORMER: i64 = 8_203_414_616_412_130_826;
+const NO_INSERT: &str = "ALTER PUBLICATION walrelay SET (publish = 'update')";
+const INSERT: &str = "ALTER PUBLICATION walrelay SET (publish = 'insert')";
 const RECREATED: &str = "DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert')";
 const NO_FILTER: &str = "ALTER PUBLICATION walrelay SET TABLE outbox";
 
@@ -110,9 +112,7 @@ fn a_table_that_is_exchanged_under_a_relay_stops_it() {
 
 #[test]
 fn inserts_that_were_not_published_for_a_while_are_named() {
-    let out = "ALTER PUBLICATION walrelay SET (publish = 'update')";
-    let back = "ALTER PUBLICATION walrelay SET (publish = 'insert')";
-    changed_under_a_relay(14, out, "publication-without-insert", back);
+    changed_under_a_relay(14, NO_INSERT, "publication-without-insert", INSERT);
 }
 
 /// Each look finds the publication as it was.
@@ -122,6 +122,7 @@ fn a_change_that_is_undone_between_two_looks_is_named() {
     let back = "ALTER PUBLICATION walrelay ADD TABLE outbox";
     changed_and_undone_under_a_relay(14, out, back, CHANGED, "");
     changed_and_undone_under_a_relay(18, FILTER, NO_FILTER, CHANGED, "");
+    changed_and_undone_under_a_relay(16, NO_INSERT, INSERT, CHANGED, "");
 }
 
 /// The filter stays: it is what the user wants, and is accepted once.
@@ -177,6 +178,11 @@ tests! {
             "ALTER PUBLICATION walrelay ADD TABLE outbox",
         )
     }
+    fn inserts_that_are_published_again_while_no_relay_runs_are_named_on_14() { undone_while_no_relay_runs(14, NO_INSERT, INSERT) }
+    fn inserts_that_are_published_again_while_no_relay_runs_are_named_on_18() { undone_while_no_relay_runs(18, NO_INSERT, INSERT) }
+    /// What `VACUUM` freezes keeps its number.
+    fn inserts_that_are_published_again_are_named_after_a_freeze_on_14() { undone_and_frozen(14) }
+    fn inserts_that_are_published_again_are_named_after_a_freeze_on_18() { undone_and_frozen(18) }
     fn a_publication_that_is_recreated_at_once_while_no_relay_runs_is_named() {
         undone_while_no_relay_runs(18, RECREATED, "")
     }
@@ -364,6 +370,60 @@ fn a_row_filter_of_a_locked_table_stops_the_start() {
     locking.batch("ROLLBACK");
     db.batch(NO_FILTER);
     ends(&mut rig.start(&config), 78, CHANGED);
+}
+
+fn undone_and_frozen(major: u32) {
+    let freeze = "VACUUM FREEZE pg_publication";
+    let rig = Rig::with_outbox(major);
+    let config = rig.config();
+    let db = rig.db();
+    rig.streaming(&config).ends_well();
+    // No change.
+    for change in [freeze, "VACUUM FULL pg_publication"] {
+        db.batch(change);
+        rig.streaming(&config).ends_well();
+    }
+    db.batch(NO_INSERT);
+    let at = position(&db);
+    insert(&db, 2);
+    db.batch(INSERT);
+    db.batch(freeze);
+    db.batch("VACUUM FULL pg_publication");
+    stops_until_accepted(&rig, &config, at);
+}
+
+/// A start finds it, and it is repaired before the next one.
+#[test]
+fn inserts_that_are_not_published_at_a_start_are_named_after_their_repair() {
+    let rig = Rig::with_outbox(18);
+    let config = rig.config();
+    rig.streaming(&config).ends_well();
+    let db = rig.db();
+    db.batch("ALTER PUBLICATION walrelay SET (publish = 'update')");
+    let at = position(&db);
+    insert(&db, 1);
+    ends(&mut rig.start(&config), 78, "publication-without-insert");
+    // Also if more is published than before.
+    db.batch("ALTER PUBLICATION walrelay SET (publish = 'insert, truncate')");
+    stops_until_accepted(&rig, &config, at);
+}
+
+/// A change that is still there explains itself.
+#[test]
+fn a_change_of_the_row_that_lasts_stops_no_start() {
+    let rig = Rig::with_outbox(18);
+    let config = rig.config();
+    rig.streaming(&config).ends_well();
+    let db = rig.db();
+    for change in [
+        "CREATE ROLE other SUPERUSER; ALTER PUBLICATION walrelay OWNER TO other",
+        "ALTER PUBLICATION walrelay SET (publish = 'insert, truncate')",
+        "ALTER PUBLICATION walrelay SET (publish = 'insert')",
+        "COMMENT ON PUBLICATION walrelay IS 'events'",
+    ] {
+        db.batch(change);
+        rig.streaming(&config).ends_well();
+    }
 }
 
 /// A row was written while there was no publication: after the gap is accepted, the slot has to pass over the row.

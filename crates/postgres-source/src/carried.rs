@@ -2,12 +2,32 @@
 
 use std::collections::BTreeSet;
 
-use crate::catalog::{Facts, PublicationEntry};
+use crate::catalog::{Facts, PublicationEntry, PublicationFacts};
 use crate::position_note::number_of;
 
 /// The entries, at most, of which any may have been noted. The more there are, the likelier is it that some of them have
 /// a noted number by chance: with these one in eight million.
 const MOST: usize = 40;
+
+/// A change of a publication's row, such as of the operations that it publishes, as a number: the upper 32 bits are
+/// `xmin`, the lower 31 tell what the row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowVersion(pub(crate) i64);
+
+impl RowVersion {
+    const ROW: i64 = 0x7fff_ffff;
+
+    pub(crate) fn new(publication: &PublicationFacts) -> Self {
+        let row = number_of(&publication.row) & Self::ROW;
+        Self(i64::from(publication.version) << 31 | row)
+    }
+
+    /// Returns true if the row was changed since then, and is as it was: the change was undone, and what it left out
+    /// is not known. A change that is still there explains itself.
+    pub(crate) fn is_undone_since(self, before: Self) -> bool {
+        self != before && (self.0 ^ before.0) & Self::ROW == 0
+    }
+}
 
 /// The entries of a publication that carry the outbox tables. All is known by its OID: a change makes another one, also
 /// if it is undone.
@@ -15,6 +35,7 @@ const MOST: usize = 40;
 pub(crate) struct Carried {
     /// `pg_publication.oid`.
     publication: u32,
+    pub(crate) version: RowVersion,
     /// `pg_class.oid` of the outbox tables.
     outboxes: Vec<u32>,
     /// Those of outbox tables first.
@@ -32,6 +53,7 @@ impl Carried {
         entries.sort_by_key(|entry| !outboxes.contains(&entry.table));
         Some(Self {
             publication: publication.oid,
+            version: RowVersion::new(publication),
             outboxes,
             entries,
         })
@@ -92,7 +114,9 @@ impl Carried {
         let was = |entry: &PublicationEntry| before.entries.iter().any(|of| of.oid == entry.oid);
         let is_other =
             |table: &u32| self.carriers(*table).next().is_some() && !self.carriers(*table).any(was);
-        self.publication != before.publication || before.outboxes.iter().any(is_other)
+        self.publication != before.publication
+            || self.version.is_undone_since(before.version)
+            || before.outboxes.iter().any(is_other)
     }
 
     /// Returns true if rows may have been left out since this number was noted.
@@ -132,6 +156,7 @@ mod tests {
         entries.sort_by_key(|entry| !outboxes.contains(&entry.table));
         Carried {
             publication: 7,
+            version: RowVersion(1 << 40),
             outboxes: outboxes.to_vec(),
             entries,
         }
@@ -156,6 +181,30 @@ mod tests {
         leaves_out(&one, &recreated, true, true);
         // A running relay stops by the tables that are published.
         leaves_out(&one, &carried(&[1], &[]), false, true);
+    }
+
+    #[test]
+    fn a_change_of_the_row_that_is_undone_leaves_rows_out_and_one_that_lasts_explains_itself() {
+        let facts = crate::setup::tests::facts();
+        let before = facts.publication.unwrap();
+        let version = RowVersion::new(&before);
+        let undone = |version_now: u32, row: &str| {
+            let now = PublicationFacts {
+                version: version_now,
+                row: row.into(),
+                ..before.clone()
+            };
+            RowVersion::new(&now).is_undone_since(version)
+        };
+        assert!(!undone(before.version, &before.row));
+        assert!(undone(before.version + 1, &before.row));
+        assert!(undone(u32::MAX, &before.row));
+        assert!(!undone(before.version + 1, "{}"));
+        let last = PublicationFacts {
+            version: u32::MAX,
+            ..before.clone()
+        };
+        assert!(RowVersion::new(&last).0 > 0);
     }
 
     #[test]

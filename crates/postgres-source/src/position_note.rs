@@ -2,8 +2,8 @@
 //! slot confirms it. So a slot beyond it was moved, or recreated, by something else than a relay. A second
 //! sequence tells the cluster of the position: a note that was restored elsewhere shows nothing.
 //!
-//! A third one is the note of what the publication carries, see [`check_noted`](crate::check_noted). A fourth
-//! one tells to which cluster the records before the position were sent, see `check_cluster`.
+//! A third one is the note of what the publication carries, and a fourth one that of its row's version, see
+//! [`check_noted`](crate::check_noted). A fifth one tells to which cluster the records before the position were sent, see `check_cluster`.
 //!
 //! A sequence, because `setval` leaves no dead row, is no change of a published table, and is durable
 //! when its transaction is committed.
@@ -69,6 +69,12 @@ fn cluster_name(slot: &str) -> Option<String> {
     short_name("sink", slot)
 }
 
+/// Returns the name of the sequence that holds the version of the publication's row. `None` if the name would be
+/// too long: then nothing is noted of that.
+fn altered_name(slot: &str) -> Option<String> {
+    short_name("altered", slot)
+}
+
 fn short_name(prefix: &str, slot: &str) -> Option<String> {
     Some(format!("{prefix}:{slot}")).filter(|name| name.len() <= LONGEST_NAME)
 }
@@ -90,6 +96,8 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
         system_name(slot).map(|name| (name, format!("{signed} the cluster of that position")));
     let carried = carried_name(slot)
         .map(|name| (name, format!("{signed} the row filters of the publication")));
+    let altered = altered_name(slot)
+        .map(|name| (name, "; -- the version of the publication's row".to_owned()));
     let cluster = cluster_name(slot)
         .map(|name| (name, "; -- the cluster of the sink, as a number".to_owned()));
     let mut lines = vec![
@@ -97,7 +105,7 @@ pub fn create_sql(slot: &str, role: Option<&str>) -> String {
         "GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;".to_owned(),
     ];
     let notes = [position].into_iter().chain(system);
-    for (name, rest) in notes.chain(carried).chain(cluster) {
+    for (name, rest) in notes.chain(carried).chain(altered).chain(cluster) {
         let sequence = quoted(&name);
         lines.push(format!("CREATE SEQUENCE IF NOT EXISTS {sequence}{rest}"));
         lines.push(format!("GRANT SELECT ON SEQUENCE {sequence} TO PUBLIC;"));
@@ -151,6 +159,8 @@ pub struct Noted {
     pub system: Option<u64>,
     /// What the publication carried; `None` if it is not known.
     pub carried: Option<CarriedNote>,
+    /// The version of the publication's row; `None` if it is not known.
+    pub altered: Option<i64>,
     /// The right of this role to write it.
     pub access: Access,
 }
@@ -190,6 +200,12 @@ impl Noted {
             }
             _ => None,
         };
+        let altered = match altered_name(slot) {
+            Some(name) if may_use(session, &name, "UPDATE").await? => {
+                read_sequence(session, &name).await?
+            }
+            _ => None,
+        };
         let access = if may(session, slot, "UPDATE").await? {
             Access::Write
         } else if create && may_create(session, &name(slot)).await? {
@@ -201,6 +217,7 @@ impl Noted {
             position,
             system: system.map(i64::cast_unsigned),
             carried: carried.map(CarriedNote::from_value),
+            altered,
             access,
         })
     }
@@ -213,6 +230,11 @@ impl Noted {
     /// Returns what is noted of the publication, unless it is that of another cluster.
     pub(crate) fn carried_in(&self, system: &str) -> Option<CarriedNote> {
         self.carried.filter(|_| !self.is_of_other(system))
+    }
+
+    /// Returns the noted version of the publication's row, unless it is that of another cluster.
+    pub(crate) fn altered_in(&self, system: &str) -> Option<i64> {
+        self.altered.filter(|_| !self.is_of_other(system))
     }
 
     fn is_of_other(&self, system: &str) -> bool {
@@ -455,7 +477,27 @@ pub(crate) async fn set_carried(
     create: bool,
     number: i64,
 ) -> Result<bool, Error> {
-    let Some(name) = carried_name(slot) else {
+    set_number(session, slot, create, carried_name(slot), number).await
+}
+
+/// Notes the version of the publication's row. `create`: missing objects may be created. Returns whether this role may.
+pub(crate) async fn set_altered(
+    session: &mut Session,
+    slot: &str,
+    create: bool,
+    number: i64,
+) -> Result<bool, Error> {
+    set_number(session, slot, create, altered_name(slot), number).await
+}
+
+async fn set_number(
+    session: &mut Session,
+    slot: &str,
+    create: bool,
+    name: Option<String>,
+    number: i64,
+) -> Result<bool, Error> {
+    let Some(name) = name else {
         return Ok(false);
     };
     if !may_write(session, slot, create, &name).await? {
@@ -555,7 +597,12 @@ pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> R
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
     forget_all(
         session,
-        [Some(name(slot)), carried_name(slot), cluster_name(slot)],
+        [
+            Some(name(slot)),
+            carried_name(slot),
+            altered_name(slot),
+            cluster_name(slot),
+        ],
     )
     .await
 }
@@ -623,6 +670,7 @@ mod tests {
             position: position.map(Lsn::new),
             system,
             carried: None,
+            altered: None,
             access,
         }
     }

@@ -5,6 +5,7 @@
 //! what is [`Carried`], or, with a minus sign, the position from which on the publication left rows out, until a start
 //! accepts that.
 
+use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -13,7 +14,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::{Chain, TableName};
 use walrelay_walsender::{Error, Session};
 
-use crate::carried::Carried;
+use crate::carried::{Carried, RowVersion};
 use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
 use crate::error::{Gap, SetupError};
 use crate::position_note::{self, Access, CarriedNote, Noted};
@@ -60,25 +61,19 @@ impl LastLook {
             if leaves_out(&self.carried, wanted, facts) {
                 return position_note::set_left_out(session, &wanted.slot, self.at).await;
             }
-            let before = self.carried.number();
-            match Carried::new(facts).map(|now| now.number()) {
-                Some(now) if now != before => {
-                    position_note::replace_carried(session, &wanted.slot, before, now).await
-                }
-                _ => Ok(()),
+            let Some(now) = Carried::new(facts) else {
+                return Ok(());
+            };
+            if now.version != self.carried.version {
+                position_note::set_altered(session, &wanted.slot, false, now.version.0).await?;
             }
+            let (before, now) = (self.carried.number(), now.number());
+            if now != before {
+                position_note::replace_carried(session, &wanted.slot, before, now).await?;
+            }
+            Ok(())
         };
-        let reason = match timeout(NOTE_LIMIT, noted).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => Chain(&error).to_string(),
-            Err(_) => "no answer".to_owned(),
-        };
-        warn!(
-            slot = wanted.slot,
-            from = %self.at,
-            reason,
-            "it cannot be noted that the publication was changed: the next start may not name the range"
-        );
+        warn_unless_noted(wanted, noted).await;
     }
 
     /// Checks that the publication is as it was, and remembers these facts then.
@@ -100,6 +95,20 @@ impl LastLook {
             _ => Ok(()),
         }
     }
+}
+
+/// Waits for a note of a change. The relay goes on without it, or stops by the facts.
+async fn warn_unless_noted(wanted: &Wanted, noted: impl Future<Output = Result<(), Error>>) {
+    let reason = match timeout(NOTE_LIMIT, noted).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => Chain(&error).to_string(),
+        Err(_) => "no answer".to_owned(),
+    };
+    warn!(
+        slot = wanted.slot,
+        reason,
+        "it cannot be noted that the publication was changed: the next start may not name the range"
+    );
 }
 
 /// Returns true if these facts, of a later moment, show that rows are or were left out.
@@ -140,14 +149,53 @@ pub fn check_noted(
     let from = match noted.carried_in(system) {
         Some(CarriedNote::LeftOut { from }) => from.min(confirmed),
         Some(CarriedNote::Carried(number))
-            if number != former_number(wanted, publication)
-                && Carried::new(facts).is_some_and(|now| now.leaves_out_since_noted(number)) =>
+            if is_undone_since_noted(publication, noted, system)
+                || number != former_number(wanted, publication)
+                    && Carried::new(facts)
+                        .is_some_and(|now| now.leaves_out_since_noted(number)) =>
         {
             confirmed
         }
         _ => return Ok(()),
     };
     Err(changed(wanted, facts, publication, from))
+}
+
+fn is_undone_since_noted(publication: &PublicationFacts, noted: &Noted, system: &str) -> bool {
+    let before = noted.altered_in(system).map(RowVersion);
+    before.is_some_and(|before| RowVersion::new(publication).is_undone_since(before))
+}
+
+/// Notes what a start finds before it looks whether it can use the publication: inserts that are not published, or a
+/// change of the publication's row that leaves nothing out and may be undone before the next start.
+pub(crate) async fn note_found(
+    session: &mut Session,
+    wanted: &Wanted,
+    facts: &Facts,
+    noted: &Noted,
+    system: &str,
+) {
+    let (Some(publication), Some(slot)) = (&facts.publication, &facts.slot) else {
+        return;
+    };
+    // Another relay looks for itself, and nothing is known of a first start.
+    let is_known = matches!(noted.carried_in(system), Some(CarriedNote::Carried(_)));
+    if !is_known || slot.active_pid.is_some() || facts.server.in_recovery {
+        return;
+    }
+    let now = RowVersion::new(publication);
+    let before = noted.altered_in(system).map(RowVersion);
+    let is_explained = before.is_some_and(|before| before != now && !now.is_undone_since(before));
+    warn_unless_noted(wanted, async {
+        if !publication.insert {
+            let from = slot.confirmed.unwrap_or(Lsn::ZERO);
+            position_note::set_left_out(session, &wanted.slot, from).await?;
+        } else if is_explained {
+            position_note::set_altered(session, &wanted.slot, false, now.0).await?;
+        }
+        Ok(())
+    })
+    .await;
 }
 
 /// Returns the number that former versions noted: of the outbox tables' row filters only.
@@ -194,7 +242,9 @@ pub(crate) async fn note(
     if noted.access == Access::None {
         return Ok(false);
     }
-    position_note::set_carried(session, &wanted.slot, wanted.create, carried.number()).await
+    let (slot, create) = (&wanted.slot, wanted.create);
+    let is_noted = position_note::set_carried(session, slot, create, carried.number()).await?;
+    Ok(position_note::set_altered(session, slot, create, carried.version.0).await? && is_noted)
 }
 
 #[cfg(test)]

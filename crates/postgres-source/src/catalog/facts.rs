@@ -147,6 +147,10 @@ pub struct PublicationFacts {
     /// The tables whose changes it carries, under the names that the stream announces: without
     /// `publish_via_partition_root`, partitions are listed themselves.
     pub tables: Vec<PublishedTable>,
+    /// `xmin` of its row, which each change of the row itself makes another one. Entries have rows of their own.
+    pub version: u32,
+    /// The row as JSON.
+    pub row: String,
     /// Its entries; none if it was made `FOR ALL TABLES`.
     pub entries: Vec<PublicationEntry>,
 }

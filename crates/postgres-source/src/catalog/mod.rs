@@ -147,8 +147,8 @@ pub async fn inspect(session: &mut Session, wanted: &Wanted) -> Result<Facts, Er
         server_sql(),
         slot_sql(major, &wanted.slot),
         format!(
-            "SELECT oid, pubinsert, pubupdate, puballtables, {} AS pubschemas, {} AS unfinished \
-             FROM pg_catalog.pg_publication WHERE pubname = {}",
+            "SELECT oid, xmin AS version, pg_catalog.to_jsonb(pg_publication) AS row, pubinsert, pubupdate, \
+             puballtables, {} AS pubschemas, {} AS unfinished FROM pg_catalog.pg_publication WHERE pubname = {}",
             publishes_schemas(major),
             script::publication_is_marked(&wanted.slot),
             quote_literal(&wanted.publication)
@@ -457,6 +457,8 @@ fn publication(publications: &Rows, tables: &Rows, entries: &Rows) -> Option<Pub
         all_tables: is_true(&row, "puballtables"),
         schemas: is_true(&row, "pubschemas"),
         unfinished: is_true(&row, "unfinished"),
+        version: parsed(&row, "version").unwrap_or(0),
+        row: text(&row, "row"),
         tables: published(tables),
         entries: entries.iter().filter_map(|row| entry(&row)).collect(),
     })

@@ -524,7 +524,8 @@ impl SetupError {
                 quote_literal(slot)
             ),
             Self::PublicationWithoutInsert(publication) => format!(
-                "run ALTER PUBLICATION {} SET (publish = 'insert')",
+                "run ALTER PUBLICATION {} SET (publish = 'insert'); rows of the meantime are in no stream: if the next start \
+                 ends with publication-changed, it names their range",
                 quote_ident(publication)
             ),
             Self::PublicationLacks {

@@ -95,6 +95,8 @@ pub(crate) fn facts() -> Facts {
                 columns: Some(columns()),
                 row_filter: None,
             }],
+            version: 740,
+            row: "{\"pubinsert\": true}".into(),
             entries: vec![PublicationEntry {
                 table: 16_384,
                 oid: 16_401,

@@ -114,6 +114,8 @@ impl PostgresSource {
             .await?;
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
         let noted = bounded("reading the noted position", noted).await?;
+        let (wanted, system_id) = (&self.wanted, &system.system_id);
+        publication_note::note_found(&mut control, wanted, &facts, &noted, system_id).await;
         let moment = self.moment(resume, &ancestors, noted.position_in(&system.system_id));
         let same_cluster = resume.is_some_and(|resume| resume.system_id == system.system_id);
         if let Some(last) = self.last_look.as_ref().filter(|_| same_cluster) {
