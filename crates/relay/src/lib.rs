@@ -74,4 +74,4 @@ pub use poison::{
     Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart, WallClock,
 };
 pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
-pub use table::TableName;
+pub use table::{STATE_SCHEMA, TableName};

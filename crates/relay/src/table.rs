@@ -1,5 +1,8 @@
 use std::fmt;
 
+/// The schema in which relays keep their state. A publication of all tables carries its tables.
+pub const STATE_SCHEMA: &str = "walrelay_state";
+
 /// A table by schema and name, spelled as in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableName {

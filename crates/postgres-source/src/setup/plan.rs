@@ -1,5 +1,5 @@
 use walrelay_lsn::Lsn;
-use walrelay_relay::TableName;
+use walrelay_relay::{STATE_SCHEMA, TableName};
 use walrelay_settings::nearest;
 
 use crate::assigned::assigned_columns;
@@ -10,8 +10,6 @@ use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
 use crate::state_version::VERSION;
 
-/// The schema in which walrelay keeps its state. A publication of all tables carries its tables.
-const STATE_SCHEMA: &str = "walrelay_state";
 /// `oid`: the number of a large object (`pg_type.dat`). Large objects are not replicated: "Logical
 /// Replication", "Restrictions" in the documentation of Postgres.
 const LARGE_OBJECT: u32 = 26;

@@ -8,7 +8,7 @@ use walrelay_pgoutput::{Message, Relation, decode};
 use super::tables::EventTable;
 use super::{Core, CoreError, Placement, Step};
 use crate::interface::source::TablePlace;
-use crate::table::TableName;
+use crate::table::{STATE_SCHEMA, TableName};
 
 impl Core {
     /// Processes a Relation message, whose body is `announcement`.
@@ -20,6 +20,11 @@ impl Core {
         let table = TableName::new(relation.namespace, relation.name);
         self.tables.announced(&table);
         if !self.tables.is_configured(&table) {
+            // The catalogs need not tell what becomes of its rows: the table may be gone since.
+            if table.schema == STATE_SCHEMA {
+                self.tables.add_state(relation.id);
+                return Ok(());
+            }
             self.tables.add_unresolved(relation.id, table, announcement);
             return Ok(());
         }

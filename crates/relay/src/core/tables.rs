@@ -21,6 +21,8 @@ enum Table {
     Unresolved(TableName, Box<[u8]>),
     /// A table that is no outbox.
     PassedOver(TableName),
+    /// A table in which relays keep their state.
+    State,
 }
 
 /// The table of an event.
@@ -113,8 +115,13 @@ impl Tables {
     pub(super) fn unresolved(&self, id: RelationId) -> Option<(TableName, Box<[u8]>)> {
         match self.announced.get(id)? {
             Table::Unresolved(table, announcement) => Some((table.clone(), announcement.clone())),
-            Table::Outbox(..) | Table::PassedOver(_) => None,
+            Table::Outbox(..) | Table::PassedOver(_) | Table::State => None,
         }
+    }
+
+    /// Adds a table in which relays keep their state. Its rows are passed over and not counted.
+    pub(super) fn add_state(&mut self, id: RelationId) {
+        self.announced.insert(id, Table::State);
     }
 
     pub(super) fn add_passed_over(&mut self, id: RelationId, table: TableName) {
@@ -151,7 +158,7 @@ impl Tables {
                 Ok(EventTable::Outbox(table, unroutable.as_ref()))
             }
             Some(Table::Unresolved(..)) => Ok(EventTable::Unresolved),
-            Some(Table::PassedOver(_)) => Ok(EventTable::PassedOver),
+            Some(Table::PassedOver(_) | Table::State) => Ok(EventTable::PassedOver),
             None => Err(CoreError::Sequence {
                 what: "a row of an unannounced table",
                 lsn,
@@ -163,7 +170,7 @@ impl Tables {
     pub(super) fn outbox_name(&self, id: RelationId) -> Option<Arc<TableName>> {
         match self.announced.get(id)? {
             Table::Outbox(table, _) => Some(Arc::clone(table)),
-            Table::Unresolved(..) | Table::PassedOver(_) => None,
+            Table::Unresolved(..) | Table::PassedOver(_) | Table::State => None,
         }
     }
 

@@ -112,8 +112,12 @@ const OTHER: RelationId = RelationId::new(8);
 
 /// Creates a table of another name, which has the columns of an outbox or not.
 fn other(outbox: bool) -> encode::Table {
+    other_in("public", outbox)
+}
+
+fn other_in(schema: &str, outbox: bool) -> encode::Table {
     let text = TypeOid::new(25);
-    let other = encode::Table::new(OTHER, "public", "other").key("id", text);
+    let other = encode::Table::new(OTHER, schema, "other").key("id", text);
     if outbox {
         let columns = ["aggregatetype", "aggregateid", "payload"];
         return columns
@@ -204,6 +208,25 @@ fn a_row_that_is_passed_over_has_a_number_in_the_transaction() {
             core.sent(seq).expect("the number just given");
         }
         assert_eq!(events, [0, 1][1 - sent..]);
+    }
+}
+
+/// A publication of all tables carries the tables of the relays. No table has to be looked for, because it may be
+/// gone, and the router may have no column that its rows lack.
+#[test]
+fn rows_of_the_state_of_relays_are_neither_sent_nor_counted() {
+    for outbox in [true, false] {
+        let (mut core, _) = connected(Router::new(Options::default()), PoisonDecisions::default());
+        consume(&mut core, &begin());
+        consume(&mut core, &other_in("walrelay_state", outbox).relation());
+        consume(&mut core, &row(outbox));
+        assert_eq!(core.unresolved(), None);
+        assert!(core.take_passed_over().is_empty());
+        let end = CommitEnd::from_slot(Lsn::new(COMMIT + 8));
+        let commit = encode::commit(Lsn::new(COMMIT), end.lsn(), PgTimestamp::new(0));
+        consume(&mut core, &commit);
+        core.advance();
+        assert_eq!(core.acknowledged_position(), end);
     }
 }
 
