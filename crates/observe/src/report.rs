@@ -708,8 +708,8 @@ pub struct LossReport {
 }
 
 impl LossReport {
-    /// Makes the report of a loss.
-    pub fn new(loss: &Loss) -> Self {
+    /// Makes the report of a loss. `epoch`: that of the server which the relay reads.
+    pub fn new(loss: &Loss, epoch: u8) -> Self {
         Self {
             stream: loss.place.clone(),
             events: loss.events,
@@ -717,7 +717,7 @@ impl LossReport {
             to: loss.to.to_string(),
             seen_ms: loss.seen_ms,
             text: loss.text(),
-            remedy: loss.remedy(),
+            remedy: loss.remedy(epoch),
         }
     }
 }

@@ -298,7 +298,11 @@ impl Telemetry {
             unavailable_count: unavailable.len() as u64,
             unavailable: unavailable.into_iter().take(NAMED_UNAVAILABLE).collect(),
             lost_events: losses.events,
-            losses: losses.list.iter().map(LossReport::new).collect(),
+            losses: losses
+                .list
+                .iter()
+                .map(|loss| LossReport::new(loss, self.sink.epoch()))
+                .collect(),
             risks: live.sink_risks.iter().map(SinkRiskReport::new).collect(),
             events_near_limit: self.sink.sizes.near_limit(),
             near_limit: self

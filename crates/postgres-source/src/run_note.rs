@@ -117,6 +117,13 @@ impl FormerRun {
         let _ = self.sink.set(sink);
     }
 
+    /// Tells the sink the epoch of the server that is read.
+    pub fn set_epoch(&self, epoch: u8) {
+        if let Some(sink) = self.sink.get() {
+            sink.set_epoch(epoch);
+        }
+    }
+
     /// Returns the note of the run before; `None`: there is none, or it is not read yet.
     pub fn get(&self) -> Option<Arc<RunNote>> {
         lock(&self.found).clone()

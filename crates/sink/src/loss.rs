@@ -71,25 +71,28 @@ impl Loss {
         format!("{place}: {events} or more entries are gone, of the events from {from} to {to}")
     }
 
-    /// Logs the loss with its remedy.
-    pub fn log(&self) {
+    /// Logs the loss with its remedy. `epoch`: that of the server which the relay reads.
+    pub fn log(&self, epoch: u8) {
         tracing::warn!(
             lost = self.text(),
-            remedy = self.remedy(),
+            remedy = self.remedy(epoch),
             "the destination has lost events that it had acknowledged"
         );
     }
 
     /// Returns the command that sends the events of the range again, and what to do if it cannot.
+    ///
+    /// `epoch`: that of the server which the relay reads. A replay reads the log of that server, which has no event
+    /// of a former epoch.
     #[must_use]
-    pub fn remedy(&self) -> String {
+    pub fn remedy(&self, epoch: u8) -> String {
         if self.is_of_dead_letters {
             return "dead letters are gone: the log of the relay has the id of each; remove the causes, then send the \
                     rows: walrelay resend --id ID"
                 .to_owned();
         }
-        let Some(command) = self.command() else {
-            return "the events are of several servers: send their rows: walrelay resend --where CONDITION"
+        let Some(command) = self.command(epoch) else {
+            return "events of the range are in the log of a former server, which a replay does not read: send their rows: walrelay resend --where CONDITION"
                 .to_owned();
         };
         format!(
@@ -97,10 +100,10 @@ impl Loss {
         )
     }
 
-    /// Returns the command that sends the events of the range again; `None` if a move to another server is
-    /// within it.
-    fn command(&self) -> Option<String> {
-        if self.from.epoch != self.to.epoch {
+    /// Returns the command that sends the events of the range again; `None` if some are of another epoch than
+    /// this one.
+    fn command(&self, epoch: u8) -> Option<String> {
+        if [self.from.epoch, self.to.epoch] != [epoch; 2] {
             return None;
         }
         // The end is exclusive.
@@ -177,13 +180,31 @@ mod tests {
 
     #[test]
     fn the_remedy_replays_the_range_with_its_last_transaction() {
-        let remedy = loss("orders", 0x10, 0x2F).remedy();
+        let remedy = loss("orders", 0x10, 0x2F).remedy(0);
         let command = "walrelay replay --from 0/10 --to 0/30 --where \"topic = 'orders'\" ";
         assert!(remedy.starts_with(command), "{remedy}");
         // A name that a shell or the condition would read otherwise is left out.
-        let remedy = loss("it's", 0x10, 0x2F).remedy();
+        let remedy = loss("it's", 0x10, 0x2F).remedy(0);
         let command = "walrelay replay --from 0/10 --to 0/30 sends";
         assert!(remedy.starts_with(command), "{remedy}");
+    }
+
+    #[test]
+    fn the_remedy_of_a_former_epoch_sends_rows_again() {
+        let mut loss = loss("orders", 0x10, 0x2F);
+        let replays = |loss: &Loss, epoch| {
+            let remedy = loss.remedy(epoch);
+            let resends = remedy.contains("send their rows: walrelay resend");
+            assert!(resends, "{remedy}");
+            remedy.contains("walrelay replay")
+        };
+        assert!(!replays(&loss, 1), "the log of a former server");
+        loss.to.epoch = 1;
+        assert!(!replays(&loss, 1), "begins in the log of a former server");
+        loss.from.epoch = 1;
+        assert!(replays(&loss, 1));
+        let remedy = loss.remedy(1);
+        assert!(remedy.contains("--from 0/10 --to 0/30"), "{remedy}");
     }
 
     #[test]

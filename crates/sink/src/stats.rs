@@ -1,6 +1,6 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,7 @@ pub struct SinkStats {
     unavailable: Clients<String>,
     cluster_id: Mutex<Option<Box<str>>>,
     losses: Mutex<Losses>,
+    epoch: AtomicU8,
     /// The ends of the streams, if the destination has streams that are compared.
     pub ends: StreamEnds,
     /// The sizes of the accepted events.
@@ -165,8 +166,18 @@ impl SinkStats {
 
     /// Notes and logs that a destination has lost events that it had acknowledged.
     pub fn note_loss(&self, loss: Loss) {
-        loss.log();
+        loss.log(self.epoch());
         lock(&self.losses).add(loss);
+    }
+
+    /// Sets the epoch of the server that the relay reads.
+    pub fn set_epoch(&self, epoch: u8) {
+        self.epoch.store(epoch, Relaxed);
+    }
+
+    /// Returns the epoch of the server that the relay reads.
+    pub fn epoch(&self) -> u8 {
+        self.epoch.load(Relaxed)
     }
 
     /// Adds the losses that former processes have seen, and that are not accepted.

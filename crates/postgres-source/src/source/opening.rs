@@ -584,6 +584,7 @@ impl PostgresSource {
         // Under the slot: a switch refuses while it is being read.
         let epoch = find_epoch(&mut control, &self.wanted.slot);
         let epoch = bounded("reading the epoch", epoch).await?;
+        self.former_run.set_epoch(epoch.number);
         if epoch.number > 0 && !self.started {
             info!(
                 epoch = epoch.number,

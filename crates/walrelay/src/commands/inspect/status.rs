@@ -13,6 +13,7 @@ use walrelay_observe::{
     SinkReport, SlotReport, SnapshotReport, StatusReport, colours, printable_json, printable_lines,
     slot_report,
 };
+use walrelay_postgres_source::epoch::find_epoch;
 use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{Danger, slot_standing};
@@ -172,7 +173,9 @@ fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
         relay: relay.ok(),
         slot: found.slot,
         last_error: found.last_error,
-        losses: losses.map(LossReport::new).collect(),
+        losses: losses
+            .map(|loss| LossReport::new(loss, found.epoch))
+            .collect(),
         last_run: found.run.as_ref().map(FormerRunReport::new),
     })
 }
@@ -183,27 +186,31 @@ struct Found {
     slot: Option<SlotReport>,
     last_error: Option<LastError>,
     run: Option<RunNote>,
+    epoch: u8,
 }
 
 /// Reads the state of the slot from Postgres, the error with which its last run ended, and the note of that run.
 fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Found, Failure> {
     let info = conn_info(&config.source, env)?;
     let state_file = config.source.state_file.as_deref();
-    let (standing, error, run) = block_on(async {
+    let (standing, error, run, epoch) = block_on(async {
         let mut session = sql_session(&info).await?;
         session.limit_answers(ANSWER_TIMEOUT);
         let standing = slot_standing(&mut session, &config.source.slot).await;
         let standing = standing.map_err(failure)?;
         let error = last_error::find(&mut session, &config.source.slot, state_file).await;
         let run = run_note::find(&mut session, &config.source.slot, state_file).await;
+        let epoch = find_epoch(&mut session, &config.source.slot).await;
         session.close().await;
-        Ok::<_, Failure>((standing, error.map_err(failure)?, run.map_err(failure)?))
+        let (error, run) = (error.map_err(failure)?, run.map_err(failure)?);
+        Ok::<_, Failure>((standing, error, run, epoch.map_err(failure)?.number))
     })??;
     let confirmed = standing.slot.as_ref().and_then(|slot| slot.confirmed);
     Ok(Found {
         last_error: error.filter(|error| !error.is_passed(confirmed)),
         slot: slot_report(standing),
         run,
+        epoch,
     })
 }
 

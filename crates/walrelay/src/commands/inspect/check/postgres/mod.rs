@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::epoch::find_epoch;
 use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::moves::{MoveServer, MoveState, find_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
@@ -76,6 +77,8 @@ struct DatabaseState<'a> {
     last_error: Option<LastError>,
     /// What the last run has noted of itself.
     run: Option<RunNote>,
+    /// The epoch of the slot's positions.
+    epoch: u8,
     /// The state of a move of the outbox on this server, and that for whose end its relay waits.
     moved: [Option<MoveState>; 2],
     /// The publication carries what its relay has noted, as far as `run` compares it.
@@ -128,6 +131,7 @@ async fn connect_and_check(
     let state_file = config.source.state_file.as_deref();
     let last_error = last_error::find(&mut session, &wanted.slot, state_file).await?;
     let run = run_note::find(&mut session, &wanted.slot, state_file).await?;
+    let epoch = find_epoch(&mut session, &wanted.slot).await?.number;
     // After the slot: a running relay notes a position before the slot has it.
     let noted = Noted::find(&mut session, &wanted.slot, wanted.create).await?;
     let replication = open_replication(info).await;
@@ -185,6 +189,7 @@ async fn connect_and_check(
         moved: [moved.own(&here).map(|own| own.state), moved.awaited(&here)],
         last_error,
         run,
+        epoch,
         facts,
     };
     let clock = clock(&mut session).await?;

@@ -132,7 +132,8 @@ pub(super) fn losses(db: &DatabaseState<'_>) -> Vec<Check> {
             "the destination has lost events that it had acknowledged: {}",
             loss.text()
         );
-        Check::warn(finding, format!("{}. {ACCEPT_LOSS}", loss.remedy()))
+        let remedy = loss.remedy(db.epoch);
+        Check::warn(finding, format!("{remedy}. {ACCEPT_LOSS}"))
     };
     losses.map(check).collect()
 }

@@ -62,6 +62,7 @@ fn healthy() -> DatabaseState<'static> {
         reader: None,
         last_error: None,
         run: None,
+        epoch: 0,
         moment: Moment::Start {
             known: None,
             noted: None,
