@@ -19,7 +19,7 @@ pub struct Epoch {
     /// Its number.
     pub number: u8,
     /// The `system_identifier` of the server that was switched to, and the position of its slot then: earlier
-    /// events of that server were published in another epoch. `None` in epoch 0.
+    /// events of that server were published in another epoch. `None` in epoch 0, and for a slot that was created later.
     pub since: Option<(String, Lsn)>,
 }
 
@@ -61,7 +61,8 @@ impl Epoch {
     }
 }
 
-/// Reads the epoch of a slot.
+/// Reads the epoch of a slot. One that was created after the last switch, for example because the slot got another
+/// name, has the highest epoch of the database: the destination may have positions of that one.
 ///
 /// # Errors
 /// Also if the table exists and this role may not read it: epoch 0 would publish positions that go back.
@@ -70,8 +71,10 @@ pub async fn find_epoch(session: &mut Session, slot: &str) -> Result<Epoch, Erro
         return Ok(Epoch::default());
     }
     let sql = format!(
-        "SELECT epoch, system, since FROM {TABLE} WHERE slot = {}",
-        quote_literal(slot)
+        "SELECT epoch, system, since FROM {TABLE} WHERE slot = {slot} \
+         UNION ALL (SELECT max(epoch), NULL, NULL FROM {TABLE} WHERE NOT EXISTS \
+         (SELECT FROM {TABLE} WHERE slot = {slot}))",
+        slot = quote_literal(slot)
     );
     let rows = session.query(&sql).await?;
     let Some(row) = rows.first() else {
@@ -92,12 +95,20 @@ pub(crate) fn record_sql(slot: &str, number: u8, system: &str, since: Lsn) -> Ve
     vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {TABLE} (\n    slot   name PRIMARY KEY, -- the relay's slot\n    \
-             epoch  smallint NOT NULL CHECK (epoch BETWEEN 1 AND {MAX_EPOCH}), -- the top byte of published positions\n    \
+             epoch  smallint NOT NULL CHECK (epoch BETWEEN 0 AND {MAX_EPOCH}), -- the top byte of published positions\n    \
              system text NOT NULL,   -- the system identifier of the server that was switched to\n    \
              since  pg_lsn NOT NULL, -- its slot's position then\n    at     timestamptz NOT NULL DEFAULT now()\n)"
         ),
         format!("GRANT SELECT ON {TABLE} TO PUBLIC"),
         state_version::raise_sql(),
+        // Other slots that exist keep theirs: their relays may send an event again, which must have its position.
+        format!(
+            "INSERT INTO {TABLE} (slot, epoch, system, since) SELECT slot_name, (SELECT coalesce(max(epoch), 0) FROM {TABLE}), \
+             {}, '0/0' FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' \
+             AND database = pg_catalog.current_database() AND slot_name <> {} ON CONFLICT DO NOTHING",
+            quote_literal(system),
+            quote_literal(slot),
+        ),
         // An epoch never goes back.
         format!(
             "INSERT INTO {TABLE} AS known (slot, epoch, system, since) VALUES ({}, {number}, {}, '{since}') \
