@@ -47,6 +47,7 @@ BEGIN
     END IF;
     -- One message, transactional as that of outbox.emit. No event, no message.
     IF batch IS NOT NULL THEN
+        INSERT INTO outbox.emit_gate SELECT WHERE false;
         PERFORM pg_catalog.pg_logical_emit_message(true, 'outbox', pg_catalog.convert_to(batch, 'UTF8'));
     END IF;
     RETURN coalesce(ids, '{}');

@@ -5,8 +5,9 @@ use walrelay_walsender::{ConnInfo, Error, Rows, Session, SessionKind, quote_iden
 
 use super::bookmarks::copy_slot;
 use super::catalog::Wanted;
-use super::catalog::row::parsed;
+use super::catalog::row::{is_true, parsed};
 use super::script;
+use super::sent_rows::account::relations;
 
 /// Bytes of WAL after the slot's position that are read.
 pub const WAL_LIMIT: u64 = 64 << 20;
@@ -66,6 +67,69 @@ pub async fn waiting(info: &ConnInfo, wanted: &Wanted, confirmed: Lsn) -> Result
         relations: relations.collect(),
         changes: changes.ok().map(read),
     })
+}
+
+/// Returns true if an event was written after `confirmed`, the slot's position, and before `end`.
+///
+/// Reads a temporary copy of the slot, [`WAL_LIMIT`] at a time.
+///
+/// # Errors
+/// Also if the server has no room for another slot.
+pub async fn has_events(
+    info: &ConnInfo,
+    wanted: &Wanted,
+    confirmed: Lsn,
+    end: Lsn,
+) -> Result<bool, Error> {
+    let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
+    let copy = format!("walrelay_verify_{:08x}", fastrand::u32(..));
+    session.query(&copy_slot(&wanted.slot, &copy, true)).await?;
+    let mut upto = confirmed;
+    let mut found = Ok(false);
+    while matches!(found, Ok(false)) && upto < end {
+        upto = end.min(Lsn::new(upto.get().saturating_add(WAL_LIMIT)));
+        let rows = session.query(&events_sql(&copy, wanted, upto)).await;
+        found = rows.map(|rows| rows.first().is_some_and(|row| is_true(&row, "found")));
+    }
+    let dropped = session.query(&script::drop_slot(&copy)).await;
+    let found = found?;
+    dropped?;
+    session.close().await;
+    Ok(found)
+}
+
+/// Returns a query whether a copy has an event up to this position, which the copy is moved to: a row of an outbox
+/// table, or a message with the prefix.
+fn events_sql(copy: &str, wanted: &Wanted, upto: Lsn) -> String {
+    let tables: Vec<String> = wanted.tables.iter().map(relations).collect();
+    let rows = format!(
+        "pg_catalog.get_byte(data, 0) = {} AND pg_catalog.encode(pg_catalog.substring(data, 2, 4), 'hex') IN \
+         (SELECT pg_catalog.lpad(pg_catalog.to_hex(oid::int8), 8, '0') FROM ({}) AS outbox)",
+        b'I',
+        tables.join(" UNION ")
+    );
+    let mut conditions: Vec<String> = (!tables.is_empty()).then_some(rows).into_iter().collect();
+    let mut options = "";
+    if let Some(prefix) = &wanted.messages {
+        options = ", 'messages', 'true'";
+        let prefix = format!(
+            "pg_catalog.convert_to({}, 'UTF8') || '\\x00'::bytea",
+            quote_literal(prefix)
+        );
+        // The type, flags and a position come before the prefix, which ends with a zero.
+        conditions.push(format!(
+            "pg_catalog.get_byte(data, 0) = {} AND pg_catalog.substring(data, 11, pg_catalog.octet_length({prefix})) \
+             = {prefix}",
+            b'M'
+        ));
+    }
+    format!(
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_logical_slot_get_binary_changes({copy}, '{upto}', NULL, \
+         'proto_version', '1', 'publication_names', {publication}{options}) WHERE {conditions}) AS found",
+        copy = quote_literal(copy),
+        publication = quote_literal(&quote_ident(&wanted.publication)),
+        conditions = conditions.join(" OR "),
+    )
 }
 
 /// Writes a call of the function that reads the messages of a copy, up to this number of them and the end of

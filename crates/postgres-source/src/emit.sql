@@ -1,5 +1,9 @@
 CREATE SCHEMA IF NOT EXISTS outbox;
 
+-- Has no rows. A move to another server closes it, and then outbox.emit fails.
+CREATE TABLE IF NOT EXISTS outbox.emit_gate ();
+GRANT INSERT ON outbox.emit_gate TO PUBLIC;
+
 CREATE OR REPLACE FUNCTION outbox.emit(
     aggregate text  DEFAULT NULL, -- chooses the topic, as aggregatetype of a row does
     key       text  DEFAULT NULL, -- order is kept per key
@@ -25,6 +29,7 @@ BEGIN
         RAISE EXCEPTION 'outbox.emit: headers are an object of strings, numbers, booleans and nulls'
             USING ERRCODE = '22023';
     END IF;
+    INSERT INTO outbox.emit_gate SELECT WHERE false;
     -- Transactional: it commits, or is gone, with the rest of the transaction.
     PERFORM pg_catalog.pg_logical_emit_message(true, {prefix}, pg_catalog.convert_to(
         pg_catalog.json_build_object(

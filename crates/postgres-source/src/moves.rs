@@ -18,6 +18,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
 use super::confirmation::insert_position;
+use super::script::EmitFunction;
 use super::sent_rows::account::relations;
 use super::{epoch, kept, position_note, script, state_version};
 
@@ -186,15 +187,50 @@ pub async fn lock_move(session: &mut Session, slot: &str, patience: Duration) ->
 pub fn fence_sql(slot: &str, tables: &[TableName], state: MoveState) -> Vec<String> {
     let trigger = quote_ident(&trigger(slot));
     let fences = tables.iter().flat_map(|table| {
+        // outbox.emit writes no row.
+        let each = if *table == EmitFunction::gate() {
+            "STATEMENT"
+        } else {
+            "ROW"
+        };
         let table = script::table(table);
         let create = format!(
-            "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {FUNCTION}()"
+            "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT ON {table} FOR EACH {each} EXECUTE FUNCTION {FUNCTION}()"
         );
         // Rows that a subscription applies are no events of this server.
         let always = (state != MoveState::Prepared).then(|| format!("ALTER TABLE {table} ENABLE ALWAYS TRIGGER {trigger}"));
         [Some(create), always].into_iter().flatten()
     });
     fences.collect()
+}
+
+/// The functions that write events as messages, as a fence meets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Emitters {
+    /// The table that both write to exists.
+    pub have_gate: bool,
+    /// Both functions are those of this version, for this prefix, and write to it.
+    pub are_gated: bool,
+}
+
+/// Looks at the functions that write events with this prefix as messages.
+pub async fn find_emitters(session: &mut Session, prefix: &str) -> Result<Emitters, Error> {
+    let gate = quote_literal(&script::table(&EmitFunction::gate()));
+    let exists = format!("SELECT pg_catalog.to_regclass({gate}) IS NOT NULL AS there");
+    let rows = session.query(&exists).await?;
+    let have_gate = rows.first().is_some_and(|row| is_true(&row, "there"));
+    let mut are_gated = have_gate;
+    for function in EmitFunction::ALL {
+        let rows = session.query(function.find()).await?;
+        let body = rows
+            .first()
+            .and_then(|row| row.get("prosrc").map(str::to_owned));
+        are_gated &= body.is_some_and(|body| function.is(&body, prefix));
+    }
+    Ok(Emitters {
+        have_gate,
+        are_gated,
+    })
 }
 
 /// Fences the outbox tables, and records that. Returns a position behind every event that was committed before.

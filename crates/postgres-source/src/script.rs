@@ -11,13 +11,18 @@ use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 /// A test of `walrelay init` holds both equal (`the_migrations_of_emit_are_what_a_dry_run_prints`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmitFunction {
-    /// `outbox.emit`: one event. Its text creates the schema, too.
+    /// `outbox.emit`: one event. Its text creates the schema and the [gate](Self::gate), too.
     Emit,
     /// `outbox.emit_all`: several events in one message.
     EmitAll,
 }
 
 impl EmitFunction {
+    /// Returns the table without rows that both functions write to. A fence there makes them fail.
+    pub fn gate() -> TableName {
+        TableName::new("outbox", "emit_gate")
+    }
+
     /// All functions, in the order in which they are created.
     pub const ALL: [Self; 2] = [Self::Emit, Self::EmitAll];
 

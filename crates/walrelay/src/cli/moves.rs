@@ -108,8 +108,8 @@ pub struct DrainMoveArgs {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
-    /// No service calls `outbox.emit` any more: needed with `[source.messages]`, whose events no fence
-    /// can refuse.
+    /// No service writes messages any more: needed with `[source.messages]` if `outbox.emit` or
+    /// `outbox.emit_all` of the database is of a former version, which no fence refuses.
     #[arg(long)]
     pub emitters_stopped: bool,
 

@@ -8,7 +8,7 @@ use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::end_of_commits;
 use walrelay_postgres_source::moves::{
-    LOCKED, MoveServer, MoveState, fence_sql, raise_fence, record_drained, undo_fence,
+    LOCKED, MoveState, fence_sql, raise_fence, record_drained, undo_fence,
 };
 use walrelay_walsender::Session;
 
@@ -32,7 +32,8 @@ const NOTICE: Duration = Duration::from_secs(5);
 /// Runs `walrelay move prepare`.
 pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failure> {
     if args.change.dry_run {
-        return print_sql(place, MoveState::Prepared);
+        let look = block_on(Box::pin(place.look_once()))??;
+        return print_sql(place, &look, MoveState::Prepared);
     }
     block_on(Box::pin(async {
         let mut session = place.connect_locked().await?;
@@ -47,9 +48,10 @@ pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failu
         }
         if look.state() != Some(MoveState::Prepared) {
             look.check_new(place)?;
+            look.check_emitters("")?;
         }
         let until = Instant::now() + args.patience;
-        fence(&mut session, place, &look.here, MoveState::Prepared, until).await?;
+        fence(&mut session, place, &look, MoveState::Prepared, until).await?;
         session.close().await;
         Ok(())
     }))??;
@@ -61,14 +63,14 @@ pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failu
 
 /// Runs `walrelay move drain`.
 pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> {
+    let look = block_on(Box::pin(place.look_once()))??;
     if args.ask.change.dry_run {
-        return print_sql(place, MoveState::Fenced);
+        return print_sql(place, &look, MoveState::Fenced);
     }
-    let source = &place.server.config.source;
-    if source.messages.is_some() && !args.emitters_stopped {
-        let what = "[source.messages] is set, and no fence can refuse outbox.emit";
-        return Err(Failure::new("move-messages", Exit::Usage, what)
-            .remedy("stop the services that call it, and say --emitters-stopped"));
+    if !args.emitters_stopped {
+        look.check_emitters(
+            "; or stop the services that write messages, and say --emitters-stopped",
+        )?;
     }
     print_notice(
         "from now on inserts into the outbox fail, with the transactions that try, until the new server is switched to \
@@ -84,8 +86,8 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
         let look = place.look(&mut session).await?;
         // Its slot may be dropped by now, and its relay stopped: the fence has stood since then.
         if let Some(own) = look.own()
-            && let (MoveState::Drained, Some(barrier)) = (own.state, own.barrier)
-            && look.unfenced.is_empty()
+            && let Some(barrier) = own.barrier
+            && look.is_drained()
         {
             session.close().await;
             return Ok(barrier);
@@ -93,7 +95,7 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
         look.check_old(place)?;
         let mut signals = StopSignals::new()?;
         let drained = tokio::select! {
-            drained = fence_and_wait(&mut session, place, &look.here, until) => drained,
+            drained = fence_and_wait(&mut session, place, &look, until) => drained,
             () = signals.next() => {
                 Err(Failure::new("move-interrupted", Exit::Temporary, "the drain was interrupted")
                     .remedy("run walrelay move drain again when writers may wait for it"))
@@ -115,22 +117,22 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
         "every event of this server is delivered and confirmed: all were committed before {barrier} ({seconds:.1} s).\n\
          Next: copy the server or let the new one catch up, and run walrelay move switch there.\n"
     );
-    let object = json!({ "slot": source.slot, "barrier": barrier, "seconds": seconds });
+    let object = json!({ "slot": place.server.slot(), "barrier": barrier, "seconds": seconds });
     print_as(args.output, &text, &object)
 }
 
-fn print_sql(place: &Place, state: MoveState) -> Result<(), Failure> {
-    print_text(&(fence_sql(place.server.slot(), place.tables(), state).join(";\n") + ";\n"))
+fn print_sql(place: &Place, look: &PlaceState, state: MoveState) -> Result<(), Failure> {
+    print_text(&(fence_sql(place.server.slot(), &look.fenced, state).join(";\n") + ";\n"))
 }
 
 /// Fences the outbox, and waits until the slot has confirmed the barrier. Returns the barrier.
 async fn fence_and_wait(
     session: &mut Session,
     place: &Place,
-    here: &MoveServer,
+    look: &PlaceState,
     until: Instant,
 ) -> Result<Lsn, Failure> {
-    let barrier = fence(session, place, here, MoveState::Fenced, until).await?;
+    let barrier = fence(session, place, look, MoveState::Fenced, until).await?;
     // Makes the server send the log up to there, and the relay confirm it.
     end_of_commits(session, false).await?;
     let mut said = Instant::now();
@@ -164,9 +166,9 @@ async fn fence_and_wait(
         sleep(INTERVAL).await;
     }
     // A superuser, or a DDL, may have lifted the fence meanwhile.
-    let look = place.look(session).await?;
-    look.check_fence("run walrelay move drain again")?;
-    let recorded = record_drained(session, place.server.slot(), here, barrier);
+    let now = place.look(session).await?;
+    now.check_fence("run walrelay move drain again")?;
+    let recorded = record_drained(session, place.server.slot(), &look.here, barrier);
     if !recorded.await.map_err(failure)? {
         let what = "the record of the move was changed meanwhile";
         return Err(Failure::new("move-state", Exit::Usage, what)
@@ -179,13 +181,14 @@ async fn fence_and_wait(
 async fn fence(
     session: &mut Session,
     place: &Place,
-    here: &MoveServer,
+    look: &PlaceState,
     state: MoveState,
     until: Instant,
 ) -> Result<Lsn, Failure> {
     let slot = place.server.slot();
     loop {
-        let raised = raise_fence(session, slot, place.tables(), here, state, LOCK_TIMEOUT).await;
+        let (tables, here) = (&look.fenced, &look.here);
+        let raised = raise_fence(session, slot, tables, here, state, LOCK_TIMEOUT).await;
         match raised {
             Ok(barrier) => return Ok(barrier),
             Err(error) if error.sqlstate() == Some(LOCKED) && Instant::now() < until => {
@@ -213,7 +216,7 @@ async fn lift(
     error: Failure,
 ) -> Failure {
     let slot = place.server.slot();
-    let undone = undo_fence(session, slot, place.tables(), &before.here, before.own());
+    let undone = undo_fence(session, slot, &before.fenced, &before.here, before.own());
     match undone.await {
         Ok(()) => Failure {
             what: format!("{}: the fence is lifted, nothing was changed", error.what),

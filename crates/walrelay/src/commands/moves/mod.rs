@@ -86,11 +86,10 @@ fn plan(args: &PlanMoveArgs, place: &Place) -> Result<(), Failure> {
 
 /// Gives the move up on this server.
 fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
-    let tables = &place.server.config.source.tables;
-    if args.ask.change.dry_run {
-        return print_text(&(lift_sql(place.server.slot(), tables).join(";\n") + ";\n"));
-    }
     let look = block_on(Box::pin(place.look_once()))??;
+    if args.ask.change.dry_run {
+        return print_text(&(lift_sql(place.server.slot(), &look.fenced).join(";\n") + ";\n"));
+    }
     let Some(record) = to_give_up(&look, place)? else {
         return print_line("no move is recorded here, and the outbox is not fenced by one");
     };
@@ -105,9 +104,10 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
     }
     block_on(Box::pin(async {
         let mut session = place.connect_locked().await?;
-        to_give_up(&place.look(&mut session).await?, place)?;
+        let look = place.look(&mut session).await?;
+        to_give_up(&look, place)?;
         let slot = place.server.slot();
-        abort_move(&mut session, slot, tables)
+        abort_move(&mut session, slot, &look.fenced)
             .await
             .map_err(place::failure)?;
         session.close().await;

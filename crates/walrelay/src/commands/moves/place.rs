@@ -10,10 +10,12 @@ use walrelay_lsn::Lsn;
 use walrelay_postgres_source::SlotRow;
 use walrelay_postgres_source::epoch::{Epoch, find_epoch};
 use walrelay_postgres_source::moves::{
-    LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, find_move, lock_move, unfenced,
+    Emitters, LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, find_emitters, find_move,
+    lock_move, unfenced,
 };
+use walrelay_postgres_source::script::EmitFunction;
 use walrelay_relay::TableName;
-use walrelay_walsender::{ConnInfo, Error, Session};
+use walrelay_walsender::{ConnInfo, Error, Session, quote_ident};
 
 use crate::cli::{AdminArgs, ConfigArgs};
 use crate::commands::EnvVars;
@@ -34,6 +36,10 @@ pub(super) struct PlaceState {
     /// The server itself.
     pub(super) here: MoveServer,
     pub(super) records: MoveRecords,
+    /// What a fence must be at: the outbox tables, and the gate of `outbox.emit`.
+    pub(super) fenced: Vec<TableName>,
+    /// The functions that write events as messages, if messages are events.
+    pub(super) emitters: Option<Emitters>,
     /// Outbox tables and partitions without a fence.
     pub(super) unfenced: Vec<TableName>,
     pub(super) slot: Option<SlotRow>,
@@ -42,6 +48,8 @@ pub(super) struct PlaceState {
     /// The end of its log.
     pub(super) flushed: Lsn,
     has_publication: bool,
+    /// An UPDATE may make a row an event: the publication carries updates, of rows that fit a filter.
+    makes_events_of_updates: bool,
     in_recovery: bool,
 }
 
@@ -113,13 +121,18 @@ impl Place {
     /// Connects, and locks other steps of a move of this slot out until the session ends.
     pub(super) async fn connect_locked(&self) -> Result<Session, Failure> {
         let mut session = self.connect().await?;
-        self.lock(&mut session).await?;
+        self.lock(&mut session, self.server.slot()).await?;
         Ok(session)
     }
 
-    /// Locks other steps of a move of this slot out until the session ends.
-    pub(super) async fn lock(&self, session: &mut Session) -> Result<(), Failure> {
-        match lock_move(session, self.server.slot(), LOCK_PATIENCE).await {
+    /// Locks other sessions that make the slot out until this one, which holds no other lock, ends.
+    pub(super) async fn lock_slot(&self, session: &mut Session) -> Result<(), Failure> {
+        let name = format!("slot {}", self.server.slot());
+        self.lock(session, &name).await
+    }
+
+    async fn lock(&self, session: &mut Session, name: &str) -> Result<(), Failure> {
+        match lock_move(session, name, LOCK_PATIENCE).await {
             Ok(()) => Ok(()),
             Err(error) if error.sqlstate() == Some(LOCKED) => {
                 let what = "another step of this move works on the server";
@@ -149,8 +162,10 @@ impl Place {
         let source = &self.server.config.source;
         let publication = format!(
             "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, EXISTS (SELECT FROM pg_catalog.pg_publication \
-             WHERE pubname = {}) AS publication, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
-            walrelay_walsender::quote_literal(&source.publication)
+             WHERE pubname = {publication}) AS publication, EXISTS (SELECT FROM pg_catalog.pg_publication p \
+             JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = {publication} AND p.pubupdate \
+             AND pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL) AS updates, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
+            publication = walrelay_walsender::quote_literal(&source.publication)
         );
         let rows = session.query(&publication).await?;
         let is = |name| rows.first().is_some_and(|row| row.get(name) == Some("t"));
@@ -163,19 +178,29 @@ impl Place {
             return Err(Failure::new("move-same-server", Exit::Usage, what)
                 .remedy("see --admin-url, and [source] url: both must name one server, and no list of hosts"));
         }
+        let emitters = match &source.messages {
+            Some(prefix) => Some(find_emitters(session, prefix).await?),
+            None => None,
+        };
+        let gate = emitters.filter(|emitters| emitters.have_gate);
+        let gate = gate.map(|_| EmitFunction::gate());
+        let fenced: Vec<TableName> = source.tables.iter().cloned().chain(gate).collect();
         Ok(PlaceState {
             here: MoveServer {
                 system: system.system_id,
                 timeline: system.timeline,
             },
             records: find_move(session, &source.slot).await?,
-            unfenced: unfenced(session, &source.slot, &source.tables)
+            unfenced: unfenced(session, &source.slot, &fenced)
                 .await
                 .map_err(failure)?,
+            fenced,
+            emitters,
             slot: self.server.find_slot(session).await?,
             epoch: find_epoch(session, &source.slot).await?,
             flushed: system.flushed,
             has_publication,
+            makes_events_of_updates: is("updates"),
             in_recovery,
         })
     }
@@ -199,6 +224,11 @@ impl PlaceState {
         self.own().map(|own| own.state)
     }
 
+    /// Returns true if this server itself was drained, and its fence has stood since.
+    pub(super) fn is_drained(&self) -> bool {
+        self.state() == Some(MoveState::Drained) && self.unfenced.is_empty()
+    }
+
     /// Fails if the outbox of this server is not fenced whole.
     pub(super) fn check_fence(&self, remedy: &str) -> Result<(), Failure> {
         if self.unfenced.is_empty() {
@@ -210,6 +240,35 @@ impl PlaceState {
             names.join(", ")
         );
         Err(Failure::new("move-unfenced", Exit::Config, what).remedy(remedy))
+    }
+
+    /// Fails if messages are events that a fence does not refuse. `or`: another remedy.
+    pub(super) fn check_emitters(&self, or: &str) -> Result<(), Failure> {
+        if self.emitters.is_none_or(|emitters| emitters.are_gated) {
+            return Ok(());
+        }
+        let what = "[source.messages] is set, and outbox.emit or outbox.emit_all of this database is not the function of \
+                    this version, which a fence makes fail";
+        Err(
+            Failure::new("move-messages", Exit::Usage, what).remedy(format!(
+                "replace both by the SQL of walrelay init --dry-run{or}"
+            )),
+        )
+    }
+
+    /// Fails if an UPDATE may make a row an event: a fence refuses only inserts, because marks are updates.
+    fn check_publication(&self, place: &Place) -> Result<(), Failure> {
+        if !self.makes_events_of_updates {
+            return Ok(());
+        }
+        let name = &place.server.config.source.publication;
+        let what = format!(
+            "publication {name} carries updates and has a row filter: an UPDATE that makes a row fit is an event, \
+             which no fence refuses"
+        );
+        let name = quote_ident(name);
+        Err(Failure::new("move-publication", Exit::Config, what)
+            .remedy(format!("ALTER PUBLICATION {name} SET (publish = 'insert')")))
     }
 
     /// Fails if the server cannot be switched to: a standby, or one without a publication.
@@ -225,6 +284,7 @@ impl PlaceState {
             return Err(Failure::new("move-publication", Exit::Config, what)
                 .remedy("run walrelay init with this configuration"));
         }
+        self.check_publication(place)?;
         if let Some(pid) = self.slot.as_ref().and_then(|slot| slot.active_pid) {
             let what = format!(
                 "slot {} of this server is being read by server process {pid}",
@@ -251,6 +311,7 @@ impl PlaceState {
             return Err(Failure::new("move-slot", Exit::Config, what)
                 .remedy("see to the relay first: walrelay check"));
         }
+        self.check_publication(place)?;
         if self.state() == Some(MoveState::Prepared) {
             let what = "this server was prepared as the new one";
             return Err(Failure::new("move-state", Exit::Usage, what)
@@ -278,6 +339,9 @@ impl PlaceState {
                 .is_some_and(|copied| copied.state == MoveState::Drained);
         let checked = if is_new {
             self.check_new(place)
+        } else if self.is_drained() {
+            // The slot may be dropped by now.
+            Ok(())
         } else {
             self.check_old(place)
         };
@@ -391,7 +455,11 @@ pub(super) fn failure(error: Error) -> Failure {
     let is_denied = error.sqlstate() == Some("42501");
     let failure = Failure::from(error);
     if is_denied {
-        return failure.remedy("name a role that owns the outbox tables with --admin-url");
+        return failure.remedy(
+            "name a role with --admin-url that owns the outbox tables, and may change what is in the schema \
+             walrelay_state: GRANT ALL ON SCHEMA walrelay_state TO ROLE; GRANT ALL ON ALL TABLES IN SCHEMA walrelay_state \
+             TO ROLE; GRANT ALL ON ALL SEQUENCES IN SCHEMA walrelay_state TO ROLE",
+        );
     }
     failure
 }

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::moves::{MoveRecord, MoveState, finish_move, subscriptions};
-use walrelay_postgres_source::{advance_slot, script, slots};
+use walrelay_postgres_source::{script, slots};
 use walrelay_walsender::Session;
 
 use super::not_agreed;
@@ -47,7 +47,7 @@ pub(super) fn switch(
         drained.barrier.unwrap_or(Lsn::ZERO),
         place.server.slot(),
         if look.slot.is_some() {
-            "advanced to the end of the log"
+            "replaced by a new one"
         } else {
             "created"
         }
@@ -74,14 +74,14 @@ pub(super) fn switch(
             return Ok(None);
         }
         let mut relay = place.server.connect().await?;
-        let position = place_slot(&mut relay, place, &look).await?;
+        let position = place_slot(&mut relay, place).await?;
         relay.close().await;
         let epoch = look.next_epoch(former_epoch, &drained, position)?;
         let slot = place.server.slot();
         let finished = finish_move(
             &mut session,
             slot,
-            place.tables(),
+            &look.fenced,
             &look.here,
             &drained,
             (position, epoch),
@@ -253,24 +253,23 @@ async fn wait_for_subscriptions(
     }
 }
 
-/// Creates the slot, or advances the one that is there to the end of the log: under the fence there is no event
-/// before it that was not sent. Returns its position.
-async fn place_slot(
-    session: &mut Session,
-    place: &Place,
-    look: &PlaceState,
-) -> Result<Lsn, Failure> {
+/// Creates the slot, in place of the one that is there: under the fence there is no event before it that was not
+/// sent. Returns its position.
+///
+/// An advanced slot would be back at its former position after a crash of the server, because the new one is
+/// written at a checkpoint. A created one is written before the statement ends.
+async fn place_slot(session: &mut Session, place: &Place) -> Result<Lsn, Failure> {
     let name = place.server.slot();
-    if look.slot.is_some() {
-        let end = place.server.identify().await?.flushed;
-        session.query(&advance_slot(name, end)).await?;
-    } else {
-        print_notice(&format!(
-            "creating slot {name}: Postgres waits for all open transactions first"
-        ));
-        let failover = place.server.config.source.failover;
-        session.query(&script::create_slot(name, failover)).await?;
+    // The statement of a step that was killed ends before, so it drops or makes no slot later on.
+    place.lock_slot(session).await?;
+    if place.server.find_slot(session).await?.is_some() {
+        session.query(&script::drop_slot(name)).await?;
     }
+    print_notice(&format!(
+        "creating slot {name}: Postgres waits for all open transactions first"
+    ));
+    let failover = place.server.config.source.failover;
+    session.query(&script::create_slot(name, failover)).await?;
     let slot = place.server.find_slot(session).await?;
     slot.and_then(|slot| slot.confirmed).ok_or_else(|| {
         Failure::new(

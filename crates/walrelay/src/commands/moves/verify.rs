@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use walrelay_failure::{Exit, Failure};
+use walrelay_postgres_source::has_events;
 use walrelay_postgres_source::moves::MoveState;
-use walrelay_postgres_source::waiting;
 use walrelay_sink::PublishedLsn;
 
 use super::place::{Place, PlaceState};
@@ -119,9 +119,10 @@ async fn old_findings(former: &Place, look: &PlaceState) -> Result<Vec<Finding>,
     ];
     if let Some(confirmed) = look.slot.as_ref().and_then(|slot| slot.confirmed) {
         let server = &former.server;
-        let read = waiting(&server.info, &wanted(&server.config), confirmed).await?;
+        let wanted = wanted(&server.config);
+        let waits = has_events(&server.info, &wanted, confirmed, look.flushed).await?;
         findings.push(finding(
-            read.relations.is_empty(),
+            !waits,
             "no event waits in the old server's slot",
             "events wait in the old server's slot, which were written after the drain: let its relay send them",
         ));

@@ -1,0 +1,205 @@
+//! What passes a fence, or undoes a switch, and must not: messages, updates, a crash, another slot.
+
+use std::thread;
+
+use walrelay_testkit::{eventually, rng};
+
+use super::{FENCED, Rig, killed, moved_to_a_lower_log, numbers, replicated, step, subscribe};
+use crate::docs::block;
+use crate::rig::{PATIENCE, assert_has, done, edit, insert, output_with, refused, said};
+
+/// The new server has a slot from before the rows that the subscription copies. Postgres writes the position of an
+/// advanced slot at the next checkpoint: after a crash before that the rows would be sent again.
+#[test]
+fn a_crash_after_the_switch_sends_no_copied_row_again() {
+    let mut rng = rng("moves::fences::a_crash_after_the_switch_sends_no_copied_row_again");
+    let (old, new, from, to) = replicated(16, 17);
+    let relay = old.streaming(&from);
+    done(&step(&to, "prepare"));
+    subscribe(&old, &new);
+    for number in 0..5 {
+        insert(&old.db(), number);
+    }
+    let copied = || new.db().value::<i64>("SELECT count(*) FROM outbox") == 5;
+    eventually(PATIENCE, copied);
+    done(&step(&from, "drain --yes"));
+    relay.ends_well();
+    let switch = format!("switch --yes --from {}", from.display());
+    killed(&mut rng, &to, &switch);
+    let slot =
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 'walrelay'";
+    let before = new.db().text(slot);
+    new.postgres.kill().expect("it is killed");
+    new.postgres.start_again().expect("it starts again");
+    assert_eq!(new.db().text(slot), before, "the slot's position");
+    let second = new.streaming(&to);
+    insert(&new.db(), 5);
+    new.caught_up();
+    second.ends_well();
+    assert_eq!(numbers(&old, 6), [0, 1, 2, 3, 4, 5]);
+}
+
+const EMIT: &str = "SELECT outbox.emit('order', 'key', '{\"number\": 0}')";
+const EMIT_ALL: &str = "SELECT outbox.emit_all('[{\"aggregate\": \"order\", \"key\": \"key\", \"payload\": {\"number\": 1}}]')";
+
+/// A message writes no row, but its function writes to a table without rows.
+#[test]
+fn a_message_is_refused_by_the_fence() {
+    let rig = Rig::with_outbox(18);
+    let config = rig.config_and("\n[source.messages]\nprefix = \"outbox\"\n");
+    done(&output_with("init", &config, &[]));
+    let relay = rig.streaming(&config);
+    let db = rig.db();
+    let writer = rig.db();
+    writer.batch(&format!("BEGIN; {EMIT}"));
+    // A snapshot from before the fence does not show it.
+    let late = rig.db();
+    late.batch("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox");
+    let drain = thread::spawn({
+        let config = config.clone();
+        move || step(&config, "drain --yes")
+    });
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'outbox.emit_gate'::regclass)";
+    eventually(PATIENCE, || db.value::<bool>(waits));
+    writer.batch("COMMIT");
+    done(&drain.join().expect("it ends"));
+    for emit in [EMIT, EMIT_ALL] {
+        for session in [&db, &late] {
+            let error = session.try_batch(emit).expect_err("it is fenced");
+            assert_eq!(error.code().expect("a code").code(), FENCED);
+            late.batch(
+                "ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox",
+            );
+        }
+    }
+    late.batch("ROLLBACK");
+    assert_has(
+        &done(&step(&config, "plan")),
+        &["refused by the fence", "drained"],
+    );
+    done(&step(&config, "abort --yes"));
+    db.batch(EMIT_ALL);
+    rig.caught_up();
+    assert_eq!(numbers(&rig, 2), [0, 1]);
+
+    // A message past the function: it is named, wherever it is in the log.
+    done(&step(&config, "drain --yes"));
+    relay.ends_well();
+    db.batch("CREATE TABLE filler (text text)");
+    db.batch("INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 75000)");
+    let verify = || {
+        let from = format!("verify --from {}", config.display());
+        said(&step(&config, &from))
+    };
+    assert_has(
+        &verify(),
+        &["ok     no event waits in the old server's slot"],
+    );
+    db.batch("SELECT pg_logical_emit_message(true, 'outbox', '{}')");
+    assert_has(&verify(), &["WRONG  events wait in the old server's slot"]);
+
+    // The functions of a former version write to no table.
+    done(&step(&config, "abort --yes"));
+    db.batch("DROP FUNCTION outbox.emit_all");
+    refused(
+        &step(&config, "drain --yes"),
+        64,
+        &["[move-messages]", "--emitters-stopped"],
+    );
+}
+
+/// Marks are updates, so no fence refuses those.
+#[test]
+fn updates_that_make_events_are_named() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config();
+    done(&output_with("init", &config, &[]));
+    let db = rig.db();
+    db.batch(
+        "ALTER PUBLICATION walrelay SET TABLE outbox WHERE (aggregatetype <> 'draft'); \
+         ALTER PUBLICATION walrelay SET (publish = 'insert, update')",
+    );
+    for line in ["drain --yes", "prepare"] {
+        let named = ["[move-publication]", "SET (publish = 'insert')"];
+        refused(&step(&config, line), 78, &named);
+    }
+    assert_has(
+        &done(&step(&config, "plan")),
+        &["In the way", "carries updates"],
+    );
+    db.batch("ALTER PUBLICATION walrelay SET (publish = 'insert')");
+    let relay = rig.streaming(&config);
+    done(&step(&config, "drain --yes"));
+    relay.ends_well();
+}
+
+/// The destination has positions of the former slot.
+#[test]
+fn a_slot_of_another_name_goes_on_above_the_positions_of_the_former_one() {
+    let rigs = (Rig::with_outbox(17), Rig::with_outbox(15));
+    let test =
+        "moves::fences::a_slot_of_another_name_goes_on_above_the_positions_of_the_former_one";
+    let (old, new, to, written) = moved_to_a_lower_log(test, rigs, |_| String::new());
+    let slots =
+        "SELECT string_agg(slot || ' ' || epoch, ', ' ORDER BY slot) FROM walrelay_state.epoch";
+    assert_eq!(new.db().text(slots).as_deref(), Some("walrelay 1"));
+    edit(&to, "[source]\n", "[source]\nslot = \"renamed\"\n");
+    done(&output_with("init", &to, &[]));
+    let relay = new.streaming(&to);
+    insert(&new.db(), 0);
+    let all = written.iter().sum::<u32>() + 1;
+    let records = old.records(usize::try_from(all).expect("few"));
+    let last = records
+        .iter()
+        .find(|record| record.key_text() == "key")
+        .expect("the new row");
+    let position = last.header("walrelay-position").expect("a position");
+    assert!(position.starts_with("01"), "{position}");
+    relay.ends_well();
+}
+
+/// As on a managed server: the tables have one owner, the schema of the relay another one.
+#[test]
+fn a_role_that_owns_only_the_tables_is_told_what_to_grant() {
+    let rig = Rig::with_outbox(17);
+    let db = rig.db();
+    db.batch(
+        "CREATE ROLE app LOGIN REPLICATION PASSWORD 'app'; CREATE ROLE relay LOGIN REPLICATION PASSWORD 'relay'; \
+         ALTER TABLE outbox OWNER TO app",
+    );
+    let config = rig.config();
+    done(&output_with("init", &config, &["--role", "relay"]));
+    let url = |role| rig.url_as(role, role, "postgres");
+    edit(&config, &rig.postgres.url(), &url("relay"));
+    let relay = rig.streaming(&config);
+    insert(&db, 0);
+    let step = |line: &str| {
+        output_with(
+            &format!("move {line}"),
+            &config,
+            &["--admin-url", &url("app")],
+        )
+    };
+    let refusal = refused(
+        &step("drain --yes"),
+        77,
+        &["[privilege]", "nothing was changed"],
+    );
+    let grants = block("docs/how-to/move.md", "move-rights");
+    for grant in grants.lines() {
+        let grant = grant.trim_end_matches(';').replace("TO app", "TO ROLE");
+        assert_has(&refusal, &[&grant]);
+    }
+    db.batch(&grants);
+    done(&step("drain --yes"));
+    assert_has(&done(&step("plan")), &["drained", "Nothing is in the way"]);
+    relay.ends_well();
+    // A copy of it: its record names another server.
+    db.batch("UPDATE walrelay_state.move SET system = '7'");
+    done(&step("switch --yes"));
+    let relay = rig.streaming(&config);
+    insert(&db, 1);
+    rig.caught_up();
+    assert_eq!(numbers(&rig, 2), [0, 1]);
+    relay.ends_well();
+}

@@ -1,0 +1,311 @@
+//! Moves from one version of Postgres to another by the programs that Postgres has for that, while writers go on and
+//! both the relay and the command are killed at random moments.
+//!
+//! They need `pg_upgrade`, `pg_dump` and `psql` next to the server, which `scripts/fetch-servers.sh` does not fetch.
+//! Without them a test says that it is skipped. `WALRELAY_CACHE` may name a directory whose `postgres-17` and
+//! `postgres-18` have them.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use walrelay_testkit::{Delivered, History, Redis, rng, servers};
+use walrelay_throwaway::{ChildGuard, Shutdown};
+
+use super::{Writers, number, step, wait_rows};
+use crate::rig::{Relay, Rig, SLOT, command_with, done, edit, output_with};
+
+/// How the rows come to the new server.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// `pg_upgrade`. It refuses a slot that has something left, such as the relay's last note of itself, so the slot
+    /// is dropped before.
+    Upgrade,
+    /// `pg_dump`, restored in one transaction: the fence is there as soon as the table is.
+    Dump,
+}
+
+impl Way {
+    /// Versions of the old and the new server.
+    fn versions(self) -> (u32, u32) {
+        match self {
+            Self::Upgrade => (17, 18),
+            Self::Dump => (16, 18),
+        }
+    }
+
+    fn programs(self) -> Vec<(u32, &'static str)> {
+        match self {
+            Self::Upgrade => vec![
+                (17, "pg_controldata"),
+                (18, "pg_upgrade"),
+                (18, "pg_checksums"),
+            ],
+            Self::Dump => vec![(18, "pg_dump"), (18, "psql")],
+        }
+    }
+
+    /// Copies the old server's database to the new one, which has none yet.
+    fn copy(self, old: &Rig, new: &Rig) {
+        match self {
+            Self::Upgrade => upgrade(old, new),
+            Self::Dump => dump(old, new),
+        }
+    }
+}
+
+fn program(major: u32, name: &str) -> PathBuf {
+    servers::binaries(major).dir().join(name)
+}
+
+/// Returns whether the machine has the programs of this way. The log of the tests says if not.
+fn is_possible(way: Way) -> bool {
+    let programs = way.programs().into_iter();
+    let mut missing = programs.filter(|(major, name)| !program(*major, name).is_file());
+    let Some((major, name)) = missing.next() else {
+        return true;
+    };
+    eprintln!(
+        "skipped: no {name} of Postgres {major} here; WALRELAY_CACHE names a directory of servers that have it"
+    );
+    false
+}
+
+fn upgrade(old: &Rig, new: &Rig) {
+    done(&output_with(
+        &format!("slots drop {SLOT}"),
+        &old.path("walrelay.toml"),
+        &["--yes", "--no-bookmark"],
+    ));
+    let (from, to) = Way::Upgrade.versions();
+    for rig in [old, new] {
+        rig.postgres.stop(Shutdown::Fast).expect("it stops");
+    }
+    // 18 checks sums of pages by default, and 17 does not.
+    let data = new.postgres.data_dir();
+    let mut sums = Command::new(program(to, "pg_checksums"));
+    run_as_server(
+        new,
+        sums.args(["--disable", "--no-sync", "--pgdata"]).arg(&data),
+    );
+    let mut upgrade = Command::new(program(to, "pg_upgrade"));
+    let folder = |program: PathBuf| program.parent().expect("a folder").to_path_buf();
+    upgrade
+        .args(["--username", "postgres", "--no-sync", "--old-bindir"])
+        .arg(folder(program(from, "postgres")))
+        .arg("--new-bindir")
+        .arg(folder(program(to, "postgres")))
+        .arg("--old-datadir")
+        .arg(old.postgres.data_dir())
+        .arg("--new-datadir")
+        .arg(&data)
+        // The writers must not find the servers here.
+        .arg("--socketdir")
+        .arg(data.parent().expect("a folder"))
+        .args(["--old-port", &old.postgres.port().to_string()])
+        .args(["--new-port", &new.postgres.port().to_string()]);
+    run_as_server(new, &mut upgrade);
+    new.postgres.start_again().expect("it starts");
+}
+
+/// Runs a program to its end as the account of the server, which no superuser of the system is.
+#[track_caller]
+fn run_as_server(rig: &Rig, command: &mut Command) {
+    let owner = rig.postgres.data_dir().metadata().expect("a folder");
+    // pg_upgrade writes there.
+    command
+        .current_dir(rig.postgres.socket_dir())
+        .env("LC_ALL", "C");
+    if owner.uid() != rig.folder().metadata().expect("a folder").uid() {
+        command.uid(owner.uid()).gid(owner.gid());
+    }
+    done(&command.output().expect("it runs"));
+}
+
+fn dump(old: &Rig, new: &Rig) {
+    let (_, to) = Way::Dump.versions();
+    let mut dump = Command::new(program(to, "pg_dump"))
+        .args(["--dbname", &old.postgres.url()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let restored = Command::new(program(to, "psql"))
+        .args([
+            "--no-psqlrc",
+            "--quiet",
+            "--single-transaction",
+            "--set",
+            "ON_ERROR_STOP=1",
+        ])
+        .arg(new.postgres.url())
+        .stdin(dump.stdout.take().expect("a pipe"))
+        .output();
+    assert!(dump.wait().expect("it ends").success());
+    done(&restored.expect("it runs"));
+}
+
+/// Kills a step and the relay three times, each at a random moment, and then runs the step to its end.
+#[track_caller]
+fn step_under_kills(
+    rng: &mut Rng,
+    rig: &Rig,
+    mut relay: Relay,
+    config: &Path,
+    line: &str,
+) -> Relay {
+    for _ in 0..3 {
+        let mut command = command_with(&format!("move {line}"), config, &[]);
+        let mut child = ChildGuard::spawn(&mut command).expect("it starts");
+        sleep(Duration::from_millis(rng.u64(0..150)));
+        relay.kill();
+        sleep(Duration::from_millis(rng.u64(0..100)));
+        child.kill().expect("it is killed");
+        relay = rig.start(config);
+    }
+    done(&step(config, line));
+    relay
+}
+
+/// Moves an outbox, and returns the new server's rig, whose table has all rows, with the position in each record.
+fn moved(way: Way, seed: &str, old: Rig, new: &Rig, more: &str) {
+    let mut rng = rng(seed);
+    let header = "[router]\nposition_header = \"walrelay-position\"\n\n[router.debezium]";
+    let (from, to) = (old.config_and(more), new.config_and(more));
+    for config in [&from, &to] {
+        edit(config, "[router.debezium]", header);
+    }
+    done(&output_with("init", &from, &[]));
+    for _ in 0..4 {
+        old.db()
+            .batch("SELECT pg_logical_emit_message(true, 'x', 'y'); SELECT pg_switch_wal()");
+    }
+    let relay = old.streaming(&from);
+    let writers = Writers::start(&[old.postgres.url(), new.postgres.url()]);
+    wait_rows(&old.db(), 200);
+    let relay = step_under_kills(&mut rng, &old, relay, &from, "drain --yes --patience 2m");
+    relay.streaming();
+    relay.ends_well();
+    way.copy(&old, new);
+    drop(old);
+    let second = new.start(&to);
+    second.says("was not switched to");
+    let second = step_under_kills(&mut rng, new, second, &to, "switch --yes");
+    second.streaming();
+    wait_rows(&new.db(), 200);
+    done(&step(&to, "verify"));
+    writers.end();
+    new.caught_up();
+    second.ends_well();
+}
+
+/// Runs a move with three seeds, and judges each by the history checker.
+fn three_seeds(way: Way, test: &str, judge: impl Fn(&str, Rig, &Rig) -> String) {
+    if !is_possible(way) {
+        return;
+    }
+    for round in 1..=3 {
+        let seed = format!("moves::versions::{test} {round}");
+        let begun = Instant::now();
+        let (old, new) = way.versions();
+        let (old, mut new) = (Rig::new(old).outbox(), Rig::new(new));
+        new.prefix.clone_from(&old.prefix);
+        let figures = judge(&seed, old, &new);
+        eprintln!(
+            "{way:?} {round}: {figures}, {:.1} s",
+            begun.elapsed().as_secs_f64()
+        );
+    }
+}
+
+/// Judges what Kafka has, and whether its positions ascend.
+fn judge_kafka(way: Way) -> impl Fn(&str, Rig, &Rig) -> String {
+    move |seed, old, new| {
+        moved(way, seed, old, new, "");
+        let history = new.history();
+        let verdict = history.check();
+        verdict.assert_clean_but_for_ragged();
+        assert!(verdict.committed > 400, "{verdict}");
+        ascend(&history.records);
+        format!("{} rows, {} repeats", verdict.committed, verdict.duplicates)
+    }
+}
+
+/// Asserts that of two records of a key, that with the higher position has the higher number.
+fn ascend(records: &[Delivered]) {
+    let mut newest: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
+    for record in records {
+        let position = record.header("walrelay-position").expect("a position");
+        let next = (number(record), position);
+        if let Some(last) = newest.insert(record.key_text(), next) {
+            // A repeat has the position of its first delivery.
+            assert_eq!(
+                next.0.cmp(&last.0),
+                next.1.cmp(last.1),
+                "{next:?} after {last:?}"
+            );
+        }
+    }
+}
+
+/// Judges what a stream of Redis has whose ids are positions: it refuses repeats.
+fn judge_redis(way: Way) -> impl Fn(&str, Rig, &Rig) -> String {
+    let server = Redis::shared();
+    move |seed, old, new| {
+        let stream = format!("{}order", old.prefix);
+        let more = format!(
+            "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{stream}\"\n",
+            server.port(),
+        );
+        moved(way, seed, old, new, &more);
+        let entries = server.client().entries(&stream).into_iter().enumerate();
+        let records = entries.map(|(offset, mut entry)| Delivered {
+            id: entry.text("id").map(str::to_owned),
+            topic: stream.clone(),
+            offset: i64::try_from(offset).expect("few"),
+            key: entry.fields.remove("key"),
+            payload: entry.fields.remove("payload"),
+            ..Delivered::default()
+        });
+        let history = History {
+            committed: History::committed(&new.postgres.url(), "public.outbox", &new.prefix),
+            records: records.collect(),
+        };
+        let verdict = history.check();
+        verdict.assert_nothing_repeated();
+        assert!(verdict.committed > 400, "{verdict}");
+        format!("{} rows, {} repeats", verdict.committed, verdict.duplicates)
+    }
+}
+
+#[test]
+fn pg_upgrade_loses_and_reorders_nothing_in_kafka() {
+    let test = "pg_upgrade_loses_and_reorders_nothing_in_kafka";
+    three_seeds(Way::Upgrade, test, judge_kafka(Way::Upgrade));
+}
+
+#[test]
+fn a_dump_loses_and_reorders_nothing_in_kafka() {
+    let test = "a_dump_loses_and_reorders_nothing_in_kafka";
+    three_seeds(Way::Dump, test, judge_kafka(Way::Dump));
+}
+
+#[test]
+fn pg_upgrade_repeats_nothing_in_redis() {
+    if Redis::is_wanted() {
+        let test = "pg_upgrade_repeats_nothing_in_redis";
+        three_seeds(Way::Upgrade, test, judge_redis(Way::Upgrade));
+    }
+}
+
+#[test]
+fn a_dump_repeats_nothing_in_redis() {
+    if Redis::is_wanted() {
+        let test = "a_dump_repeats_nothing_in_redis";
+        three_seeds(Way::Dump, test, judge_redis(Way::Dump));
+    }
+}
