@@ -21,8 +21,12 @@ use walrelay_sink::{EventPosition, in_current_span, lock};
 use walrelay_sink_kind::dead_letters::{DeadLetterEvent, DeadLetterEvents, Outcome, ReadOpen};
 use walrelay_walsender::{quote_ident, quote_literal};
 
+use super::script::array;
+
 /// Open dead letters of one table, at most: each is a part of every statement.
 const MOST: usize = 100_000;
+/// Resolved ones, at most: 40 MB of a statement that only looks at rows.
+const MOST_RESOLVED: usize = 1_000_000;
 
 /// The reason why rows are not told from those with an open dead letter. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +44,15 @@ pub enum DeadLettersError {
     },
     /// It has more dead letters than one statement compares with.
     #[error(
-        "table {table} has {open} dead letters to compare with: with more than {MOST} nothing is changed"
+        "table {table} has {open} dead letters to compare with: with more than {most} nothing is changed"
     )]
     TooMany {
         /// The table.
         table: TableName,
-        /// The number of its open dead letters.
+        /// The number of its dead letters.
         open: usize,
+        /// The most that are compared.
+        most: usize,
     },
 }
 
@@ -128,13 +134,13 @@ impl DeadLetters {
     /// Returns a condition for the table's rows of the open dead letters that were read. `None`: there
     /// are none.
     pub(super) fn rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
-        self.condition(self.known.borrow().open.iter(), table)
+        self.condition(self.known.borrow().open.iter(), table, MOST)
     }
 
     /// Returns a condition for the table's rows of all dead letters that were read.
     pub(super) fn known_rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
-        self.condition(known.open.iter().chain(&known.resolved), table)
+        self.condition(known.open.iter().chain(&known.resolved), table, MOST)
     }
 
     /// Returns a condition for the table's rows of resolved dead letters that have no open one, too.
@@ -143,8 +149,8 @@ impl DeadLetters {
         table: &TableName,
     ) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
-        let resolved = self.condition(known.resolved.iter(), table)?;
-        let open = self.condition(known.open.iter(), table)?;
+        let resolved = self.condition(known.resolved.iter(), table, MOST_RESOLVED)?;
+        let open = self.condition(known.open.iter(), table, MOST)?;
         Ok(resolved.map(|resolved| match open {
             Some(open) => format!("({resolved} AND ({open}) IS NOT TRUE)"),
             None => resolved,
@@ -155,6 +161,7 @@ impl DeadLetters {
         &self,
         events: impl Iterator<Item = &'a DeadLetterEvent>,
         table: &TableName,
+        most: usize,
     ) -> Result<Option<String>, DeadLettersError> {
         let name = table.to_string();
         // A name that is not configured may be a former one of this table.
@@ -167,20 +174,19 @@ impl DeadLetters {
         if open == 0 {
             return Ok(None);
         }
-        if open > MOST {
-            return Err(DeadLettersError::TooMany { table, open });
+        if open > most {
+            return Err(DeadLettersError::TooMany { table, open, most });
         }
         let Some(id) = self.id.as_deref().map(quote_ident) else {
             return Err(DeadLettersError::NoId { table, open });
         };
         let ids = of_table.iter().filter_map(|open| open.id.as_deref());
-        let ids: Vec<String> = ids
-            .map(|id| quote_literal(&String::from_utf8_lossy(id)))
-            .collect();
-        // As pgoutput sends the column: by its type's output function.
+        let ids: Vec<_> = ids.map(String::from_utf8_lossy).collect();
+        // As pgoutput sends the column: by its type's output function. One constant, so that the server parses it
+        // fast, and hashes it.
         let mut conditions = vec![format!(
-            "pg_catalog.format('%s', {id}) = ANY (ARRAY[{}]::text[])",
-            ids.join(", ")
+            "pg_catalog.format('%s', {id}) = ANY ({}::text[])",
+            quote_literal(&array(ids.iter().map(AsRef::as_ref)))
         )];
         let unnamed = of_table.iter().filter(|open| open.id.is_none());
         let xids = unnamed.filter_map(|open| open.xid);
@@ -274,6 +280,25 @@ mod tests {
     }
 
     #[test]
+    fn a_look_at_rows_compares_more_resolved_dead_letters_than_a_change_does() {
+        let resolved = (0..=MOST).map(|number| DeadLetterEvent {
+            table: Some("public.outbox".to_owned()),
+            id: Some(number.to_string().into_bytes()),
+            xid: None,
+        });
+        let mut known = dead_letters(Some("id"), &[]);
+        known.known.get_mut().resolved = resolved.collect();
+        let outbox = TableName::new("public", "outbox");
+        let condition = known.resolved_rows(&outbox).expect("a condition");
+        assert!(condition.is_some_and(|sql| sql.contains("\"100000\"")));
+        let change = known.known_rows(&outbox);
+        assert!(matches!(
+            change,
+            Err(DeadLettersError::TooMany { most: MOST, .. })
+        ));
+    }
+
+    #[test]
     fn rows_are_told_by_the_id_or_else_by_the_transaction() {
         let outbox = TableName::new("public", "outbox");
         let of = |id, open: &[_]| dead_letters(id, open).rows(&outbox).expect("a condition");
@@ -281,16 +306,16 @@ mod tests {
         assert_eq!(of(None, &[("public.other", Some("7"))]), None);
         assert_eq!(
             of(Some("id"), &[("public.outbox", Some("it's"))]).as_deref(),
-            Some("(pg_catalog.format('%s', \"id\") = ANY (ARRAY['it''s']::text[]))")
+            Some(r#"(pg_catalog.format('%s', "id") = ANY ('{"it''s"}'::text[]))"#)
         );
         assert_eq!(
             of(Some("id"), &[("public.outbox", None)]).as_deref(),
             Some(
-                "(pg_catalog.format('%s', \"id\") = ANY (ARRAY[]::text[]) OR \"id\" IS NULL OR \
+                "(pg_catalog.format('%s', \"id\") = ANY ('{}'::text[]) OR \"id\" IS NULL OR \
                  xmin::text IN ('751'))"
             )
         );
-        let former = "(pg_catalog.format('%s', \"id\") = ANY (ARRAY['7']::text[]))";
+        let former = r#"(pg_catalog.format('%s', "id") = ANY ('{"7"}'::text[]))"#;
         assert_eq!(
             of(Some("id"), &[("public.former", Some("7"))]).as_deref(),
             Some(former)

@@ -87,6 +87,23 @@ pub fn table(name: &TableName) -> String {
     format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
 }
 
+/// Writes the text of an array of texts.
+pub(crate) fn array<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    let mut array = String::from("{");
+    for (number, value) in values.enumerate() {
+        array.push_str(if number == 0 { "\"" } else { ",\"" });
+        for char in value.chars() {
+            if matches!(char, '"' | '\\') {
+                array.push('\\');
+            }
+            array.push(char);
+        }
+        array.push('"');
+    }
+    array.push('}');
+    array
+}
+
 /// Returns quoted table names, joined by commas.
 pub fn tables(names: &[TableName]) -> String {
     names.iter().map(table).collect::<Vec<_>>().join(", ")

@@ -248,7 +248,7 @@ impl Target<'_> {
             let values = keys
                 .iter()
                 .map(|key| key.values.get(column).map_or("", String::as_str));
-            format!("{}::{of}", quote_literal(&array(values)))
+            format!("{}::{of}", quote_literal(&script::array(values)))
         });
         let arrays: Vec<String> = arrays.collect();
         // The function of several arrays has no name that a schema could qualify.
@@ -257,7 +257,7 @@ impl Target<'_> {
             .map(|array| format!("pg_catalog.unnest({array})"));
         let unnested: Vec<String> = unnested.collect();
         let xids: Vec<String> = keys.iter().map(|key| key.xid.to_string()).collect();
-        let hashes = array(keys.iter().map(|key| key.hash.as_str()));
+        let hashes = script::array(keys.iter().map(|key| key.hash.as_str()));
         let numbered = (1..=arrays.len()).map(|at| format!("walrelay_{at}"));
         let numbered: Vec<String> = numbered.collect();
         let name = script::table(self.table);
@@ -314,23 +314,6 @@ fn row_hash(name: &str, columns: &[String], types: &HashMap<String, String>) -> 
 fn names(columns: &[String]) -> String {
     let names: Vec<String> = columns.iter().map(|name| quote_literal(name)).collect();
     format!("ARRAY[{}]::text[]", names.join(", "))
-}
-
-/// Writes the text of an array of texts.
-pub(super) fn array<'a>(values: impl Iterator<Item = &'a str>) -> String {
-    let mut array = String::from("{");
-    for (number, value) in values.enumerate() {
-        array.push_str(if number == 0 { "\"" } else { ",\"" });
-        for char in value.chars() {
-            if matches!(char, '"' | '\\') {
-                array.push('\\');
-            }
-            array.push(char);
-        }
-        array.push('"');
-    }
-    array.push('}');
-    array
 }
 
 /// Transactions that may be invisible. A transaction is, from its commit record until its commit is

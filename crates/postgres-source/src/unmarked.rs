@@ -10,7 +10,8 @@ use super::catalog::row::{is_true, json, parsed, text};
 use super::kept;
 use super::position_note;
 use super::script;
-use super::sent_keys::{RowKey, array};
+use super::script::array;
+use super::sent_keys::RowKey;
 use super::state_version;
 
 /// Not in the outbox's schema: a publication may publish that as a whole.
@@ -130,17 +131,20 @@ pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
 /// none of the key's, every row of the transaction counts.
 pub(super) fn has_row_sql(slot: &str, table: &TableName, column: &str) -> String {
     let name = array([&*table.schema, &*table.name].into_iter());
-    format!(
-        "EXISTS (SELECT FROM {TABLE} AS stored WHERE stored.slot = {} AND stored.\"table\" = {}::text[] \
-         AND CASE WHEN {column} = ANY (stored.key_columns) \
-         THEN stored.key[pg_catalog.array_position(stored.key_columns, {column})] = pg_catalog.format('%s', {table}.{quoted}) \
-         ELSE stored.xid::text = {table}.xmin::text END)",
+    let quoted = quote_ident(column);
+    let column = quote_literal(column);
+    let stored = format!(
+        "FROM {TABLE} AS stored WHERE stored.slot = {} AND stored.\"table\" = {}::text[] AND {column}",
         quote_literal(slot),
         quote_literal(&name),
-        column = quote_literal(column),
+    );
+    // The subqueries do not depend on the row, so the server reads the keys once, and hashes them.
+    format!(
+        "(pg_catalog.format('%s', {table}.{quoted}) = ANY (SELECT \
+         stored.key[pg_catalog.array_position(stored.key_columns, {column})] {stored} = ANY (stored.key_columns)) \
+         OR {table}.xmin::text = ANY (SELECT stored.xid::text {stored} <> ALL (stored.key_columns)))",
         // Stored keys have a column `id` of their own.
         table = script::table(table),
-        quoted = quote_ident(column),
     )
 }
 

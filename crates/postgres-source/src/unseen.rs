@@ -11,7 +11,7 @@ use crate::catalog::row::{is_true, parsed};
 use crate::catalog::{Filters, PublishedTable, Selection, published_tables};
 use crate::dead_letters::{DeadLetters, DeadLettersError};
 use crate::error::PostgresError;
-use crate::sent_keys::array;
+use crate::script::array;
 use crate::snapshot::unsent_condition;
 use crate::{script, unmarked};
 

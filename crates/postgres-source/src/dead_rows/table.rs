@@ -10,7 +10,8 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 use super::DeadKey;
 use crate::catalog::row::{is_true, parsed};
 use crate::kept;
-use crate::sent_keys::{RowKey, array};
+use crate::script::array;
+use crate::sent_keys::RowKey;
 use crate::state_version;
 use crate::unmarked::{STORED_KEY, stored_key};
 
