@@ -113,7 +113,7 @@ impl Marking {
                 break;
             };
             after = last.id;
-            let worked = work_off_page(session, &by_key, &page).await?;
+            let worked = work_off_page(session, &self.slot, &by_key, &page).await?;
             rows += worked.rows;
             left += worked.left;
         }
@@ -430,7 +430,9 @@ impl SentMarker {
                 left.push((Arc::clone(table), keys.clone()));
                 continue;
             }
-            let marked = by_key.mark(session, table, keys).await?;
+            let mut marked = by_key.mark(session, table, keys).await?;
+            let slot = &self.marking.slot;
+            dead_rows::mark_delivered(session, slot, &by_key, keys, &mut marked).await?;
             rows += marked.rows;
             if marked.without_key {
                 self.drop_keys(
@@ -438,7 +440,7 @@ impl SentMarker {
                     &format!("table {} has no unique index for their key", table.table),
                 );
             }
-            self.note_changed(marked.changed);
+            self.note_changed(marked.changed.len() as u64);
             let later = marked.later.iter().filter_map(|at| keys.get(*at).cloned());
             let later: Vec<RowKey> = later.collect();
             if !later.is_empty() {
@@ -571,7 +573,7 @@ impl SentMarker {
             let usable: Vec<&StoredKey> = usable.collect();
             // Also an attempt that is given up makes the next page smaller.
             let taken = std::mem::replace(&mut self.page, (page.len() / 8).max(1));
-            match work_off_page(session, &by_key, &usable).await {
+            match work_off_page(session, &self.marking.slot, &by_key, &usable).await {
                 Ok(worked) => {
                     rows += worked.rows;
                     self.note_changed(worked.changed);
@@ -609,6 +611,7 @@ struct Worked {
 /// Marks stored rows, and deletes the keys of those that need no mark any more.
 async fn work_off_page(
     session: &mut Session,
+    slot: &str,
     by_key: &MarkByKey<'_>,
     page: &[impl std::borrow::Borrow<StoredKey>],
 ) -> Result<Worked, MarkError> {
@@ -632,9 +635,10 @@ async fn work_off_page(
         left: 0,
     };
     for (table, ids, keys) in by_table {
-        let marked = by_key.mark(session, table, &keys).await?;
+        let mut marked = by_key.mark(session, table, &keys).await?;
+        dead_rows::mark_delivered(session, slot, by_key, &keys, &mut marked).await?;
         worked.rows += marked.rows;
-        worked.changed += marked.changed;
+        worked.changed += marked.changed.len() as u64;
         worked.left += marked.later.len() as u64;
         let done = ids.iter().enumerate();
         let done = done

@@ -69,8 +69,8 @@ pub(super) struct Marked {
     pub(super) rows: u64,
     /// The indexes of the keys whose rows cannot be marked yet: they are locked, or not visible.
     pub(super) later: Vec<usize>,
-    /// The number of keys whose rows were changed since, so that they are other events.
-    pub(super) changed: u64,
+    /// The indexes of the keys whose rows were changed since, so that they are other events.
+    pub(super) changed: Vec<usize>,
     /// The rows cannot be told apart: the table is none of the outbox any more, or has no unique index
     /// for the key.
     pub(super) without_key: bool,
@@ -175,7 +175,7 @@ impl MarkByKey<'_> {
             if is_true(&row, "same") {
                 marked.later.extend(key);
             } else {
-                marked.changed += 1;
+                marked.changed.extend(key);
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! letter, until it is redriven.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use walrelay_testkit::{Db, eventually};
 
@@ -175,6 +176,59 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
     eventually(PATIENCE, || count(&db, DEAD) == 1);
     eventually(PATIENCE, || count(&db, STORED) == 1);
     relay.ends_well();
+}
+
+/// The relay is killed after it has marked the row as that of a dead letter, before Postgres has its confirmation. The
+/// next one delivers the event.
+#[test]
+fn a_row_that_is_marked_as_dead_and_delivered_after_a_sigkill_is_marked_as_sent() {
+    for major in [14, 18] {
+        let (rig, config) = marking_dead(major);
+        let db = rig.db();
+        let relay = rig.streaming(&config);
+        insert_unroutable(&db, "stored");
+        eventually(PATIENCE, || count(&db, DEAD) == 1);
+        rig.caught_up();
+        let before = rig.slot().wal_end();
+        let lock = rig.db();
+        lock.batch(&format!(
+            "BEGIN; LOCK TABLE {STORED} IN ACCESS EXCLUSIVE MODE"
+        ));
+        insert_unroutable(&db, "delivered");
+        eventually(PATIENCE, || rig.records_in(&topic(&rig), 0).len() == 2);
+        // The walsender reads no confirmation any more.
+        let walsender = rig.slot().wait_active(PATIENCE);
+        signal("STOP", walsender);
+        lock.batch("ROLLBACK");
+        eventually(PATIENCE, || count(&db, DEAD) == 2);
+        relay.kill();
+        db.query("SELECT pg_terminate_backend($1)", &[&walsender]);
+        signal("CONT", walsender);
+        rig.slot().wait_inactive(PATIENCE);
+        let slot = rig.slot().read().expect("the slot");
+        assert!(slot.confirmed_flush <= before, "Postgres has it confirmed");
+
+        let by_key = "--set=router.debezium.route.by.field=aggregateid";
+        let relay = rig.start_with(&config, &[by_key]);
+        relay.streaming();
+        insert(&db, 1, "later");
+        rig.caught_up();
+        let delivered = format!("{SENT} AND aggregateid = 'delivered'");
+        eventually(PATIENCE, || count(&db, &delivered) == 1);
+        eventually(PATIENCE, || count(&db, STORED) == 1);
+        // That of the other dead letter stays.
+        assert_eq!(count(&db, DEAD), 1);
+        let log = relay.ends_well();
+        assert_lacks(&log, &["was changed since"]);
+    }
+}
+
+/// Sends a signal to a process of the server.
+fn signal(name: &str, process: i32) {
+    let sent = Command::new("kill")
+        .args([format!("-{name}"), process.to_string()])
+        .status();
+    assert!(sent.expect("kill").success());
 }
 
 #[test]

@@ -27,11 +27,11 @@ use super::dead_letters::DeadLetters;
 use super::kept;
 use super::mark_error::MarkError;
 use super::position_note;
-use super::sent_keys::{MarkByKey, RowKey};
+use super::sent_keys::{self, MarkByKey, RowKey};
 use failing::FailingRows;
 use row::{Marked, mark, redriven};
 pub use table::create_sql;
-use table::{NAME, StoredRow, TABLE, delete, exists, insert_sql, page};
+use table::{NAME, StoredRow, TABLE, delete, exists, insert_sql, marked_with, may_resolve, page};
 
 /// Keys that one statement stores, at most.
 const KEYS_OF_STATEMENT: usize = 500;
@@ -368,6 +368,38 @@ impl DeadMarking {
             self.resolved = None;
         }
     }
+}
+
+/// Marks as sent the rows that `mark_dead` has changed, although their events were delivered since: the relay that
+/// made the dead letter was killed before it had confirmed the event. `keys`: of sent events; `marked`: the result of
+/// marking them, which found these rows changed.
+pub(super) async fn mark_delivered(
+    session: &mut Session,
+    slot: &str,
+    sent: &MarkByKey<'_>,
+    keys: &[RowKey],
+    marked: &mut sent_keys::Marked,
+) -> Result<(), MarkError> {
+    if marked.changed.is_empty() || !may_resolve(session).await? {
+        return Ok(());
+    }
+    let changed = std::mem::take(&mut marked.changed);
+    for changed in changed.chunks(KEYS_OF_STATEMENT) {
+        let stored = page(session, slot, &marked_with(keys, changed)).await?;
+        for at in changed {
+            let is_same = |dead: &&StoredRow| keys.get(*at).is_some_and(|key| dead.is_of(key));
+            let outcome = match stored.iter().find(is_same) {
+                Some(dead) => redriven(session, sent, dead).await?,
+                None => Marked::Gone,
+            };
+            match outcome {
+                Marked::Now => marked.rows += 1,
+                Marked::Later => marked.later.push(*at),
+                Marked::Gone => marked.changed.push(*at),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Keys that could not be stored, and are to be stored now. Dropping it keeps them, because the attempt may be given

@@ -34,7 +34,7 @@ pub(super) async fn redriven(
     if !marked.later.is_empty() {
         return Ok(Marked::Later);
     }
-    if marked.changed > 0 {
+    if !marked.changed.is_empty() {
         warn!(
             table = %dead.table.table,
             event = %dead.event.published_lsn(),

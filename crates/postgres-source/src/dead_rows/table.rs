@@ -8,7 +8,7 @@ use walrelay_sink::{EventPosition, PublishedLsn};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::DeadKey;
-use crate::catalog::row::{is_true, parsed};
+use crate::catalog::row::{is_true, parsed, text};
 use crate::kept;
 use crate::script::array;
 use crate::sent_keys::RowKey;
@@ -59,6 +59,22 @@ pub(super) struct StoredRow {
     pub(super) marked: bool,
     pub(super) table: KeyedTable,
     pub(super) key: RowKey,
+    /// The hash of the row as it was inserted.
+    inserted: String,
+}
+
+impl StoredRow {
+    /// Returns true if this is the row of a sent event's key.
+    pub(super) fn is_of(&self, key: &RowKey) -> bool {
+        self.inserted == key.hash && self.key.values == key.values
+    }
+}
+
+/// Writes a condition for the rows that are marked, and have one of the keys at these indexes.
+pub(super) fn marked_with(keys: &[RowKey], indexes: &[usize]) -> String {
+    let hashes = indexes.iter().filter_map(|at| keys.get(*at));
+    let hashes = array(hashes.map(|key| key.hash.as_str()));
+    format!("marked AND hash = ANY ({}::text[])", quote_literal(&hashes))
 }
 
 /// Writes the statement that stores keys.
@@ -110,6 +126,21 @@ pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
     kept::has_table(session, NAME).await
 }
 
+/// Returns true if the table exists, and this session may read it and delete from it: another relay may have
+/// created it.
+pub(super) async fn may_resolve(session: &mut Session) -> Result<bool, Error> {
+    if !exists(session).await? {
+        return Ok(false);
+    }
+    let sql = format!(
+        "SELECT pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
+         AND pg_catalog.has_table_privilege('{TABLE}', 'SELECT') \
+         AND pg_catalog.has_table_privilege('{TABLE}', 'DELETE') AS may"
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().is_some_and(|row| is_true(&row, "may")))
+}
+
 /// Queries the first keys of a slot that fulfil a condition.
 pub(super) async fn page(
     session: &mut Session,
@@ -117,7 +148,7 @@ pub(super) async fn page(
     condition: &str,
 ) -> Result<Vec<StoredRow>, Error> {
     let sql = format!(
-        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash FROM {TABLE} \
+        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash, hash AS inserted FROM {TABLE} \
          WHERE slot = {} AND {condition} ORDER BY id LIMIT {PAGE}",
         quote_literal(slot)
     );
@@ -134,6 +165,7 @@ pub(super) async fn page(
             marked: is_true(&row, "marked"),
             table,
             key,
+            inserted: text(&row, "inserted"),
         })
     });
     Ok(rows.collect())
