@@ -7,7 +7,8 @@ use walrelay_testkit::{Db, Delivered, eventually};
 
 use crate::dlq_streams::SHAPE;
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, strict_kafka, with_source,
+    PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, refused, stdout,
+    strict_kafka, with_source,
 };
 
 /// Servers and a relay whose dead letters go to a topic that the history checker does not read.
@@ -308,6 +309,23 @@ fn have_a_shape_of_their_own_and_are_redriven_as_their_events() {
     assert_has(&said, &["the template of [poison] value had no {value}"]);
     let records = rig.records_in(&format!("{}order", rig.prefix), 1);
     assert_eq!(records.len(), 1, "{records:?}");
+    // The shaped value is not shown as that of the event.
+    let listed = stdout(&output_with(
+        "dlq list --class unroutable --output json",
+        &without,
+        &[],
+    ));
+    let letter: serde_json::Value = serde_json::from_str(&listed).expect("one dead letter");
+    let name = format!(
+        "{} {}",
+        letter["lsn"].as_str().expect("an LSN"),
+        letter["row"]
+    );
+    let shown = output_with(&format!("dlq show {name}"), &without, &[]);
+    assert_has(&stdout(&shown), &["value        not known"]);
+    let shown = output_with(&format!("dlq show {name} --value"), &without, &[]);
+    refused(&shown, 65, &["[dlq-value-unrestored]", "had no {value}"]);
+    assert!(shown.stdout.is_empty());
     relay.ends_well();
 }
 

@@ -164,6 +164,11 @@ impl DlqShape {
         }
     }
 
+    /// Returns true if each dead letter has its event's value, so that it can be redriven.
+    pub fn has_value(&self) -> bool {
+        self.parts.contains(&Part::Field(Field::Value))
+    }
+
     /// Makes the value of a dead letter.
     pub fn render(&self, fields: &ShapeFields<'_>) -> Shaped {
         let mut out = Vec::new();

@@ -59,6 +59,25 @@ fn of_the_configuration() {
     checked.ends(78);
 }
 
+/// A dead letter without the value of its event cannot be redriven.
+#[test]
+fn of_a_shape_of_dead_letters_without_the_value() {
+    let rig = Rig::without_broker(18);
+    let shaped = |template: &str| {
+        let poison = format!("\n[poison]\nrejected = \"dead-letter\"\nvalue = '{template}'\n");
+        checked(&rig.config_and(&poison), &["--offline"], "")
+    };
+    let without = shaped("{\"error\": {error}}");
+    without.ends(0);
+    without.warns(
+        "configuration/dead-letter-value",
+        &["neither redrive nor show", "add {value}"],
+    );
+    let with = shaped("{\"error\": {error}, \"event\": {value}}");
+    with.nothing_fails("configuration");
+    assert!(with.all("configuration/dead-letter-value").is_empty());
+}
+
 /// A pipeline that builds a repository has neither the servers nor the secrets.
 #[test]
 fn offline_it_connects_to_nothing_and_needs_no_secret() {

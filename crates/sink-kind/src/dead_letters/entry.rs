@@ -52,7 +52,7 @@ impl DlqEntry {
             Some(_) if omitted_bytes.is_some() => (None, None),
             Some(value_at) => match dlq_shape::restore(record.value.as_deref(), value_at) {
                 Ok(value) => (value, None),
-                Err(why) => (record.value, Some(why)),
+                Err(why) => (None, Some(why)),
             },
             None => (record.value, None),
         };

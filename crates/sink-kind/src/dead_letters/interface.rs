@@ -40,8 +40,8 @@ pub struct DlqRecord {
     /// True if key, value and headers are those of the event, byte for byte. A dead letter without that
     /// is open, and cannot be redriven.
     pub is_exact: bool,
-    /// Why `value` is not the event's but the dead letter's own, whose template was `[poison] value`. Such a dead letter
-    /// is open, and cannot be redriven.
+    /// Why the event's value cannot be read out of the dead letter's own, whose template was `[poison] value`. `value` is
+    /// `None` then. Such a dead letter is open, and cannot be redriven.
     pub unrestored: Option<&'static str>,
     /// The record's key.
     pub key: Option<Vec<u8>>,

@@ -127,6 +127,15 @@ fn print(args: &ShowArgs, listed: &Listed, record: &DlqRecord) -> Result<(), Fai
                 )
                 .remedy("look for the event's id in the outbox table"));
             }
+            if let Some(why) = record.unrestored {
+                let what =
+                    format!("the event's value cannot be read out of the dead letter: {why}");
+                return Err(
+                    Failure::new("dlq-value-unrestored", Exit::Data, what).remedy(
+                        "look for the event's id in the outbox table; a consumer of the topic shows the dead letter's own value",
+                    ),
+                );
+            }
             print_bytes(record.value.as_deref().unwrap_or_default())
         }
         Output::Table => print_bytes(describe(listed, record).as_bytes()),

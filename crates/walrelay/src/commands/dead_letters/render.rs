@@ -145,6 +145,7 @@ fn shortened(mut text: String) -> String {
 /// Describes one dead letter as lines of text, without its value.
 pub(super) fn describe(listed: &Listed, record: &DlqRecord) -> String {
     let value = match (record.omitted_bytes, &record.value) {
+        (None, None) if record.unrestored.is_some() => "not known".to_owned(),
         (Some(bytes), _) => format!("left out, {bytes} bytes"),
         (None, Some(value)) => format!("{} bytes", value.len()),
         (None, None) => "null".to_owned(),

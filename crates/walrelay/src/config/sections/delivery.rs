@@ -92,7 +92,7 @@ pub struct Poison at "poison" {
     "undecodable" undecodable: PoisonAction = choice(ACTIONS).or("halt");
     /// The [topic of dead letters](../operate/dead-letters.md#dead-letters).
     "topic" topic: String = string().or("walrelay.dead-letters");
-    /// A [template of JSON](../operate/dead-letters.md#a-value-of-your-own-shape) for the value of a dead letter; without it, the value is that of the event.
+    /// A [template of JSON](../operate/dead-letters.md#a-value-of-your-own-shape) for the value of a dead letter; without it, the value is that of the event. `{attempts}` is 1. Without `{value}`, such dead letters cannot be redriven.
     "value" value: Option<Arc<DlqShape>> = text(shape).optional();
     /// Whether later events of a key follow its dead letter, to keep the order per key.
     "park_key" park_key: bool = boolean().or("false");

@@ -69,6 +69,17 @@ pub(super) fn check(config: &PipelineConfig, env: EnvVars<'_>, checks: &mut Chec
         let remedy = "set source.state_file; or, once the slot is there, remove source.snapshot";
         checks.push((Item::StateFile, Check::warn(finding, remedy)));
     }
+    if config
+        .poison
+        .value
+        .as_ref()
+        .is_some_and(|shape| !shape.has_value())
+    {
+        let finding = "[poison] value has no {value}: walrelay dlq can neither redrive nor show the events of these \
+                       dead letters";
+        let remedy = "add {value} to the template; otherwise insert the row of each dead letter again, and drop the letter";
+        checks.push((Item::DeadLetterValue, Check::warn(finding, remedy)));
+    }
     Usable {
         info,
         router: router.map(|(router, _)| router),

@@ -85,6 +85,7 @@ items! {
     Sink = Configuration, "sink";
     RegistryAuthority = Configuration, "registry-ca";
     StateFile = Configuration, "state-file";
+    DeadLetterValue = Configuration, "dead-letter-value";
 
     Connection = Postgres, "connection";
     Version = Postgres, "version";
