@@ -16,7 +16,8 @@ pub struct ResendArgs {
     #[arg(long, value_name = "SQL")]
     pub r#where: Option<String>,
 
-    /// The configuration, `--dry-run` and `--yes`; a dry run prints the number of rows.
+    /// The configuration, `--dry-run` and `--yes`; a dry run prints the number of rows and,
+    /// of up to 1,000, the topics of their records.
     #[command(flatten)]
     pub ask: AskArgs,
 }

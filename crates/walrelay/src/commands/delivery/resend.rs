@@ -14,7 +14,7 @@ use walrelay_walsender::{quote_ident, quote_literal};
 
 use crate::cli::ResendArgs;
 use crate::commands::assembly::pipelines::{
-    CommandPipeline, OnProgress, router_and_settings, run_until, selected_rows,
+    CommandPipeline, OnProgress, RecordCounts, router_and_settings, run_until, selected_rows,
 };
 use crate::commands::assembly::server::{Server, failure};
 use crate::commands::assembly::sink::configured_sink;
@@ -23,8 +23,12 @@ use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::rows_bar;
 use crate::commands::topics::place::RESEND_HEADER;
+use crate::commands::topics::rows::route_selected;
 use crate::commands::{CommandResult, EnvVars, log_warnings, print_line, print_notice};
 use crate::config::PipelineConfig;
+
+/// A dry run routes so many rows at most.
+const ROUTED: u64 = 1_000;
 
 /// Runs `walrelay resend`.
 pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
@@ -46,12 +50,34 @@ pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
         return Err(vec![failure]);
     }
     if args.ask.change.dry_run {
-        return Ok(print_line(&format!("{} would be sent again", rows(count)))?);
+        let records = (count <= ROUTED).then(|| routed(&server, source, &progress));
+        let line = format!("{} would be sent again", rows(count));
+        let line = records.transpose()?.map_or(line.clone(), |to| line + &to);
+        return Ok(print_line(&line)?);
     }
     confirm_resend(args, count)?;
     let (factory, _) = configured_sink(config)?.factory(None);
     send(config, source, &progress, count, factory)?;
     Ok(())
+}
+
+/// Routes the rows as the relay does, and returns where their records would go.
+fn routed(
+    server: &Server,
+    source: ResendSource,
+    progress: &SnapshotProgress,
+) -> Result<String, Failure> {
+    let counts = Arc::new(RecordCounts::default());
+    route_selected(&server.config, source, progress, &counts)?;
+    let topics = counts.topics().into_iter();
+    let topics: Vec<String> = topics
+        .map(|(topic, count)| format!("{count} to {topic}"))
+        .collect();
+    Ok(if topics.is_empty() {
+        ", of which no record is made".to_owned()
+    } else {
+        format!(": {}", topics.join(", "))
+    })
 }
 
 fn rows(count: u64) -> String {
