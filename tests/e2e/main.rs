@@ -93,6 +93,7 @@ mod docs;
 mod emitting;
 mod endpoint;
 mod errors;
+mod event_page;
 mod evidence_cost;
 mod formats;
 mod history;

@@ -15,16 +15,17 @@
 //! `observed` has [`Telemetry`]; what is known at the start is in `setup`, the state in `live`, the samples in
 //! `history`. `status` makes the document of `report` of them. `problems` is what is wrong by it, `metrics` its figures
 //! as text. `otlp` sends metrics and spans, which are made of `batches`.
-//! `http` is the endpoint with the page, `dlq` its dead letters. `background` runs threads that stop when they are dropped.
+//! `http` is the endpoint with the page, `dlq` its dead letters, `event_jobs` its look for an event. `background` runs threads that stop when they are dropped.
 //!
 //! # Invariants
 //! - The views and the pipeline share only [`Telemetry`], whose locks are held briefly.
 //! - No secret and no value of a row is in a log line, a metric, the report or a span. The list of dead
-//!   letters has keys, and is served with a token alone.
+//!   letters has keys, and is served with a token alone. The look for an event has the id that the request named.
 
 mod background;
 mod batches;
 mod dlq;
+mod event_jobs;
 mod history;
 mod http;
 mod latencies;
@@ -55,6 +56,7 @@ use walrelay_pgoutput::PgTimestamp;
 
 pub use background::Background;
 pub use dlq::DlqAccess;
+pub use event_jobs::{EventCommands, EventJobs};
 pub use http::{EndpointError, start_endpoint};
 pub use latencies::Latencies;
 pub use log::{log_to_stderr, subscriber};

@@ -11,8 +11,8 @@ use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::Parking;
 use walrelay_sink_kind::{SinkKind, SinkTerms};
 
-use super::DlqAccess;
 use super::sections::Slo;
+use super::{DlqAccess, EventJobs};
 
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
@@ -45,6 +45,8 @@ pub struct Setup {
     pub dead_letter_topic: String,
     /// The dead letters, for the page; `None` if the sink cannot read them back.
     pub dead_letters: Option<Arc<DlqAccess>>,
+    /// The commands of the page about one event; `None` if there are none.
+    pub events: Option<Arc<EventJobs>>,
     /// The parked keys; `None` if keys are not parked.
     pub parking: Option<Arc<Parking>>,
     /// Progress of the snapshot; `None` if none is configured.

@@ -25,7 +25,7 @@ use super::report::{
 };
 use super::setup::Setup;
 use super::slo::SloSeconds;
-use super::{DlqAccess, RecentErrors, millis_now};
+use super::{DlqAccess, EventJobs, RecentErrors, millis_now};
 
 /// Collects reports of the pipeline, the sink, the server and the log.
 ///
@@ -340,6 +340,11 @@ impl Telemetry {
     /// Returns the dead letters, if the sink can read them back.
     pub(super) fn dead_letter_access(&self) -> Option<&Arc<DlqAccess>> {
         self.setup.dead_letters.as_ref()
+    }
+
+    /// Returns the commands of the page about one event, if there are any.
+    pub(super) fn event_jobs(&self) -> Option<&Arc<EventJobs>> {
+        self.setup.events.as_ref()
     }
 
     /// Returns the name of the slot.

@@ -11,6 +11,7 @@
 //! - `dead_letter_watch`: asks whether dead letters can be written.
 //! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
 //!   deletes or marks. `run_keeper`: what it notes of itself for the next run.
+//! - `event_commands`: the commands about one event that the status page runs.
 //!
 //! # Invariants
 //! - Only this crate reads the configuration, and the environment for it.
@@ -23,6 +24,7 @@ mod audit_worker;
 pub mod cli;
 mod commands;
 pub mod config;
+mod event_commands;
 mod failures;
 mod json;
 mod mark_worker;

@@ -273,6 +273,7 @@ fn every_block_is_run_or_said_not_to_be() {
         + &text("tests/e2e/moves.rs")
         + &text("tests/e2e/moves/fences.rs")
         + &text("tests/e2e/postgres_19.rs")
+        + &text("tests/e2e/event_page.rs")
         + &text("tests/e2e/stuck.rs")
         + &text("tests/e2e/whereabouts.rs");
     for document in [

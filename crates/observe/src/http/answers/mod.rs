@@ -18,6 +18,7 @@ use hyper::header::{
 };
 use hyper::http::uri::Authority;
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,14 +26,25 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use walrelay_sink::EventPosition;
 
 use super::page::{PAGE, Page, RUNBOOK};
+use crate::event_jobs::{EventJob, NotBegun};
 use crate::sections;
-use crate::{DlqAccess, METRICS_TYPE, Pipelines, Telemetry, metrics_text};
+use crate::{DlqAccess, EventJobs, METRICS_TYPE, Pipelines, Telemetry, metrics_text};
 
-/// The path by which a dead letter is sent again: the only one that changes something.
+/// The path by which a dead letter is sent again.
 const REDRIVE: &str = "/api/dead-letters/redrive";
-/// The header that a request to [`REDRIVE`] must have. No page of another site can send it: a browser
-/// asks first (CORS), and is refused.
-const REDRIVE_HEADER: &str = "x-walrelay-redrive";
+/// The path by which an event is looked for.
+const WHERE: &str = "/api/event/where";
+/// The path by which the rows of an event are sent again.
+const RESEND: &str = "/api/event/resend";
+/// The paths that begin work, by POST, each with the header that a request must have. No page of another
+/// site can send it: a browser asks first (CORS), and is refused.
+const ACTIONS: [(&str, &str); 3] = [
+    (REDRIVE, "x-walrelay-redrive"),
+    (WHERE, "x-walrelay-where"),
+    (RESEND, "x-walrelay-resend"),
+];
+/// The header by which a browser tells where a request comes from (Fetch Metadata).
+const FETCH_SITE: &str = "sec-fetch-site";
 /// Open event streams at most.
 const MOST_STREAMS: usize = 16;
 /// Interval at which an event stream checks for an urgent change.
@@ -71,12 +83,13 @@ impl Answers {
     pub(super) fn answer<B>(&self, request: &Request<B>) -> Answer {
         let path = request.uri().path();
         let is_health = matches!(path, "/healthz" | "/readyz");
-        let method_fits = match path {
-            REDRIVE => *request.method() == Method::POST,
-            _ => matches!(*request.method(), Method::GET | Method::HEAD),
+        let action = ACTIONS.iter().find(|(action, _)| *action == path);
+        let method_fits = match action {
+            Some(_) => *request.method() == Method::POST,
+            None => matches!(*request.method(), Method::GET | Method::HEAD),
         };
         let answer = if !method_fits {
-            let allowed = if path == REDRIVE { "POST" } else { "GET, HEAD" };
+            let allowed = action.map_or("GET, HEAD", |_| "POST");
             let refusal = text(StatusCode::METHOD_NOT_ALLOWED, &format!("only {allowed}"));
             with(refusal, ALLOW, allowed)
         } else if is_health || self.is_allowed(request.headers()) {
@@ -84,15 +97,14 @@ impl Answers {
             if is_health || path == "/metrics" || self.token.is_some() || self.is_named_by(request)
             {
                 let query = request.uri().query();
-                match path {
-                    "/api/dead-letters" | REDRIVE if self.token.is_none() => text(
+                let refusal = action.and_then(|(_, header)| refusal(request.headers(), header));
+                match (path, refusal) {
+                    ("/api/dead-letters" | REDRIVE | RESEND, _) if self.token.is_none() => text(
                         StatusCode::FORBIDDEN,
-                        "keys are shown and events sent again only with http.token_file; without it: walrelay dlq",
+                        "keys are shown and events sent again only with http.token_file; without it: walrelay dlq, \
+                         walrelay resend",
                     ),
-                    REDRIVE if !request.headers().contains_key(REDRIVE_HEADER) => text(
-                        StatusCode::FORBIDDEN,
-                        &format!("the header {REDRIVE_HEADER} is missing"),
-                    ),
+                    (_, Some(why)) => text(StatusCode::FORBIDDEN, &why),
                     _ => self.answer_path(path, query),
                 }
             } else {
@@ -149,12 +161,20 @@ impl Answers {
                 let access = telemetry.dead_letter_access();
                 access.map_or_else(no_dead_letters, |access| redrive(access, query))
             }),
+            "/api/event" => of_pipeline(&|telemetry| {
+                let jobs = telemetry.event_jobs();
+                jobs.map_or_else(no_event_jobs, |jobs| json(StatusCode::OK, &jobs.answer()))
+            }),
+            WHERE | RESEND => of_pipeline(&|telemetry| {
+                let jobs = telemetry.event_jobs();
+                jobs.map_or_else(no_event_jobs, |jobs| begin(jobs, path, query))
+            }),
             "/" => document(&PAGE),
             "/runbook" => document(&RUNBOOK),
             _ => text(
                 StatusCode::NOT_FOUND,
                 "there are /, /runbook, /metrics, /healthz, /readyz, /api/status, /api/history, /api/events, \
-                 /api/dead-letters",
+                 /api/dead-letters, /api/event",
             ),
         }
     }
@@ -244,11 +264,7 @@ fn given_token(header: &[u8]) -> Option<Vec<u8>> {
 
 /// Begins to redrive the dead letter that the query names, as in `lsn=0/16B3748&row=0`.
 fn redrive(access: &Arc<DlqAccess>, query: Option<&str>) -> Answer {
-    let of = |name: &str| {
-        let mut parts = query.unwrap_or_default().split('&');
-        parts.find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
-    };
-    let id = of("lsn").zip(of("row"));
+    let id = parameter(query, "lsn").zip(parameter(query, "row"));
     match id.and_then(|(lsn, row)| EventPosition::from_parts(lsn, row)) {
         None => text(
             StatusCode::BAD_REQUEST,
@@ -260,6 +276,52 @@ fn redrive(access: &Arc<DlqAccess>, query: Option<&str>) -> Answer {
         ),
         Some(_) => text(StatusCode::CONFLICT, "another job runs: ask again"),
     }
+}
+
+/// Returns why a request may not begin work: it does not come from this page, or from a program of the
+/// operator.
+fn refusal(headers: &HeaderMap, header: &str) -> Option<String> {
+    let site = headers.get(FETCH_SITE);
+    if site.is_some_and(|site| site != "same-origin") {
+        return Some("the request comes from a page of another site".to_owned());
+    }
+    (!headers.contains_key(header)).then(|| format!("the header {header} is missing"))
+}
+
+/// Returns a parameter of a query as it is written.
+fn parameter<'q>(query: Option<&'q str>, name: &str) -> Option<&'q str> {
+    let mut parts = query.unwrap_or_default().split('&');
+    parts.find_map(|part| part.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Begins to look for the event that the query names, as in `id=17`, or to send its rows again: with
+/// `confirm=1`, and otherwise a dry run.
+fn begin(jobs: &Arc<EventJobs>, path: &str, query: Option<&str>) -> Answer {
+    let id = parameter(query, "id").filter(|id| !id.is_empty());
+    let id = id.and_then(|id| percent_decode_str(id).decode_utf8().ok());
+    let Some(id) = id else {
+        return text(StatusCode::BAD_REQUEST, "name an event: ?id=ID");
+    };
+    let job = match (path, parameter(query, "confirm")) {
+        (RESEND, Some("1")) => EventJob::Resend,
+        (RESEND, _) => EventJob::DryRun,
+        _ => EventJob::Where,
+    };
+    match jobs.begin(job, &id) {
+        Ok(()) => text(StatusCode::ACCEPTED, "begun: /api/event has the result"),
+        Err(NotBegun::Busy) => text(StatusCode::CONFLICT, "another job runs: ask again"),
+        Err(NotBegun::NoDryRun) => text(
+            StatusCode::PRECONDITION_REQUIRED,
+            "leave out confirm=1 first: that is a dry run",
+        ),
+    }
+}
+
+fn no_event_jobs() -> Answer {
+    text(
+        StatusCode::NOT_FOUND,
+        "this relay answers no questions about events: walrelay where",
+    )
 }
 
 fn no_dead_letters() -> Answer {

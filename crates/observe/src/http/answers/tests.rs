@@ -357,3 +357,30 @@ fn several_pipelines_are_ready_when_each_is() {
     streams("bills");
     assert_eq!(ready(), r#"{"ready":true,"reason":null}"#);
 }
+
+/// Work begins only by the page's own requests, or by those of a program with the same header.
+#[test]
+fn another_site_begins_no_work() {
+    let answers = answers(Some("s3cret"));
+    let status = |path: &str, headers: &[(&str, &str)]| {
+        let mut request = Request::builder().method(Method::POST).uri(path);
+        request = request.header(AUTHORIZATION, "Bearer s3cret");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        answers.answer(&request.body(()).unwrap()).status()
+    };
+    for (path, header) in ACTIONS {
+        let path = format!("{path}?id=1&lsn=0/10&row=0");
+        assert_eq!(status(&path, &[]), StatusCode::FORBIDDEN, "{path}");
+        for site in ["cross-site", "same-site", "none"] {
+            let found = status(&path, &[(header, "1"), (FETCH_SITE, site)]);
+            assert_eq!(found, StatusCode::FORBIDDEN, "{path} {site}");
+        }
+        // This pipeline has neither dead letters nor commands.
+        for site in [None, Some((FETCH_SITE, "same-origin"))] {
+            let headers: Vec<_> = site.into_iter().chain([(header, "1")]).collect();
+            assert_eq!(status(&path, &headers), StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+}

@@ -391,6 +391,42 @@
     else setText(by('dead-said'), 'Keys are shown, and events sent again, only with http.token_file. Without it: walrelay dlq list.');
   });
 
+  // One event: the relay looks for it, or sends its row again, as the commands of an operator do.
+  const EVENT = 'api/event';
+  const sleep = (ms) => new Promise((done) => { setTimeout(done, ms); });
+  function showEvent({ busy, event, error, found, would_send: would, sent }) {
+    setText(by('event-said'), [event, busy ? 'looking …' : '', found ? found.answer : '', error, would, sent].filter((part) => part).join(' · '));
+    by('event-list').hidden = !found;
+    fill('event-places', found ? found.places : [], (data) => data.map(({ place, found: has, text }) =>
+      row(place, `${known(has) || place === 'relay' ? '' : 'not known: '}${text}`)));
+    by('event-again').hidden = !hasToken || !event || busy;
+  }
+  // Returns the answer once the job has ended.
+  async function eventJob(path, id, more = '') {
+    const query = `${location.search ? `${location.search}&` : '?'}id=${encodeURIComponent(id)}${more}`;
+    const begun = await fetch(`${EVENT}/${path}${query}`, { method: 'POST', headers: { [`x-walrelay-${path}`]: '1' } });
+    if (!begun.ok) { setText(by('event-said'), await begun.text()); return null; }
+    for (;;) {
+      const answer = await (await fetch(EVENT + location.search)).json();
+      showEvent(answer);
+      if (!answer.busy) return answer;
+      await sleep(500);
+    }
+  }
+  const lostEvent = () => setText(by('event-said'), 'The relay does not answer.');
+  let askedEvent = '';
+  by('event-form').addEventListener('submit', (submitted) => {
+    submitted.preventDefault();
+    askedEvent = by('event-id').value.trim();
+    if (askedEvent) eventJob('where', askedEvent).catch(lostEvent);
+  });
+  async function resendEvent(id) {
+    const dry = await eventJob('resend', id);
+    if (!dry || dry.event !== id || !dry.would_send) return;
+    if (confirm(`${id}: ${dry.would_send}\n\nConsumers see the event again, after newer events of its key. Send it?`)) await eventJob('resend', id, '&confirm=1');
+  }
+  by('event-resend').addEventListener('click', () => resendEvent(askedEvent).catch(lostEvent));
+
   // Plots.
   let samples = []; // [at_ms, records/s, p50, p99, lag], oldest first
   let minutes = []; // the same by the minute

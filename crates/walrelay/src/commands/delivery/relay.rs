@@ -8,9 +8,9 @@ use serde_json::json;
 use tracing::{Span, info, warn};
 use walrelay_failure::ToFailure;
 use walrelay_observe::{
-    Background, DlqAccess, EndpointError, Exporter, Pipelines, RecentErrors, RunObserver,
-    ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, millis_now, pipeline_span,
-    start_endpoint,
+    Background, DlqAccess, EndpointError, EventJobs, Exporter, Pipelines, RecentErrors,
+    RunObserver, ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, millis_now,
+    pipeline_span, start_endpoint,
 };
 use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::run_note::FormerRun;
@@ -25,6 +25,7 @@ use walrelay_walsender::ConnInfo;
 
 use super::outbox::{audit_watch, outbox_monitor};
 use crate::audit_worker::AuditWorker;
+use crate::cli::ConfigArgs;
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
@@ -33,6 +34,7 @@ use crate::commands::assembly::{
 };
 use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
+use crate::event_commands::OperatorCommands;
 use crate::failures;
 use crate::mark_worker::MarkWorker;
 use crate::rolling::{self, Keep, Keeping};
@@ -55,6 +57,8 @@ pub(crate) struct RelayRun<'a> {
     pub(crate) config: &'a PipelineConfig,
     pub(crate) process: &'a ProcessConfig,
     pub(crate) env: EnvVars<'a>,
+    /// Where the configuration is, for commands that the status page runs; `None`: it runs none.
+    pub(crate) args: Option<&'a ConfigArgs>,
     pub(crate) accept_gap: bool,
     /// The noted losses of the destination are accepted.
     pub(crate) accept_loss: bool,
@@ -84,6 +88,7 @@ impl<'a> RelayRun<'a> {
             config,
             process,
             env,
+            args,
             accept_gap,
             accept_loss,
             switches,
@@ -110,6 +115,7 @@ impl<'a> RelayRun<'a> {
                 slot_wait: Arc::clone(&slot_wait),
                 spans: process.otel.is_some(),
                 dead_letters,
+                events: args.map(|args| event_jobs(args, config)),
                 last_error: Arc::clone(&last_error),
                 former_run: Arc::clone(&former_run),
                 slo: Some(process.slo),
@@ -159,6 +165,12 @@ impl<'a> RelayRun<'a> {
             }),
         })
     }
+}
+
+/// Returns the commands about one event for the page of a pipeline.
+fn event_jobs(args: &ConfigArgs, config: &PipelineConfig) -> Arc<EventJobs> {
+    let commands = OperatorCommands::new(args.clone(), config.shown.clone());
+    EventJobs::new(Box::new(commands))
 }
 
 /// Returns the dead letters of a pipeline for its page; `None` if the sink cannot read them back.

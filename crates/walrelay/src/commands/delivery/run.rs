@@ -46,6 +46,7 @@ fn relay(config: &Config, args: &RunArgs, errors: RecentErrors, env: EnvVars<'_>
         config: &config.pipeline,
         process: &config.process,
         env,
+        args: Some(&args.config),
         accept_gap: args.accept_gap,
         accept_loss: args.accept_loss,
         switches: false,

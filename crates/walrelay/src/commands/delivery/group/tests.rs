@@ -108,6 +108,7 @@ fn two_relays_of_a_process_are_told_apart_and_stop_together() {
             config: &config.pipeline,
             process: &config.process,
             env: &|_| None,
+            args: None,
             accept_gap: false,
             accept_loss: false,
             switches: false,

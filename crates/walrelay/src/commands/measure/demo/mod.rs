@@ -277,6 +277,7 @@ fn relay(
         config: &config.pipeline,
         process: &config.process,
         env: &|_| None,
+        args: None,
         accept_gap: false,
         accept_loss: false,
         switches: false,

@@ -71,6 +71,7 @@ pub(super) fn switch(
         config: &once,
         process: &server.process,
         env,
+        args: None,
         accept_gap: false,
         accept_loss: false,
         switches: true,

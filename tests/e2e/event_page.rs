@@ -1,0 +1,194 @@
+//! The status page looks for an event, and sends its row again, as `walrelay where` and `walrelay resend` do.
+
+use std::fs;
+
+use serde_json::Value;
+use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually_some};
+
+use crate::docs::block;
+use crate::endpoint::{address, ask};
+use crate::rig::{PATIENCE, Relay, Rig, assert_has, assert_lacks, edit, insert_of};
+
+const TOKEN: &str = "Host: localhost\r\nAuthorization: Bearer s3cret\r\n";
+const WHERE: &str = "x-walrelay-where: 1\r\n";
+const RESEND: &str = "x-walrelay-resend: 1\r\n";
+/// A page of the same endpoint, and of another site.
+const SAME: &str = "Sec-Fetch-Site: same-origin\r\n";
+const OTHER: &str = "Sec-Fetch-Site: cross-site\r\n";
+
+/// The endpoint, with a token or without one, and more lines.
+fn listen(rig: &Rig, token: bool, more: &str) -> String {
+    fs::write(rig.path("token"), "s3cret").expect("written");
+    let token = if token {
+        "token_file = \"token\"\n"
+    } else {
+        ""
+    };
+    format!("\n[http]\nlisten = \"127.0.0.1:0\"\n{token}{more}")
+}
+
+/// Asks the endpoint. Returns the status and the body.
+fn request(relay: &Relay, what: &str, headers: &str) -> (u16, String) {
+    eventually_some(PATIENCE, || {
+        ask(address(relay), what, &format!("{TOKEN}{headers}"))
+    })
+}
+
+/// Runs a job to its end, and returns the document.
+#[track_caller]
+fn job(relay: &Relay, what: &str, header: &str) -> Value {
+    let (code, body) = request(relay, &format!("POST /api/event/{what}"), header);
+    assert_eq!(code, 202, "{body}");
+    eventually_some(PATIENCE, || {
+        let (code, body) = request(relay, "GET /api/event", "");
+        assert_eq!(code, 200, "{body}");
+        assert_lacks(&body, &["secret-value"]);
+        let answer: Value = serde_json::from_str(&body).expect("JSON");
+        (answer["busy"] == false).then_some(answer)
+    })
+}
+
+/// Inserts an event, and returns its id.
+fn insert(db: &Db, key: &str) -> String {
+    insert_of(db, "order", key, 1);
+    db.batch("UPDATE outbox SET payload = '{\"text\": \"secret-value\"}'");
+    db.value("SELECT id::text FROM outbox")
+}
+
+/// Text of a place in the answer.
+fn place(answer: &Value, name: &str) -> String {
+    let places = answer["found"]["places"].as_array().expect("places");
+    let place = places.iter().find(|place| place["place"] == name);
+    let place = place.and_then(|place| place["text"].as_str());
+    place.unwrap_or_default().to_owned()
+}
+
+/// Sends the event's row again by a dry run and a confirmation.
+#[track_caller]
+fn resend(relay: &Relay, id: &str, to: &str) {
+    let dry = job(relay, &format!("resend?id={id}"), RESEND);
+    let would = format!("1 row would be sent again: 1 to {to}");
+    assert_eq!(dry["would_send"], would, "{dry:#}");
+    let sent = job(relay, &format!("resend?id={id}&confirm=1"), RESEND);
+    let said = sent["sent"].as_str().unwrap_or_default();
+    assert_has(said, &["1 records acknowledged"]);
+    assert_eq!(sent["would_send"], Value::Null);
+}
+
+#[test]
+fn an_event_is_found_and_sent_again_to_kafka_after_a_dry_run() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    let config = rig.config_and(&listen(&rig, true, ""));
+    let relay = rig.streaming(&config);
+    let id = insert(&db, "key");
+    rig.caught_up();
+    let topic = rig.records(1)[0].topic.clone();
+
+    // Neither another site, nor a program without the token and the header, begins anything.
+    let (look, again) = (
+        format!("POST /api/event/where?id={id}"),
+        format!("POST /api/event/resend?id={id}"),
+    );
+    for (what, header) in [(&look, WHERE), (&again, RESEND)] {
+        assert_eq!(request(&relay, what, "").0, 403);
+        assert_eq!(request(&relay, what, &format!("{header}{OTHER}")).0, 403);
+        let anonymous = format!("Host: localhost\r\n{header}");
+        let answer = eventually_some(PATIENCE, || ask(address(&relay), what, &anonymous));
+        assert_eq!(answer.0, 401);
+        let get = what.replace("POST", "GET");
+        assert_eq!(request(&relay, &get, header).0, 405);
+    }
+    assert_eq!(request(&relay, "POST /api/event/where", WHERE).0, 400);
+    let begun = request(&relay, "GET /api/event", "").1;
+    assert_has(&begun, &["\"event\":null"]);
+
+    let found = job(&relay, &format!("where?id={id}"), &format!("{WHERE}{SAME}"));
+    assert_eq!(found["found"]["answer"], "delivered", "{found:#}");
+    assert_has(&place(&found, "Kafka"), &[&topic, "written at"]);
+    assert_has(&place(&found, "public.outbox"), &["the row is there"]);
+
+    // Nothing is sent without a dry run, and one dry run allows one sending.
+    let confirmed = format!("{again}&confirm=1");
+    assert_eq!(request(&relay, &confirmed, RESEND).0, 428);
+    assert_eq!(rig.records(1).len(), 1);
+    resend(&relay, &id, &topic);
+    let records = rig.records(1);
+    assert_eq!(records.len(), 2);
+    assert!(records[1].header("walrelay-resend").is_some());
+    assert_eq!(request(&relay, &confirmed, RESEND).0, 428);
+
+    let none = job(
+        &relay,
+        "resend?id=00000000-0000-4000-8000-000000000000",
+        RESEND,
+    );
+    assert_has(&none["error"].to_string(), &["resend-no-rows"]);
+    // An id is no option of the command, whatever it begins with.
+    let odd = job(&relay, "where?id=--help%20%3Bx", WHERE);
+    assert_eq!(odd["found"]["id"], "--help ;x", "{odd:#}");
+    assert_eq!(odd["found"]["answer"], "no-evidence");
+
+    // The commands would read another configuration than the relay did.
+    edit(
+        &config,
+        "[http]",
+        "[delivery]\nmax_in_flight_records = 7\n[http]",
+    );
+    let changed = job(&relay, &format!("where?id={id}"), WHERE);
+    assert_has(&changed["error"].to_string(), &["has changed"]);
+    relay.ends_well();
+}
+
+#[test]
+fn without_a_token_events_are_found_and_not_sent_again() {
+    let rig = Rig::without_broker(17).outbox();
+    let receiver = HttpReceiver::start(false, None, |_, _| Reaction::Store(200));
+    let url = format!("http://{}/events", receiver.address());
+    let sink = format!("[sink]\nkind = \"http\"\n[sink.http]\nurl = \"{url}\"\n");
+    let relay = rig.streaming(&rig.config_and(&listen(&rig, false, &sink)));
+    let id = insert(&rig.db(), "key");
+    rig.caught_up();
+    // By the commands of the page.
+    let commands = block("docs/how-to/where.md", "where-page");
+    let (begin, read) = commands.split_once('\n').expect("two commands");
+    let header = begin.split('\'').nth(1).expect("a header");
+    assert_eq!(format!("{header}\r\n"), WHERE);
+    let path = |command: &str| {
+        let (_, path) = command.split_once("9187").expect("an address");
+        path.trim_matches('"').to_owned()
+    };
+    assert_eq!(path(read.trim()), "/api/event");
+    let begin = path(begin);
+    let (what, _) = begin.split_once('=').expect("an id");
+    let what = what.strip_prefix("/api/event/").expect("the path");
+    let found = job(&relay, &format!("{what}={id}"), WHERE);
+    assert_eq!(found["found"]["answer"], "no-evidence", "{found:#}");
+    assert_has(&place(&found, "HTTP"), &["keeps no records"]);
+    let (code, body) = request(&relay, &format!("POST /api/event/resend?id={id}"), RESEND);
+    assert_eq!(code, 403);
+    assert_has(&body, &["http.token_file"]);
+    relay.ends_well();
+}
+
+#[test]
+fn an_event_is_found_and_sent_again_to_redis() {
+    if !Redis::is_wanted() {
+        return;
+    }
+    let rig = Rig::without_broker(17).outbox();
+    let server = Redis::shared();
+    let stream = rig.prefix.trim_end_matches('.').replace(['-', '.'], "_");
+    let sink = format!(
+        "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{stream}\"\n",
+        server.port()
+    );
+    let relay = rig.streaming(&rig.config_and(&listen(&rig, true, &sink)));
+    let id = insert(&rig.db(), "key");
+    rig.caught_up();
+    let found = job(&relay, &format!("where?id={id}"), WHERE);
+    assert_eq!(found["found"]["answer"], "delivered", "{found:#}");
+    resend(&relay, &id, &stream);
+    assert_eq!(server.client().entries(&stream).len(), 2);
+    relay.ends_well();
+}
