@@ -2,6 +2,7 @@
 //! e2e evidence_cost -- --ignored --nocapture --test-threads=1`. With the path of another version of the
 //! binary in `WALRELAY_BASELINE` each line is measured with both, one after the other.
 
+use std::collections::HashMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use walrelay_measure::proc;
 use walrelay_testkit::{Db, eventually, output};
 
-use crate::old_rows::{MARK, PRUNE, count, rig};
-use crate::rig::{Relay, Rig, run_command, said, unique, with_source};
+use crate::old_rows::{MARK, PRUNE, count, insert, rig, unseen};
+use crate::rig::{Relay, Rig, output_with, run_command, said, unique, with_source};
 
 /// The time of a measurement.
 const SECONDS: u64 = 12;
@@ -211,28 +212,7 @@ fn of_an_audit() {
         // Hint bits are written by the first reader.
         count(&db, "outbox");
         let bytes: i64 = db.value("SELECT pg_relation_size('outbox')");
-        let config = with_source(
-            rig.config_and("\n[audit]\nevery = \"10s\"\nbytes = \"100GiB\"\n\n[http]\nlisten = \"127.0.0.1:0\"\n"),
-            MARK,
-        );
-        let running = relay(&rig, &config, None);
-        let ratio = || {
-            let (_, body) = crate::endpoint::get(crate::endpoint::address(&running), "/api/status")
-                .expect("an answer");
-            body.contains("\"percent\":100")
-        };
-        let before = server_cpu(&rig);
-        let begun = Instant::now();
-        // The first round begins after the interval.
-        eventually(FIRST_START, ratio);
-        let took = begun.elapsed().as_secs_f64();
-        let cpu = server_cpu(&rig) - before;
-        running.ends_well();
-        let idle = relay(&rig, &with_source(rig.config(), MARK), None);
-        let before = server_cpu(&rig);
-        thread::sleep(Duration::from_secs_f64(took.min(30.0)));
-        let without = (server_cpu(&rig) - before) * took / took.min(30.0);
-        idle.ends_well();
+        let (took, cpu, without) = audit_pass(&rig);
         println!(
             "| {} | {rows} | {} | {:.1} | {cpu:.2} | {without:.2} |",
             !index.is_empty(),
@@ -240,4 +220,121 @@ fn of_an_audit() {
             took - 10.0
         );
     }
+}
+
+/// Audits the whole table once. Returns its seconds, ten of which are before the first round, the seconds of the
+/// server's processes meanwhile, and those that they use in the same time without it.
+fn audit_pass(rig: &Rig) -> (f64, f64, f64) {
+    let config = with_source(
+        rig.config_and(
+            "\n[audit]\nevery = \"10s\"\nbytes = \"100GiB\"\n\n[http]\nlisten = \"127.0.0.1:0\"\n",
+        ),
+        MARK,
+    );
+    let running = relay(rig, &config, None);
+    let is_whole = || {
+        let address = crate::endpoint::address(&running);
+        let (_, body) = crate::endpoint::get(address, "/api/status").expect("an answer");
+        body.contains("\"percent\":100")
+    };
+    let before = server_cpu(rig);
+    let begun = Instant::now();
+    // The first round begins after the interval.
+    eventually(FIRST_START, is_whole);
+    let took = begun.elapsed().as_secs_f64();
+    let cpu = server_cpu(rig) - before;
+    running.ends_well();
+    let idle = relay(rig, &with_source(rig.config(), MARK), None);
+    let before = server_cpu(rig);
+    thread::sleep(Duration::from_secs_f64(took.min(30.0)));
+    let without = (server_cpu(rig) - before) * took / took.min(30.0);
+    idle.ends_well();
+    (took, cpu, without)
+}
+
+#[test]
+#[ignore = "minutes: its figures are in docs/adr/measurements/0056-evidence.md"]
+fn of_a_watched_table() {
+    let rows: u64 =
+        env::var("WALRELAY_ROWS").map_or(10_000_000, |rows| rows.parse().expect("a number"));
+    let rig = rig(18);
+    let db = rig.db();
+    db.batch(&format!(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, created_at, sent_at) SELECT \
+         gen_random_uuid(), 'order', 'key-' || n, 'T', jsonb_build_object('number', n, 'text', repeat('x', 100)), \
+         now() - interval '1 hour' - (n * 86400.0 / {rows}) * interval '1 second', now() \
+         FROM generate_series(1, {rows}) n; CREATE INDEX ON outbox (created_at)"
+    ));
+    db.batch("VACUUM ANALYZE outbox");
+    let bytes: i64 = db.value("SELECT pg_total_relation_size('outbox')");
+    println!("{rows} rows, {} MB with indexes", bytes / 1_000_000);
+    println!("| | s | server CPU, s |");
+    let stuck = |what: &str, config: &Path, more: &[&str], code: i32| {
+        let before = server_cpu(&rig);
+        let begun = Instant::now();
+        let found = output_with("stuck --timeout 600s", config, more);
+        let took = begun.elapsed().as_secs_f64();
+        assert_eq!(found.status.code(), Some(code), "{}", said(&found));
+        let cpu = server_cpu(&rig) - before;
+        println!("| stuck, {what} | {took:.2} | {cpu:.2} |");
+    };
+
+    let account = rig.config_and("\n[prune]\nbefore_slot = true\n");
+    let begun = Instant::now();
+    let running = relay(&rig, &account, None);
+    println!(
+        "| first start with [prune] | {:.1} | |",
+        begun.elapsed().as_secs_f64()
+    );
+    unseen(&db, || insert(&db, 1, "unseen"));
+    rig.caught_up();
+    running.ends_well();
+    stuck("account", &account, &[], 1);
+    stuck("account, --since 2h", &account, &["--since", "2h"], 0);
+
+    let marks = with_source(rig.config(), MARK);
+    stuck("marks without a partial index", &marks, &[], 1);
+    db.batch("CREATE INDEX ON outbox (created_at) WHERE sent_at IS NULL");
+    stuck("marks with it", &marks, &[], 1);
+
+    let (took, cpu, without) = audit_pass(&rig);
+    println!(
+        "| a pass of [audit] | {:.1} | {cpu:.2}; {without:.2} in the same time without it |",
+        took - 10.0
+    );
+    println!("each look for the metrics, ms: {}", watched(&rig, &db));
+}
+
+/// Returns the time of all statements of each look at the table for the metrics, by the server's log.
+fn watched(rig: &Rig, db: &Db) -> String {
+    let log = rig.postgres.log_path();
+    let former = fs::metadata(&log).expect("the log").len();
+    db.batch("ALTER SYSTEM SET log_min_duration_statement = 0");
+    rig.postgres.reload_settings().expect("reloaded");
+    let config = with_source(rig.config_and("\n[http]\nlisten = \"127.0.0.1:0\"\n"), MARK);
+    let running = relay(rig, &config, None);
+    // Each look has a connection of its own.
+    let looks = || {
+        let text = fs::read_to_string(&log).expect("the log");
+        let text = &text[usize::try_from(former).expect("a length")..];
+        let mut of_process: HashMap<&str, (bool, f64)> = HashMap::new();
+        let lines = text.lines().filter_map(|line| {
+            let (head, rest) = line.split_once("duration: ")?;
+            let process = head.split_once('[')?.1.split_once(']')?.0;
+            let (duration, statement) = rest.split_once(" ms")?;
+            Some((process, duration.parse::<f64>().ok()?, statement))
+        });
+        for (process, duration, statement) in lines {
+            let look = of_process.entry(process).or_default();
+            look.0 |= statement.contains("n_dead_tup");
+            look.1 += duration;
+        }
+        let looks = of_process.into_values().filter(|(is_look, _)| *is_look);
+        looks.map(|(_, ms)| ms).collect::<Vec<f64>>()
+    };
+    eventually(FIRST_START, || looks().len() >= 4);
+    running.ends_well();
+    let looks = looks();
+    let shown: Vec<String> = looks.iter().map(|ms| format!("{ms:.1}")).collect();
+    shown.join(", ")
 }

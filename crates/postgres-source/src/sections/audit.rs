@@ -42,8 +42,9 @@ pub fn audit(
         return Ok(None);
     };
     if !marks {
-        let what = "`audit.every` needs `source.mark_sent`: without marks, no row tells whether it was sent. \
-                    `walrelay stuck` compares rows with the account of `[prune]`";
+        let what = "`audit.every` needs `source.mark_sent`: without marks, no row tells whether it was sent. The account of \
+                    `[prune]` has sums of ten minutes of rows, which no short statement can compare: run \
+                    `walrelay stuck --since 24h` as a cron job";
         return Err(reader.conflict("audit.every", what.to_owned()));
     }
     Ok(Some(AuditSettings {
