@@ -6,12 +6,12 @@
 #     scripts/test-packages.sh --from DIR bookworm              the files of another folder than dist/
 #
 # Installs, starts nothing that has no configuration, sets up a real outbox, relays it to a real Kafka, upgrades under
-# load, removes, purges. Then the same package as an RPM, and the archive. The commands are those of docs/start/install.md.
+# load, removes, purges. Then the same as an RPM by dnf, and the archive. The commands are those of docs/start/install.md.
 # The servers are those of the tests; Postgres and Kafka run outside, the relay inside.
 #
 # systemd is the one of that Debian, as the first process of a PID namespace, with a root and a cgroup of its own: it
-# starts the real units, with their sandbox. No RPM distribution is to be had by Debian's packages: the RPM is
-# installed by Debian's rpm, without its dependencies, which are named differently there.
+# starts the real units, with their sandbox. No RPM distribution is to be had by Debian's packages: dnf and rpm are
+# Debian's, and a package without files provides the names of Debian's libraries as RPM's own generator makes them.
 #
 # Needed: Linux, root, the permission to mount, cgroup v2, the source of a Debian (scripts/test-minimal.sh). Without one
 # of them the script prints that and ends with status 0.
@@ -284,23 +284,11 @@ debian() { # release
     rm -r "$root/etc/systemd/system/walrelay.service.d"
     inside systemctl daemon-reload
 
-    # The upgrade, under load.
-    pid=$(shows MainPID)
-    rm -f "$root/packages/enough"
-    (while [ ! -e "$root/packages/enough" ]; do insert 100; done) &
-    load=$!
-    inside apt-get -q -y install /packages/next.deb >"$root/packages/upgrade.log" 2>&1 || die "the upgrade: $root/packages/upgrade.log"
-    until_true 60 "the upgraded relay runs" restarted "$pid"
-    touch "$root/packages/enough"
-    wait "$load"
-    load=
-    until_true 120 "no event is lost by the upgrade" complete
-    say "$release: upgraded while $(rows) rows were written: $(grep -m 1 -i repeat "$root/packages/verify.log" || echo 'no repeats')"
-    inside grep -q "${kafka%%,*}" /etc/walrelay/walrelay.toml || die "the upgrade replaced the configuration"
+    upgrade apt-get -q -y install /packages/next.deb
 
-    # A second relay, by the template, whose password is a credential.
+    # A second relay, by the template, whose password is a credential, with an endpoint of its own.
     # shellcheck disable=SC2016 # the relay replaces it
-    sed -e 's/:${RELAY_PASSWORD}@/@/' \
+    sed -e 's/:${RELAY_PASSWORD}@/@/' -e 's/^\(listen = .*\):9187"/\1:9188"/' \
         -e 's|^tables = |slot = "orders"\npassword_file = "${CREDENTIALS_DIRECTORY}/postgres-password"\n&|' \
         "$root/etc/walrelay/walrelay.toml" >"$root/etc/walrelay/orders.toml"
     inside chown root:walrelay /etc/walrelay/orders.toml
@@ -324,10 +312,10 @@ debian() { # release
     drop_slots
     say "$release: removed and purged"
 
-    rpm_life
     run_block archive
     inside "/opt/$archive/walrelay" --version >/dev/null
     say "$release: the archive's program runs"
+    rpm_life
     power_off
     rm -rf --one-file-system "$root"
     root=
@@ -342,9 +330,47 @@ configure() {
     inside env RELAY_PASSWORD=hunter2 walrelay init --config /etc/walrelay/walrelay.toml --admin-url "$admin" >/dev/null
 }
 
+# The relay runs again after this command, nothing is lost, and the configuration is the former one.
+upgrade() { # command...
+    local pid log=$root/packages/upgrade.log
+    pid=$(shows MainPID)
+    rm -f "$root/packages/enough"
+    (while [ ! -e "$root/packages/enough" ]; do insert 100; done) &
+    load=$!
+    inside "$@" >"$log" 2>&1 || die "the upgrade: $log"
+    until_true 60 "the upgraded relay runs" restarted "$pid"
+    touch "$root/packages/enough"
+    wait "$load"
+    load=
+    until_true 120 "no event is lost by the upgrade" complete
+    say "$release: upgraded by $1 while $(rows) rows were written: $(grep -m 1 -i repeat "$root/packages/verify.log" || echo 'no repeats')"
+    inside grep -q "${kafka%%,*}" /etc/walrelay/walrelay.toml || die "the upgrade replaced the configuration"
+}
+
+# Tells RPM what Debian has of what the package requires: the libraries that the program loads, by the names that RPM's
+# generator makes of them, its shell, and the names of two packages.
+know_debian() {
+    # shellcheck disable=SC2016 # expanded inside
+    inside sh -euc '
+        cd /packages
+        {
+            printf "%s\n" "Name: debian" "Version: 1" "Release: 1" "Summary: Names" "License: MIT" "AutoReqProv: no"
+            ldd "$1" | sed -n "s/.* => \(\/[^ ]*\) .*/\1/p" | xargs readlink -f | /usr/lib/rpm/elfdeps --provides |
+                sort -u | sed "s/^/Provides: /"
+            printf "%s\n" "Provides: /bin/sh" "Provides: ca-certificates" "Provides: shadow-utils" "%description" "Names." "%files"
+        } >debian.spec
+        rpmbuild --quiet -bb --define "_topdir /packages/rpmbuild" debian.spec
+        rpm -i rpmbuild/RPMS/*/debian-1-1.*.rpm' sh "/opt/$archive/walrelay" >"$root/packages/know.log" 2>&1 ||
+        die "the names of Debian: $root/packages/know.log"
+}
+
 rpm_life() {
-    local config=/etc/walrelay/walrelay.toml
+    local config=/etc/walrelay/walrelay.toml needed='libssl.so.3(OPENSSL_3.0.0)(64bit) is needed by walrelay'
     inside userdel walrelay
+    inside apt-get -q -y install --no-install-recommends dnf >"$root/packages/dnf.log" 2>&1 || die "$root/packages/dnf.log"
+    # That what it requires counts.
+    inside sh -c "rpm -i --test /packages/$rpm 2>&1 | grep -qF '$needed'" || die "the RPM requires no libssl"
+    know_debian
     run_block rpm
     inside walrelay --version >/dev/null
     [ "$(inside stat -c '%a %U %G' $config)" = "640 root walrelay" ] || die "mode of the RPM's configuration"
@@ -352,16 +378,12 @@ rpm_life() {
     configure
     inside systemctl start walrelay
     streams || die "the RPM's relay: $(shows StatusText)"
-    local pid
-    pid=$(shows MainPID)
-    inside rpm -U --replacepkgs --nodeps "/packages/$rpm" >"$root/packages/rpm-upgrade.log" 2>&1 || die "$root/packages/rpm-upgrade.log"
-    until_true 60 "the RPM's relay is started again" restarted "$pid"
-    inside grep -q "${kafka%%,*}" $config || die "the RPM replaced the configuration"
-    inside rpm -e --nodeps walrelay >"$root/packages/rpm-erase.log" 2>&1 || die "$root/packages/rpm-erase.log"
+    upgrade dnf --assumeyes reinstall "/packages/$rpm"
+    inside dnf --assumeyes remove walrelay >"$root/packages/rpm-erase.log" 2>&1 || die "$root/packages/rpm-erase.log"
     ! relay_runs || die "a relay runs after the RPM is gone"
     inside test ! -e /usr/bin/walrelay -a -e $config.rpmsave || die "what the RPM leaves"
     drop_slots
-    say "installed, run, upgraded and erased as an RPM (by rpm on Debian, without dependencies)"
+    say "$release: installed, run, upgraded and erased as an RPM, by Debian's dnf"
 }
 
 for release in "${releases[@]}"; do debian "$release"; done
