@@ -74,9 +74,9 @@ inside() { # work account command...
 some_tests() { # work account
     inside "$1" "$2" cargo test --quiet --locked --workspace --test server --test testkit
     inside "$1" "$2" cargo test --quiet --locked --workspace --test e2e -- \
-        bench::a_signal children:: commands:: crashes::by_sigterm crashes::of_one_relay docs::five_minutes \
-        errors::of_access secure::secrets::on_a_command_line secure::kafka::verification \
-        secure::postgres::nothing_is_sent slots::of_a_server_that_went_back topics::are_created
+        bench::a_signal children:: commands:: crashes::a_sigterm crashes::another_relay docs::five_minutes \
+        errors::errors_of_access secure::secrets::a_secret_on_a_command_line secure::kafka::verification \
+        secure::postgres::nothing_is_sent slots::state_file::a_slot_of_a_server topics::topics_are_created
 }
 
 in_namespaces() { # work account command...

@@ -178,7 +178,7 @@ fn places(records: &[Delivered]) -> BTreeMap<(String, i32), Vec<Delivered>> {
 /// Debezium Server's defaults: JSON with schemas, for keys, values and headers.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
-fn with_debezium_servers_defaults() {
+fn records_equal_those_of_debezium_servers_defaults() {
     same(&Case {
         kind: KINDS,
         payload_type: "jsonb",
@@ -191,7 +191,7 @@ fn with_debezium_servers_defaults() {
 /// Plain text, and tombstones.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
-fn as_text_with_tombstones() {
+fn texts_with_tombstones_equal_those_of_debezium() {
     same(&Case {
         kind: KINDS,
         payload_type: "text",
@@ -207,7 +207,7 @@ fn as_text_with_tombstones() {
 /// Envelopes around expanded JSON payloads.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
-fn as_envelopes_of_expanded_json() {
+fn envelopes_of_expanded_json_equal_those_of_debezium() {
     same(&Case {
         // Debezium names the schema of an envelope after the first record of that shape.
         kind: "'order'",
@@ -224,7 +224,7 @@ fn as_envelopes_of_expanded_json() {
 /// Payloads of bytes, unchanged.
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
-fn as_bytes() {
+fn payloads_of_bytes_equal_those_of_debezium() {
     same(&Case {
         kind: KINDS,
         payload_type: "bytea",

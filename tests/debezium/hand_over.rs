@@ -132,12 +132,12 @@ fn back(rig: &Rig, repeated: usize) {
 
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
-fn from_a_debezium_server_that_is_killed() {
+fn a_killed_debezium_server_hands_over() {
     hand_over(Signal::Kill);
 }
 
 #[test]
 #[ignore = "needs Debezium Server: make test-debezium"]
-fn from_a_debezium_server_that_is_stopped() {
+fn a_stopped_debezium_server_hands_over() {
     hand_over(Signal::Term);
 }

@@ -133,7 +133,7 @@ fn write_wal(db: &Db, megabytes: u32) {
 }
 
 #[test]
-fn of_kafka_and_the_slot_come_and_go() {
+fn alerts_of_kafka_and_the_slot_come_and_go() {
     let kafka = kafka_in_turn();
     let postgres = servers::postgres_with(18, &[("max_slot_wal_keep_size", "64MB")]);
     let rig = Rig::with(postgres, kafka.bootstrap_servers()).outbox();
@@ -194,7 +194,7 @@ fn of_kafka_and_the_slot_come_and_go() {
 }
 
 #[test]
-fn of_the_process_and_dead_letters_come_and_go() {
+fn alerts_of_the_process_and_dead_letters_come_and_go() {
     let rig = Rig::with_outbox(18);
     let topic = format!("{}dlq", rig.prefix);
     let more = format!("[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
@@ -235,7 +235,7 @@ fn of_the_process_and_dead_letters_come_and_go() {
 }
 
 #[test]
-fn of_the_rolling_bookmark_come_and_go() {
+fn alerts_of_the_rolling_bookmark_come_and_go() {
     let rig = Rig::with_outbox(18);
     let more = "[retention]\nkeep = \"10s\"\nmax_wal = \"32MiB\"\n";
     let relay = rig.streaming(&config(&rig, &rig.postgres.url(), more));
@@ -267,7 +267,7 @@ fn of_the_rolling_bookmark_come_and_go() {
 
 /// Nothing reads the slot while the relay waits for its next attempt.
 #[test]
-fn of_a_lost_slot_come_and_go() {
+fn alerts_of_a_lost_slot_come_and_go() {
     let postgres = servers::postgres_with(14, &[("max_slot_wal_keep_size", "1MB")]);
     let rig = Rig::on(postgres).outbox();
     let db = rig.db();
@@ -312,7 +312,7 @@ const CLOCK_RIGHT: &str = "DROP FUNCTION pg_catalog.clock_timestamp(); \
      ALTER FUNCTION pg_catalog.true_clock() RENAME TO clock_timestamp";
 
 #[test]
-fn of_skipped_and_large_events_silence_and_clocks_come_and_go() {
+fn alerts_of_skipped_and_large_events_silence_and_clocks_come_and_go() {
     let rig = Rig::with_outbox(18);
     let more = "expect_event_every = \"2s\"\n[poison]\nunroutable = \"skip\"\n";
     let configured = config(&rig, &rig.postgres.url(), more);
@@ -378,7 +378,7 @@ fn of_skipped_and_large_events_silence_and_clocks_come_and_go() {
 }
 
 #[test]
-fn of_a_locked_table_come_and_go() {
+fn alerts_of_a_locked_table_come_and_go() {
     let rig = Rig::with_outbox(18);
     let configured = config(&rig, &rig.postgres.url(), "");
     let relay = rig.streaming(&configured);
@@ -405,7 +405,7 @@ fn of_a_locked_table_come_and_go() {
 
 /// Between two attempts the relay streams, so that no other alert fires.
 #[test]
-fn of_reconnects_come_and_go() {
+fn alerts_of_reconnects_come_and_go() {
     let rig = Rig::with_outbox(18);
     let more = "[delivery]\nbackoff_initial = \"10ms\"\nbackoff_max = \"20ms\"\n";
     let configured = config(&rig, &rig.postgres.url(), more);
@@ -430,7 +430,7 @@ fn of_reconnects_come_and_go() {
 
 /// A broker that is stopped by SIGSTOP keeps its connections, and answers nothing.
 #[test]
-fn of_a_broker_that_answers_nothing_come_and_go() {
+fn alerts_of_a_silent_broker_come_and_go() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka).outbox();
     let configured = config(&rig, &rig.postgres.url(), "");
@@ -460,7 +460,7 @@ fn of_a_broker_that_answers_nothing_come_and_go() {
 
 /// A slot that somebody else reads pages; a relay that stands by for another one does not.
 #[test]
-fn of_a_taken_slot_come_and_go() {
+fn alerts_of_a_taken_slot_come_and_go() {
     let rig = Rig::with_outbox(18);
     let thief = format!("{}&application_name=thief", rig.postgres.url());
     let thief = with_source(rig.config_with(&thief, ""), "wal_sender_timeout = \"10m\"");
@@ -500,7 +500,7 @@ fn of_a_taken_slot_come_and_go() {
 
 /// Rows that may not be deleted or marked stay, and the relay goes on.
 #[test]
-fn of_rows_that_stay_come_and_go() {
+fn alerts_of_rows_that_stay_come_and_go() {
     let prune = "[prune]\nkeep = \"1s\"\nbefore_slot = true\n";
     for (source, more, change, work, done) in [
         ("", prune, "DELETE", "prune", "deleted"),
@@ -537,7 +537,7 @@ fn of_rows_that_stay_come_and_go() {
 
 /// A row that cannot be marked is old, so it is not deleted either. Its age is read once an index tells it.
 #[test]
-fn of_old_rows_come_and_go() {
+fn alerts_of_old_rows_come_and_go() {
     let rig = Rig::with_outbox(18);
     let db = rig.db();
     db.batch(
@@ -587,7 +587,7 @@ fn of_old_rows_come_and_go() {
 
 /// The topic of dead letters is missing, and nobody creates it.
 #[test]
-fn of_a_missing_topic_of_dead_letters_come_and_go() {
+fn alerts_of_a_missing_dead_letter_topic_come_and_go() {
     let rig = Rig::with_kafka(18, strict_kafka());
     let topic = format!("{}dlq", rig.prefix);
     let more = format!("[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
@@ -607,7 +607,7 @@ fn of_a_missing_topic_of_dead_letters_come_and_go() {
 
 /// A key of another type takes no dead letter.
 #[test]
-fn of_a_stream_of_dead_letters_that_is_none_come_and_go() {
+fn alerts_of_a_dead_letter_stream_that_is_none_come_and_go() {
     if !Redis::is_wanted() {
         return;
     }
@@ -638,7 +638,7 @@ fn of_a_stream_of_dead_letters_that_is_none_come_and_go() {
 
 /// The only key of a destination that may wait does.
 #[test]
-fn of_keys_that_wait_come_and_go() {
+fn alerts_of_waiting_keys_come_and_go() {
     let rig = Rig::without_broker(18).outbox();
     let is_repaired = Arc::new(AtomicBool::new(false));
     let repaired = Arc::clone(&is_repaired);
@@ -671,7 +671,7 @@ fn of_keys_that_wait_come_and_go() {
 
 /// A receiver tells its time by the header `Date`.
 #[test]
-fn of_the_clock_of_a_receiver_is_shown() {
+fn the_clock_of_a_receiver_is_shown() {
     let rig = Rig::without_broker(18).outbox();
     let server = HttpReceiver::start(false, None, |_, _| {
         let date = "Sat, 01 Jan 2000 00:00:00 GMT".to_owned();
@@ -698,7 +698,7 @@ fn of_the_clock_of_a_receiver_is_shown() {
 
 /// Every alert has a heading with its name on the page that it refers to.
 #[test]
-fn are_explained() {
+fn each_alert_is_explained() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/alerts.md");
     let page = std::fs::read_to_string(page).expect("the page");
     for alert in Watch::new(None).rules.keys() {

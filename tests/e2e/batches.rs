@@ -75,8 +75,8 @@ fn through_sigkill(major: u32) {
 }
 
 tests! {
-    fn lose_no_event_by_sigkill_on_postgres_15() { through_sigkill(15) }
-    fn lose_no_event_by_sigkill_on_postgres_18() { through_sigkill(18) }
+    fn batches_lose_no_event_by_sigkill_on_postgres_15() { through_sigkill(15) }
+    fn batches_lose_no_event_by_sigkill_on_postgres_18() { through_sigkill(18) }
 }
 
 /// `outbox.emit_all` by a role without other privileges, beside `outbox.emit`.
@@ -172,14 +172,14 @@ fn as_single_messages(major: u32) {
 }
 
 tests! {
-    fn are_as_single_messages_on_postgres_15() { as_single_messages(15) }
-    fn are_as_single_messages_on_postgres_18() { as_single_messages(18) }
+    fn batches_are_as_single_messages_on_postgres_15() { as_single_messages(15) }
+    fn batches_are_as_single_messages_on_postgres_18() { as_single_messages(18) }
 }
 
 /// One large batch of one key, of which few events are in flight: the relay is killed again and again in its
 /// middle, and the batch is delivered in order and whole.
 #[test]
-fn that_are_cut_in_the_middle_are_sent_again_in_order() {
+fn batches_that_are_cut_in_the_middle_are_sent_again_in_order() {
     const EVENTS: u32 = 10_000;
     let rig = Rig::new(18);
     rig.kafka()
@@ -234,7 +234,7 @@ fn that_are_cut_in_the_middle_are_sent_again_in_order() {
 
 /// A malformed event stops the relay before it, or is a dead letter by itself: the events around it arrive.
 #[test]
-fn with_a_malformed_event_meet_the_policy_at_it() {
+fn batches_with_a_malformed_event_meet_the_policy_at_it() {
     let rig = Rig::new(18);
     let dead_letters = format!("{}dead-letters", rig.prefix);
     for topic in [&dead_letters, &format!("{}order", rig.prefix)] {
@@ -323,7 +323,7 @@ fn with_a_malformed_event_meet_the_policy_at_it() {
 
 /// Commands that read the log find single events of a batch: `where` behind the slot, and `replay`.
 #[test]
-fn are_single_events_for_commands() {
+fn batches_are_single_events_for_commands() {
     let rig = Rig::new(18);
     let config = rig.for_batches("");
     let db = rig.db();
@@ -359,7 +359,7 @@ fn are_single_events_for_commands() {
 
 /// `walrelay route --message` shows each event of a batch, and names the wrong ones.
 #[test]
-fn are_shown_by_route() {
+fn route_shows_the_events_of_a_batch() {
     let rig = Rig::without_broker(18);
     let config = rig.config_and(MESSAGES);
     let file = rig.path("batch.json");

@@ -103,7 +103,7 @@ fn everything_is_measured_and_nothing_is_left() {
 }
 
 #[test]
-fn where_nobody_can_be_asked_it_must_be_agreed_before() {
+fn a_bench_without_a_terminal_needs_agreement_beforehand() {
     let rig = Rig::new(15);
     let db = rig.db();
     let output = bench(&rig, &[]).output().expect("it runs");

@@ -29,7 +29,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("postgres/clock", "a unit test: clocks"),
     (
         "postgres/snapshot",
-        "snapshot.rs: that_cannot_be_read_stops_the_relay",
+        "snapshot.rs: a_snapshot_that_cannot_be_read_stops_the_relay",
     ),
     (
         "postgres/state-version",

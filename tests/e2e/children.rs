@@ -73,7 +73,7 @@ fn closed(mut connection: TcpStream) {
 }
 
 #[test]
-fn of_a_test_process_that_is_killed_end() {
+fn children_of_a_killed_test_process_end() {
     for manner in ["is killed", "runs to its end"] {
         let directory = tempfile::tempdir().expect("a directory");
         let (mut owner, connection) = owner(directory.path(), manner);
@@ -83,7 +83,7 @@ fn of_a_test_process_that_is_killed_end() {
 }
 
 #[test]
-fn of_a_test_that_panics_end() {
+fn children_of_a_test_that_panics_end() {
     let directory = tempfile::tempdir().expect("a directory");
     let (mut owner, connection) = owner(directory.path(), "panics");
     closed(connection);

@@ -55,7 +55,7 @@ const EXPECTED: [(&str, &str, &str); 4] = [
 ];
 
 #[test]
-fn in_binary_mode_are_headers_beside_the_value() {
+fn binary_mode_has_attributes_in_headers_next_to_the_value() {
     let records = delivered("binary");
     for (record, (id, kind, subject)) in records.iter().zip(EXPECTED) {
         for (name, value) in [
@@ -81,7 +81,7 @@ fn in_binary_mode_are_headers_beside_the_value() {
 }
 
 #[test]
-fn in_structured_mode_are_one_object() {
+fn structured_mode_has_one_object() {
     let records = delivered("structured");
     let data = [
         Some(json!({"a": 1.5})),

@@ -22,7 +22,7 @@ fn stdout_with(command: &str, config: &Path, more: &[&str]) -> String {
 
 /// The five minutes of the README: init, check, run, all with a role that may only replicate.
 #[test]
-fn a_newcomer_needs() {
+fn a_newcomer_needs_only_the_printed_commands() {
     let rig = Rig::new(18);
     let config = rig.config();
     let first = stdout_with("init", &config, &["--role", "relay"]);
@@ -63,7 +63,7 @@ fn a_newcomer_needs() {
 
 /// `migrations/` do the same as `init`, and can be run again.
 #[test]
-fn the_migration_prepares() {
+fn the_migration_prepares_an_outbox() {
     let rig = Rig::without_broker(15);
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -703,7 +703,7 @@ fn a_tail_prints_the_records_of_a_topic() {
 
 /// An administrator prepares the database for a relay that connects as another role.
 #[test]
-fn init_by_an_administrator() {
+fn init_works_for_an_administrator() {
     let rig = Rig::new(15);
     rig.db()
         .batch("CREATE ROLE admin SUPERUSER LOGIN PASSWORD 'secret'");

@@ -26,7 +26,7 @@ fn sample(db: &Db) -> Sample {
 /// the Kafka log, which is read while no relay runs that could repair it; feedback continues for
 /// longer than `wal_sender_timeout`; and when the broker is back, everything arrives.
 #[test]
-fn never_runs_ahead_of_the_broker() {
+fn confirming_never_runs_ahead_of_the_broker() {
     let kafka = kafka_in_turn();
     let postgres = servers::postgres_with(15, &[("wal_sender_timeout", "3s")]);
     let rig = Rig::with(postgres, kafka.bootstrap_servers()).outbox();
@@ -101,7 +101,7 @@ fn never_runs_ahead_of_the_broker() {
 /// The relay survives a restart of the broker and repeats nothing: the producer is idempotent and
 /// continues with the records that it holds.
 #[test]
-fn goes_on_when_the_broker_is_back() {
+fn confirming_goes_on_when_the_broker_is_back() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka);
     let relay = rig.relay();
@@ -121,7 +121,7 @@ fn goes_on_when_the_broker_is_back() {
 
 /// Commits would wait for Kafka, and hang while no relay runs: the relay warns.
 #[test]
-fn for_a_synchronous_commit_is_warned_of() {
+fn waiting_of_a_synchronous_commit_is_warned_of() {
     let rig = Rig::with_outbox(18);
     let relay = rig.relay();
     let db = rig.db();

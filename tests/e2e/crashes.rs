@@ -11,7 +11,7 @@ use crate::rig::{
 /// SIGKILL, ten times, after certain numbers of rows, of a relay that has confirmed some of them.
 /// Exactly the unconfirmed events are repeated.
 #[test]
-fn by_sigkill_lose_nothing() {
+fn a_sigkill_loses_nothing() {
     let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     let slot = rig.slot();
@@ -65,7 +65,7 @@ fn behind(rig: &Rig) -> Vec<String> {
 
 /// Each signal that asks to stop drains under load: the next start repeats nothing.
 #[test]
-fn by_sigterm_repeat_nothing() {
+fn a_sigterm_repeats_nothing() {
     let rig = Rig::with_outbox(18);
     // Start the relay first: rows from before its slot are not relayed.
     let mut relay = rig.relay();
@@ -108,7 +108,7 @@ fn is_hangup_ignored(pid: u32) -> bool {
 /// SIGTERM in the middle of a large transaction: the relay reads it to its end, so that its first
 /// records are not sent again.
 #[test]
-fn by_sigterm_within_a_transaction_repeat_nothing() {
+fn a_sigterm_within_a_transaction_repeats_nothing() {
     let rig = Rig::with_outbox(15);
     let relay = rig.relay();
     // All rows in one transaction, numbered per key for the checker.
@@ -124,7 +124,7 @@ fn by_sigterm_within_a_transaction_repeat_nothing() {
 
 /// Postgres ends the walsender or stops, in each possible way, and comes back.
 #[test]
-fn of_postgres_are_survived() {
+fn crashes_of_postgres_are_survived() {
     let rig = Rig::with_outbox(15);
     let relay = rig.relay();
     let load = rig.workload().rate(1_500.0).seed(9).start();
@@ -150,7 +150,7 @@ fn of_postgres_are_survived() {
 
 /// The connection to Postgres is reset in the middle of a frame, cut, and stalled.
 #[test]
-fn of_the_network_are_survived() {
+fn faults_of_the_network_are_survived() {
     let rig = Rig::with_outbox(15);
     let (proxy, url) = rig.proxy();
     let config = rig.config_with(&url, "\n[delivery]\nbackoff_max = \"500ms\"\n");
@@ -205,7 +205,7 @@ fn of_the_network_are_survived() {
 
 /// A second relay on the slot waits and logs that, and takes over when the first has gone.
 #[test]
-fn of_one_relay_let_another_take_over() {
+fn another_relay_takes_over_from_one_that_has_gone() {
     let rig = Rig::with_outbox(15);
     let first = rig.relay();
     let (proxy, url) = rig.proxy();
@@ -229,7 +229,7 @@ fn of_one_relay_let_another_take_over() {
 /// The relays of a pair know each other also by a name that servers cut and change: the first goes on
 /// where the second has left the slot.
 #[test]
-fn of_a_relay_with_a_long_name_let_the_other_go_on() {
+fn a_relay_goes_on_after_another_with_a_long_name() {
     let rig = Rig::with_outbox(15);
     let name = format!("walrelay-%C3%A9-{}", "x".repeat(70));
     let url = format!("{}&application_name={name}", rig.postgres.url());
@@ -256,7 +256,7 @@ fn of_a_relay_with_a_long_name_let_the_other_go_on() {
 /// `transaction_timeout` ends a walsender in the middle of a transaction that takes longer to send:
 /// the relay turns it off for its sessions.
 #[test]
-fn of_long_transactions_by_a_timeout_are_prevented() {
+fn timeouts_of_long_transactions_are_prevented() {
     let rig = Rig::with_outbox(18);
     // Sessions from before the change: the test's own queries may take longer on a busy machine.
     let (db, slot) = (rig.db(), rig.slot());
@@ -274,7 +274,7 @@ fn of_long_transactions_by_a_timeout_are_prevented() {
 
 /// A slot that was relayed and is gone is not created again.
 #[test]
-fn of_the_slot_stop_the_relay() {
+fn a_lost_slot_stops_the_relay() {
     let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     let walsender = rig.slot().wait_active(PATIENCE);
@@ -308,14 +308,14 @@ fn publication_dropped(major: u32) {
 }
 
 tests! {
-    fn of_the_publication_stop_the_relay_on_postgres_15() { publication_dropped(15) }
-    fn of_the_publication_stop_the_relay_on_postgres_18() { publication_dropped(18) }
+    fn a_lost_publication_stops_the_relay_on_postgres_15() { publication_dropped(15) }
+    fn a_lost_publication_stops_the_relay_on_postgres_18() { publication_dropped(18) }
 }
 
 /// The server comes back in an older state, as after the restore of a disk snapshot. Its positions
 /// now belong to other transactions, which a relay that continued would skip.
 #[test]
-fn of_the_servers_log_stop_the_relay() {
+fn a_server_in_an_older_state_stops_the_relay() {
     let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     rig.workload().rows(200).run();
@@ -331,7 +331,7 @@ fn of_the_servers_log_stop_the_relay() {
 /// Postgres sends no message when a table is removed from a publication. The relay looks at the
 /// catalogs every few seconds, and stops.
 #[test]
-fn of_the_publications_table_stop_the_relay() {
+fn a_table_removed_from_the_publication_stops_the_relay() {
     let rig = Rig::with_outbox(15);
     let mut relay = rig.relay();
     let db = rig.db();

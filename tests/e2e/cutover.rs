@@ -124,21 +124,21 @@ fn step(config: &Path, line: &str) -> Output {
 }
 
 #[test]
-fn from_a_relay_with_a_status_loses_nothing() {
-    let mut rng = rng("cutover::from_a_relay_with_a_status_loses_nothing");
+fn a_cutover_from_a_relay_with_a_status_loses_nothing() {
+    let mut rng = rng("cutover::a_cutover_from_a_relay_with_a_status_loses_nothing");
     cut_over(15, Kind::Status, rng.u64(..));
 }
 
 #[test]
-fn from_a_relay_with_a_time_loses_nothing() {
-    let mut rng = rng("cutover::from_a_relay_with_a_time_loses_nothing");
+fn a_cutover_from_a_relay_with_a_time_loses_nothing() {
+    let mut rng = rng("cutover::a_cutover_from_a_relay_with_a_time_loses_nothing");
     cut_over(18, Kind::Dispatched, rng.u64(..));
 }
 
-/// Run by `cargo test -p walrelay --test e2e -- cutover::of_ten_seeds --ignored --nocapture`.
+/// Run by `cargo test -p walrelay --test e2e -- cutover::cutovers_of_ten_seeds_lose_nothing --ignored --nocapture`.
 #[test]
 #[ignore = "takes minutes"]
-fn of_ten_seeds() {
+fn cutovers_of_ten_seeds_lose_nothing() {
     for seed in 1..=10 {
         let kind = if seed % 2 == 0 {
             Kind::Status
@@ -191,14 +191,14 @@ fn back(major: u32, kind: Kind, seed: u64, killed: bool) {
 }
 
 #[test]
-fn back_to_a_relay_with_a_status_repeats_nothing() {
-    let mut rng = rng("cutover::back_to_a_relay_with_a_status_repeats_nothing");
+fn a_rollback_to_a_relay_with_a_status_repeats_nothing() {
+    let mut rng = rng("cutover::a_rollback_to_a_relay_with_a_status_repeats_nothing");
     back(18, Kind::Status, rng.u64(..1 << 60), false);
 }
 
 #[test]
-fn back_to_a_relay_with_a_time_after_a_crash_loses_nothing() {
-    let mut rng = rng("cutover::back_to_a_relay_with_a_time_after_a_crash_loses_nothing");
+fn a_rollback_to_a_relay_with_a_time_after_a_crash_loses_nothing() {
+    let mut rng = rng("cutover::a_rollback_to_a_relay_with_a_time_after_a_crash_loses_nothing");
     back(15, Kind::Dispatched, rng.u64(..1 << 60), true);
 }
 
@@ -345,7 +345,7 @@ fn a_shadow_finds_what_differs_and_nothing_else() {
 /// The switch waits for a transaction that holds locks, and names it. It reports what is not
 /// configured.
 #[test]
-fn names_what_is_in_the_way() {
+fn cutover_names_what_is_in_the_way() {
     let kind = Kind::Dispatched;
     let rig = rig(15, kind);
     let config = config(&rig, kind);

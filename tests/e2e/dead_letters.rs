@@ -119,7 +119,7 @@ const LARGE: &str = "jsonb_build_object('number', 1, 'text', repeat('secret-valu
 /// Each kind of poison among good events of the same keys. All events are delivered, each to its
 /// topic, and the slot advances.
 #[test]
-fn are_written_for_each_kind_of_poison() {
+fn dead_letters_are_written_for_each_kind_of_poison() {
     let dead_letters = DeadLetters::new(Rig::new(15));
     let rig = &dead_letters.rig;
     let narrow = format!("{}narrow", rig.prefix);
@@ -188,7 +188,7 @@ fn are_written_for_each_kind_of_poison() {
 /// Every other row of a transaction is refused by the broker. Each is written once, and no good row
 /// is sent again for it.
 #[test]
-fn are_written_once_for_each_refused_row_of_a_transaction() {
+fn dead_letters_are_written_once_for_each_refused_row_of_a_transaction() {
     const ROWS: usize = 80;
     let dead_letters = DeadLetters::new(Rig::new(18));
     let rig = &dead_letters.rig;
@@ -226,7 +226,7 @@ fn are_written_once_for_each_refused_row_of_a_transaction() {
 /// A routing column is dropped under the relay: dead letters are written from the remaining
 /// columns.
 #[test]
-fn are_written_when_the_routing_column_is_gone() {
+fn dead_letters_are_written_when_the_routing_column_is_gone() {
     let dead_letters = DeadLetters::new(Rig::new(18));
     let rig = &dead_letters.rig;
     let relay = rig.streaming(&dead_letters.config("", "dead-letter", ""));
@@ -248,7 +248,7 @@ fn are_written_when_the_routing_column_is_gone() {
 /// With `[poison] value`, dead letters have the value that an existing consumer expects, and are redriven byte for byte
 /// as their events. One whose template lacks the value stays open, and says why.
 #[test]
-fn have_a_shape_of_their_own_and_are_redriven_as_their_events() {
+fn dead_letters_have_their_own_shape_and_are_redriven_as_their_events() {
     let dead_letters = DeadLetters::new(Rig::new(18));
     let rig = &dead_letters.rig;
     let config = |shape: &str| {
@@ -331,7 +331,7 @@ fn have_a_shape_of_their_own_and_are_redriven_as_their_events() {
 
 /// Skipped events are counted and logged, and no dead letter is written.
 #[test]
-fn are_not_written_where_events_are_skipped() {
+fn dead_letters_are_not_written_where_events_are_skipped() {
     let dead_letters = DeadLetters::new(Rig::new(15));
     let rig = &dead_letters.rig;
     let relay = rig.streaming(&dead_letters.config("", "skip", ""));
@@ -352,7 +352,7 @@ fn are_not_written_where_events_are_skipped() {
 /// With `park_key`, later events of a dead letter's key follow it into the topic, also after a
 /// SIGKILL. Other keys, and the same key in other topics, continue.
 #[test]
-fn park_what_follows_of_their_key() {
+fn dead_letters_park_what_follows_of_their_key() {
     let dead_letters = DeadLetters::new(Rig::new(15));
     let rig = &dead_letters.rig;
     let config = dead_letters.config("", "dead-letter", "park_key = true\n");
@@ -387,7 +387,7 @@ fn park_what_follows_of_their_key() {
 /// The relay that takes the slot over knows the key that the first one has just parked, also if the
 /// dead letter made the topic.
 #[test]
-fn park_what_follows_when_another_relay_takes_over() {
+fn dead_letters_park_what_follows_when_another_relay_takes_over() {
     let dead_letters = DeadLetters::new(Rig::new(17));
     let rig = &dead_letters.rig;
     let config = dead_letters.parking_config("", "halt", "");
@@ -423,7 +423,7 @@ fn park_what_follows_when_another_relay_takes_over() {
 /// A topic that does not appear: the relay waits for it, then its events become dead letters, one
 /// after the other without further waits, while all other events were sent once.
 #[test]
-fn are_written_for_a_topic_that_does_not_appear() {
+fn dead_letters_are_written_for_a_topic_that_does_not_appear() {
     let kafka = strict_kafka();
     let dead_letters = DeadLetters::new(Rig::with_kafka(15, kafka));
     let rig = &dead_letters.rig;
@@ -454,7 +454,7 @@ fn are_written_for_a_topic_that_does_not_appear() {
 
 /// By default the relay stops after the same wait, and names the event.
 #[test]
-fn are_not_written_unless_asked_for() {
+fn dead_letters_are_not_written_unless_asked_for() {
     let kafka = strict_kafka();
     let dead_letters = DeadLetters::new(Rig::with_kafka(15, kafka));
     let rig = &dead_letters.rig;
@@ -482,7 +482,7 @@ fn are_not_written_unless_asked_for() {
 /// A relay that dies with a dead letter in flight writes it again: the same event, the same
 /// identity.
 #[test]
-fn keep_their_identity_through_a_crash() {
+fn dead_letters_keep_their_identity_through_a_crash() {
     let dead_letters = DeadLetters::new(Rig::new(18));
     let rig = &dead_letters.rig;
     let config = dead_letters.config("", "dead-letter", "");
@@ -521,7 +521,7 @@ fn keep_their_identity_through_a_crash() {
 /// Good events are parked while the topic of dead letters accepts no record: they are neither
 /// skipped nor confirmed, and are written once the topic accepts them.
 #[test]
-fn that_their_topic_refuses_stop_the_relay() {
+fn dead_letters_that_their_topic_refuses_stop_the_relay() {
     let dead_letters = DeadLetters::new(Rig::new(15));
     let rig = &dead_letters.rig;
     let limit = |bytes| {
@@ -564,7 +564,7 @@ fn that_their_topic_refuses_stop_the_relay() {
 
 /// The same with the topic of dead letters deleted: the relay waits for it, then stops.
 #[test]
-fn without_their_topic_are_waited_for() {
+fn a_missing_topic_of_dead_letters_is_waited_for() {
     let kafka = strict_kafka();
     let dead_letters = DeadLetters::new(Rig::with_kafka(15, kafka));
     let rig = &dead_letters.rig;

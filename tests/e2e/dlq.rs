@@ -384,7 +384,7 @@ fn a_resolution_that_is_not_written_repeats_one_record() {
 
 /// Each SIGKILL repeats one record at most, at its place, and loses none.
 #[test]
-fn redriving_that_is_killed_goes_on_where_it_was() {
+fn a_killed_redrive_goes_on_where_it_was() {
     let fixture = DlqFixture::new();
     fixture.dead_letters(300, 7);
     let bootstrap = fixture.kafka.bootstrap_servers();
@@ -518,7 +518,7 @@ fn a_parked_key_flows_again_in_order() {
 }
 
 #[test]
-fn what_cannot_work_says_why() {
+fn dlq_says_why_it_cannot_work() {
     let fixture = DlqFixture::new();
     fixture.dead_letter(&Draft {
         topic: Some("no/such"),

@@ -96,8 +96,8 @@ fn twenty_thousand_events(major: u32) {
 }
 
 tests! {
-    fn of_20_000_events_half_of_them_rows_on_postgres_15() { twenty_thousand_events(15) }
-    fn of_20_000_events_half_of_them_rows_on_postgres_18() { twenty_thousand_events(18) }
+    fn twenty_thousand_events_half_of_them_rows_arrive_on_postgres_15() { twenty_thousand_events(15) }
+    fn twenty_thousand_events_half_of_them_rows_arrive_on_postgres_18() { twenty_thousand_events(18) }
 }
 
 /// `outbox.emit` by a role without other privileges, in a database without an outbox table.
@@ -181,13 +181,13 @@ fn without_a_table(major: u32) {
 }
 
 tests! {
-    fn need_no_table_on_postgres_15() { without_a_table(15) }
-    fn need_no_table_on_postgres_18() { without_a_table(18) }
+    fn messages_need_no_table_on_postgres_15() { without_a_table(15) }
+    fn messages_need_no_table_on_postgres_18() { without_a_table(18) }
 }
 
 /// The versions in between, if they are installed: `make test` fetches only two.
 #[test]
-fn need_no_table_on_other_versions() {
+fn messages_need_no_table_on_other_versions() {
     for major in [14, 16, 17] {
         if cache_dir().join(format!("postgres-{major}")).is_dir() {
             without_a_table(major);
@@ -199,7 +199,7 @@ fn need_no_table_on_other_versions() {
 
 /// In a database with another encoding than UTF-8 the content is UTF-8 all the same.
 #[test]
-fn are_utf_8_in_a_database_that_is_not() {
+fn messages_are_utf_8_in_a_database_that_is_not() {
     let rig = Rig::new(15);
     let db = rig.db();
     db.batch(
@@ -220,7 +220,7 @@ fn are_utf_8_in_a_database_that_is_not() {
 /// A message that is no event stops the relay, or becomes a dead letter with its whole content. The
 /// events around it arrive either way.
 #[test]
-fn that_are_none_meet_the_policy() {
+fn messages_that_are_no_events_meet_the_policy() {
     let rig = Rig::new(15);
     let dead_letters = format!("{}dead-letters", rig.prefix);
     // The relay waits only for a few seconds for records in flight before it ends with an error.
@@ -279,7 +279,7 @@ fn that_are_none_meet_the_policy() {
 
 /// Messages with other prefixes pin no WAL, nor does their absence.
 #[test]
-fn of_others_pin_no_wal() {
+fn messages_of_others_pin_no_wal() {
     let rig = Rig::new(15);
     let config = rig.tableless("");
     init(&config);

@@ -89,7 +89,7 @@ pub(crate) fn metric(address: SocketAddr, line: &str) -> Option<f64> {
 }
 
 #[test]
-fn shows_what_a_relay_does() {
+fn the_endpoint_shows_what_a_relay_does() {
     let rig = Rig::with_outbox(18);
     let relay = rig.streaming(&config(&rig, &rig.postgres.url(), ""));
     let address = address(&relay);

@@ -44,7 +44,7 @@ fn rig() -> Rig {
 }
 
 #[test]
-fn of_access() {
+fn errors_of_access_have_ids() {
     let rig = rig();
     let refused = |user, password, database, error, words: &[&str]| {
         refused(
@@ -66,7 +66,7 @@ fn of_access() {
 }
 
 #[test]
-fn of_the_database() {
+fn errors_of_the_database_have_ids() {
     let rig = rig();
     let url = rig.postgres.url();
     let db = Db::connect(&url);
@@ -106,7 +106,7 @@ fn of_the_database() {
 
 /// `run` and `check` say what to do about a port that is no broker's, in their own places.
 #[test]
-fn of_a_port_that_is_no_brokers() {
+fn a_port_that_is_no_brokers_has_a_remedy() {
     let kafka = kafka_in_turn();
     let closing = TcpListener::bind("127.0.0.1:0").expect("a port");
     let closed = closing.local_addr().expect("an address").to_string();
@@ -138,7 +138,7 @@ fn of_a_port_that_is_no_brokers() {
 
 /// PgBouncer refuses a startup parameter that it does not know, such as `replication`.
 #[test]
-fn of_a_pooler() {
+fn a_pooler_is_refused() {
     let rig = rig();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -160,7 +160,7 @@ fn of_a_pooler() {
 
 /// A column that is renamed while the relay runs stops it with the same error.
 #[test]
-fn of_a_column_dropped_midway() {
+fn a_renamed_column_stops_the_relay() {
     let rig = rig();
     let db = rig.db();
     create_slot(&db, SLOT);
@@ -174,7 +174,7 @@ fn of_a_column_dropped_midway() {
 }
 
 #[test]
-fn of_a_server_without_logical_decoding() {
+fn a_server_without_logical_decoding_is_refused() {
     let postgres = servers::postgres_with(15, &[("wal_level", "replica")]);
     let rig = Rig::with(postgres, NOWHERE).outbox();
     let words = [
@@ -186,7 +186,7 @@ fn of_a_server_without_logical_decoding() {
 }
 
 #[test]
-fn of_the_configuration() {
+fn errors_of_the_configuration_have_ids() {
     let rig = rig();
     let url = rig.postgres.url();
     let property = ("kafka-property", 78);
@@ -209,7 +209,7 @@ fn of_the_configuration() {
 /// Where the log has JSON lines, each error of the configuration of `run` is one, too: with other
 /// errors in the file, with a file that is no TOML, and without one.
 #[test]
-fn of_the_configuration_are_lines_of_the_log() {
+fn errors_of_the_configuration_are_lines_of_the_log() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("walrelay.toml");
     let log = |output: &Output| String::from_utf8(output.stderr.clone()).expect("text");
@@ -251,7 +251,7 @@ fn of_the_configuration_are_lines_of_the_log() {
 
 /// `check` reports at once that a server cannot be reached; `run` retries, and logs that.
 #[test]
-fn of_servers_that_are_not_there_are_retried() {
+fn unreachable_servers_are_retried() {
     let rig = rig();
     // Nothing listens on the discard port.
     let config = rig.config_with("postgres://relay:hunter2@127.0.0.1:9/postgres", "");

@@ -109,7 +109,7 @@ fn load(db: &Db, rate: u64, size: u64) -> u64 {
 
 #[test]
 #[ignore = "minutes: its figures are in docs/adr/measurements/0056-evidence.md"]
-fn of_each_row() {
+fn the_cost_of_each_row_is_measured() {
     println!("| load | | binary | commits/s beside the load | WAL, B/row | server CPU, µs/row |");
     for (rate, size) in LOADS {
         for (name, lines) in RECORDS {
@@ -150,7 +150,7 @@ fn of_each_row() {
 
 #[test]
 #[ignore = "minutes: its figures are in docs/adr/measurements/0056-evidence.md"]
-fn of_pruned_rows() {
+fn the_cost_of_pruned_rows_is_measured() {
     let rows: u64 =
         env::var("WALRELAY_ROWS").map_or(10_000_000, |rows| rows.parse().expect("a number"));
     println!("| binary | rows | first start, s | prune, s | server CPU of the prune, µs/row |");
@@ -192,7 +192,7 @@ fn of_pruned_rows() {
 
 #[test]
 #[ignore = "minutes: its figures are in docs/how-to/where.md"]
-fn of_an_audit() {
+fn the_cost_of_an_audit_is_measured() {
     let rows: u64 =
         env::var("WALRELAY_ROWS").map_or(4_000_000, |rows| rows.parse().expect("a number"));
     println!(

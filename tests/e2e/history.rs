@@ -17,14 +17,14 @@ fn hundred_thousand_rows(major: u32) {
 }
 
 tests! {
-    fn of_100_000_rows_on_postgres_15() { hundred_thousand_rows(15) }
-    fn of_100_000_rows_on_postgres_18() { hundred_thousand_rows(18) }
+    fn all_of_100_000_rows_arrive_on_postgres_15() { hundred_thousand_rows(15) }
+    fn all_of_100_000_rows_arrive_on_postgres_18() { hundred_thousand_rows(18) }
 }
 
 /// Rows that were committed before the relay starts, but after the creation of its slot, are
 /// relayed too.
 #[test]
-fn of_a_backlog() {
+fn all_rows_of_a_backlog_arrive() {
     let rig = Rig::with_outbox(15);
     rig.relay().ends_well();
     rig.workload().rows(5_000).run();

@@ -25,6 +25,6 @@ fn outbox_releases_the_log(major: u32) {
 }
 
 tests! {
-    fn on_postgres_15() { outbox_releases_the_log(15) }
-    fn on_postgres_18() { outbox_releases_the_log(18) }
+    fn an_idle_outbox_releases_the_log_on_postgres_15() { outbox_releases_the_log(15) }
+    fn an_idle_outbox_releases_the_log_on_postgres_18() { outbox_releases_the_log(18) }
 }

@@ -37,7 +37,7 @@ fn shown(config: &Path) -> (String, Value) {
 }
 
 #[test]
-fn is_shown_until_the_slot_has_passed_it() {
+fn the_last_error_is_shown_until_the_slot_has_passed_it() {
     let rig = Rig::with_outbox(17);
     let db = rig.db();
     db.batch("ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL");
@@ -121,7 +121,7 @@ fn is_shown_until_the_slot_has_passed_it() {
 
 /// A role that may create nothing keeps it alongside its state file. Without one the relay ends as it did.
 #[test]
-fn stands_alongside_the_state_file_if_the_role_may_not_write_it() {
+fn the_last_error_is_alongside_the_state_file_if_the_role_may_not_write_it() {
     let rig = Rig::with_outbox(15);
     let db = rig.db();
     db.batch(

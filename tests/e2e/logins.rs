@@ -43,7 +43,7 @@ fn redis(port: u16, more: &str) -> String {
 }
 
 #[test]
-fn that_redis_refuses_are_named_as_check_names_them() {
+fn logins_that_redis_refuses_are_named_as_check_names_them() {
     if !Redis::is_wanted() {
         return;
     }
@@ -73,7 +73,7 @@ fn rabbitmq(port: u16, more: &str) -> String {
 }
 
 #[test]
-fn that_rabbitmq_refuses_are_named_as_check_names_them() {
+fn logins_that_rabbitmq_refuses_are_named_as_check_names_them() {
     if !RabbitMq::is_wanted() {
         return;
     }
@@ -143,7 +143,7 @@ fn tls_at_a_port_without_it_is_named_as_check_names_it() {
 }
 
 #[test]
-fn that_nats_refuses_are_named_as_check_names_them() {
+fn logins_that_nats_refuses_are_named_as_check_names_them() {
     if !Nats::is_wanted() {
         return;
     }

@@ -24,7 +24,7 @@ fn backlog(db: &Db) {
 /// A relay that is behind sends with one producer, otherwise with the other. The records show no
 /// trace of the changes, also when the relay is killed meanwhile.
 #[test]
-fn change_with_the_load_and_keep_the_history() {
+fn modes_change_with_the_load_and_keep_the_history() {
     let rig = Rig::with_outbox(15);
     let config = rig.config_debug("");
     let started = || rig.streaming(&config);

@@ -38,7 +38,7 @@ fn rename(rig: &Rig, config: &Path) -> Relay {
 
 /// By the running relay, by `prune` and by a rollback, until the dead letters are resolved.
 #[test]
-fn keep_their_rows() {
+fn open_dead_letters_keep_their_rows() {
     let rig = rig(17);
     let db = rig.db();
     let config = config(&rig);
@@ -90,7 +90,7 @@ fn keep_their_rows() {
 
 /// A dead letter has the name that the table had then.
 #[test]
-fn keep_their_rows_when_the_table_is_renamed() {
+fn open_dead_letters_keep_their_rows_when_the_table_is_renamed() {
     let rig = rig(18);
     let db = rig.db();
     let config = config(&rig);
@@ -122,7 +122,7 @@ fn keep_their_rows_when_the_table_is_renamed() {
 
 /// Of a table that is partitioned by time.
 #[test]
-fn keep_their_partition() {
+fn open_dead_letters_keep_their_partition() {
     let rig = partitioned(15);
     let db = rig.db();
     let config = config(&rig);
@@ -150,7 +150,7 @@ fn keep_their_partition() {
 
 /// Without Kafka nothing tells which rows these are, so they cannot be marked.
 #[test]
-fn are_marked_by_a_rollback_only_if_agreed() {
+fn open_dead_letters_are_marked_by_a_rollback_only_if_agreed() {
     let rig = rig(18);
     let db = rig.db();
     let config = config(&rig);

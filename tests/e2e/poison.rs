@@ -49,7 +49,7 @@ fn stops(poison: &str, more: &str, id: &str, words: &str) {
 }
 
 #[test]
-fn without_a_topic_to_go_to() {
+fn an_event_without_a_topic_stops_the_relay() {
     stops(
         "INSERT INTO outbox VALUES ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', NULL, 'key', 'T', \
          '\"secret-value\"')",
@@ -60,7 +60,7 @@ fn without_a_topic_to_go_to() {
 }
 
 #[test]
-fn too_large_for_kafka() {
+fn an_event_too_large_for_kafka_stops_the_relay() {
     stops(
         "INSERT INTO outbox VALUES ('018f5a3e-7c1d-7b1a-9c55-0123456789ab', 'order', 'large', 'T', \
          jsonb_build_object('number', 1, 'text', repeat('secret-value', 200000)))",
@@ -71,7 +71,7 @@ fn too_large_for_kafka() {
 }
 
 #[test]
-fn with_a_name_no_topic_can_have() {
+fn an_event_with_an_invalid_topic_name_stops_the_relay() {
     stops(
         "INSERT INTO outbox VALUES (gen_random_uuid(), 'we ird', 'key', 'T', '\"secret-value\"')",
         "",
@@ -82,7 +82,7 @@ fn with_a_name_no_topic_can_have() {
 
 /// A column of timestamps is ahead of the broker's clock.
 #[test]
-fn with_a_timestamp_of_the_future() {
+fn an_event_with_a_future_timestamp_stops_the_relay() {
     let rig = Rig::with_outbox(15);
     let db = rig.db();
     db.batch("ALTER TABLE outbox ADD at timestamptz NOT NULL DEFAULT now()");
@@ -101,7 +101,7 @@ fn with_a_timestamp_of_the_future() {
 /// The broker itself refuses a record in the middle of its key's records. No later record may get
 /// through: it would overtake the refused one.
 #[test]
-fn refused_by_the_broker_is_not_overtaken() {
+fn an_event_that_the_broker_refuses_is_not_overtaken() {
     let rig = Rig::with_outbox(15);
     let topic = format!("{}order", rig.prefix);
     rig.kafka()
@@ -142,7 +142,7 @@ fn refused_by_the_broker_is_not_overtaken() {
 /// UPDATE, DELETE and TRUNCATE are no events: they are ignored, and counted. A publication of all
 /// operations sends them.
 #[test]
-fn updates_deletes_and_truncates_are_none() {
+fn updates_deletes_and_truncates_are_no_poison() {
     let rig = Rig::with_outbox(15);
     let db = rig.db();
     db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox");

@@ -12,7 +12,7 @@ const NAME: &str = "walrelay-position";
 /// SIGKILL of a relay whose confirmations do not reach Postgres causes repeats; transactions have
 /// several rows.
 #[test]
-fn of_a_repeat_is_the_same_and_ascends_per_key() {
+fn the_position_of_a_repeat_is_the_same_and_ascends_per_key() {
     let rig = Rig::with_outbox(18);
     let more = format!("\n[router]\nposition_header = \"{NAME}\"\n");
     let (proxy, url) = rig.proxy();

@@ -33,7 +33,7 @@ fn an_older_server_has_no_effective_level() {
 
 /// From the first `check` over `init`, `run`, SIGKILL and a restart of the server to a dropped slot.
 #[test]
-fn decodes_while_a_slot_exists() {
+fn postgres_19_decodes_while_a_slot_exists() {
     let Some(postgres) = postgres_19(&[("wal_level", "replica")]) else {
         return;
     };
@@ -85,7 +85,7 @@ fn decodes_while_a_slot_exists() {
 }
 
 #[test]
-fn passes_without_a_warning_if_it_always_decodes() {
+fn check_passes_without_a_warning_if_postgres_19_always_decodes() {
     let Some(postgres) = postgres_19(&[]) else {
         return;
     };
@@ -97,7 +97,7 @@ fn passes_without_a_warning_if_it_always_decodes() {
 }
 
 #[test]
-fn is_refused_at_the_lowest_level() {
+fn the_lowest_wal_level_is_refused() {
     let settings = [("wal_level", "minimal"), ("max_wal_senders", "0")];
     let Some(postgres) = postgres_19(&settings) else {
         return;

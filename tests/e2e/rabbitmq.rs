@@ -142,7 +142,7 @@ fn no_event_is_lost_or_overtaken_and_the_unroutable_ones_are_dead_letters() {
 
 /// The relay publishes nothing twice.
 #[test]
-fn of_21_000_events_one_in_seven_is_a_dead_letter_and_none_is_repeated() {
+fn one_in_seven_of_21_000_events_is_a_dead_letter_and_none_is_repeated() {
     if !RabbitMq::is_wanted() {
         return;
     }
@@ -395,7 +395,7 @@ fn identity(rig: &Rig, issued: &Issued) -> String {
 }
 
 #[test]
-fn over_tls_the_server_is_verified_and_a_certificate_may_be_the_user() {
+fn tls_verifies_the_server_and_a_certificate_may_be_the_user() {
     if !RabbitMq::is_wanted() {
         return;
     }

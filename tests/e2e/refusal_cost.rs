@@ -486,7 +486,7 @@ fn one_in_seven_of_21000() {
 
 #[test]
 #[ignore = "minutes: its figures are in docs/adr/measurements/0057-refusals.md"]
-fn of_the_healthy_path() {
+fn the_cost_of_the_healthy_path_is_measured() {
     let baseline = env::var_os("WALRELAY_BASELINE").map(PathBuf::from);
     let binaries = [("baseline", baseline), ("this", None)];
     println!("| sink | binary | {BACKLOG} rows, s | commit to ack at 1,000/s, ms (p50, p99) |");

@@ -164,13 +164,13 @@ fn copies_are_kept_up_to_max_wal() {
 }
 
 tests! {
-    fn on_15() { test_commands(15) }
-    fn on_18() { test_commands(18) }
+    fn slot_commands_work_on_15() { test_commands(15) }
+    fn slot_commands_work_on_18() { test_commands(18) }
 }
 
 /// A slot of another database cannot be moved from this one.
 #[test]
-fn of_another_database() {
+fn a_slot_of_another_database_cannot_be_moved() {
     let rig = Rig::without_broker(18);
     let db = rig.db();
     db.batch("CREATE DATABASE other");

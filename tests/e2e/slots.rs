@@ -145,7 +145,7 @@ fn dropped_while_no_relay_ran(noting_too: bool) {
 }
 
 #[test]
-fn dropped_while_no_relay_ran_is_not_made_anew() {
+fn a_slot_dropped_while_no_relay_ran_is_not_recreated() {
     dropped_while_no_relay_ran(false);
     dropped_while_no_relay_ran(true);
 }
@@ -153,7 +153,7 @@ fn dropped_while_no_relay_ran_is_not_made_anew() {
 /// On the first day there is neither publication nor slot, so `run` creates both; `init` always
 /// creates a slot.
 #[test]
-fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
+fn a_first_run_creates_a_slot_and_init_creates_one_with_a_note() {
     let rig = Rig::with_outbox(18);
     let config = rig.config();
     rig.relay().ends_well();
@@ -169,7 +169,7 @@ fn of_the_first_day_is_made_and_init_makes_one_with_a_note() {
 /// first start has made. The next start is a first start again, whether the transaction is still
 /// open or not.
 #[test]
-fn of_an_interrupted_first_start_is_made_by_the_next() {
+fn the_slot_of_an_interrupted_first_start_is_created_by_the_next() {
     for ended_first in [true, false] {
         let rig = Rig::with_outbox(15);
         let config = rig.config();
@@ -207,7 +207,7 @@ fn of_an_interrupted_first_start_is_made_by_the_next() {
 /// Two relays start at the same moment on an empty database. One creates publication and slot, the
 /// other waits. Neither takes the other's unfinished set-up for a slot that was dropped.
 #[test]
-fn of_two_that_start_together_is_made_once() {
+fn one_slot_is_created_by_two_relays_that_start_together() {
     for round in 0..3 {
         let rig = Rig::with_outbox(15);
         let config = rig.config();
@@ -254,14 +254,14 @@ fn under_a_relay(id: &str, act: impl Fn(&Db)) {
 }
 
 tests! {
-    fn dropped_under_a_relay_is_not_made_anew() { under_a_relay("slot-gone", drop_slot) }
-    fn made_anew_under_a_relay_is_noticed() { under_a_relay("slot-moved", make_slot_anew) }
-    fn advanced_under_a_relay_is_noticed() { under_a_relay("slot-moved", advance_slot) }
+    fn a_slot_dropped_under_a_relay_is_not_recreated() { under_a_relay("slot-gone", drop_slot) }
+    fn a_slot_recreated_under_a_relay_is_noticed() { under_a_relay("slot-moved", make_slot_anew) }
+    fn a_slot_advanced_under_a_relay_is_noticed() { under_a_relay("slot-moved", advance_slot) }
 }
 
 /// Another cluster, which is set up for a relay too, takes over the address.
 #[test]
-fn of_another_cluster_is_noticed() {
+fn a_slot_of_another_cluster_is_noticed() {
     for lines in ["", "state_file = \"state\""] {
         let rig = Rig::new(18);
         let other = Rig::on(servers::another_postgres(18)).outbox();
@@ -353,13 +353,13 @@ fn warned_of_before_it_is_lost(major: u32) {
 }
 
 tests! {
-    fn warned_of_before_it_is_lost_on_15() { warned_of_before_it_is_lost(15) }
-    fn warned_of_before_it_is_lost_on_18() { warned_of_before_it_is_lost(18) }
+    fn a_slot_is_warned_of_before_it_is_lost_on_15() { warned_of_before_it_is_lost(15) }
+    fn a_slot_is_warned_of_before_it_is_lost_on_18() { warned_of_before_it_is_lost(18) }
 }
 
 /// Postgres 18 can invalidate a slot that nobody reads, however much WAL there is.
 #[test]
-fn lost_by_idleness_is_noticed() {
+fn a_slot_lost_by_idleness_is_noticed() {
     let settings = [("idle_replication_slot_timeout", "1s")];
     let rig = Rig::on(servers::postgres_with(18, &settings));
     let config = rig.config();
@@ -382,7 +382,7 @@ fn lost_by_idleness_is_noticed() {
 /// `failover = true` creates a slot of which standbys have a copy, and is refused on versions
 /// without such slots.
 #[test]
-fn for_failover_is_made_from_17_on() {
+fn a_failover_slot_is_created_from_17_on() {
     let rig = Rig::with_outbox(17);
     let config = config_with(&rig, &rig.postgres.url(), "failover = true");
     rig.streaming(&config).ends_well();
@@ -412,7 +412,7 @@ fn for_failover_is_made_from_17_on() {
 /// A byte that is no UTF-8, in a database of SQL_ASCII, makes the server fail whenever it sends the
 /// row. The relay stops at the second time, and names what to pass over; the remedy is followed.
 #[test]
-fn with_a_row_that_the_server_cannot_send() {
+fn a_row_that_the_server_cannot_send_stops_the_relay() {
     let rig = Rig::new(15);
     rig.db().batch(
         "CREATE DATABASE bytes ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'",

@@ -86,16 +86,16 @@ fn undisturbed(major: u32) {
 }
 
 tests! {
-    fn is_complete_and_repeats_nothing_on_postgres_15() { undisturbed(15) }
-    fn is_complete_and_repeats_nothing_on_postgres_17() { undisturbed(17) }
-    fn is_complete_and_repeats_nothing_on_postgres_18() { undisturbed(18) }
+    fn a_snapshot_is_complete_and_repeats_nothing_on_postgres_15() { undisturbed(15) }
+    fn a_snapshot_is_complete_and_repeats_nothing_on_postgres_17() { undisturbed(17) }
+    fn a_snapshot_is_complete_and_repeats_nothing_on_postgres_18() { undisturbed(18) }
 }
 
 /// These versions are not in the cache that the tests fill: `scripts/fetch-servers.sh 14.20.0
 /// 16.11.0`.
 #[test]
 #[ignore = "needs Postgres 14 and 16"]
-fn is_the_same_on_postgres_14_and_16() {
+fn a_snapshot_is_the_same_on_postgres_14_and_16() {
     for major in [14, 16] {
         undisturbed(major);
         same_records(major);
@@ -122,8 +122,8 @@ fn kill_at_random(rig: &Rig, config: &Path, rng: &mut Rng, times: u32, milliseco
 
 /// SIGKILL at random moments of the snapshot, and shortly after it.
 #[test]
-fn killed_at_random_loses_nothing() {
-    let mut rng = rng("snapshot::killed_at_random_loses_nothing");
+fn a_snapshot_killed_at_random_loses_nothing() {
+    let mut rng = rng("snapshot::a_snapshot_killed_at_random_loses_nothing");
     let rig = rig(15);
     rig.workload().rows(50_000).seed(3).run();
     let load = rig.workload().rate(500.0).seed(4).start();
@@ -144,7 +144,7 @@ fn killed_at_random_loses_nothing() {
 /// The relay kills itself at each step whose effects differ. If it dies after everything is
 /// acknowledged and before the slot exists, the next start reads all rows again.
 #[test]
-fn ended_at_each_failpoint_begins_anew() {
+fn a_snapshot_ended_at_each_failpoint_starts_again() {
     let rig = rig(18);
     let written = rig.workload().rows(2_000).seed(5).run();
     let config = config(&rig, INITIAL);
@@ -174,7 +174,7 @@ fn ended_at_each_failpoint_begins_anew() {
 /// session that keeps the snapshot is lost, another snapshot is made. The last reading takes longer
 /// than the timeout of a silent connection.
 #[test]
-fn whose_sessions_are_lost_is_read_again() {
+fn a_snapshot_whose_sessions_are_lost_is_read_again() {
     let rig = rig(15);
     rig.workload().rows(1_500).seed(6).run();
     let (proxy, url) = rig.proxy();
@@ -223,7 +223,7 @@ fn whose_sessions_are_lost_is_read_again() {
 /// The temporary slot is gone while the reading session is not: a look at the catalogs notices
 /// that.
 #[test]
-fn whose_temporary_slot_is_lost_is_made_anew() {
+fn a_snapshot_whose_temporary_slot_is_lost_starts_again() {
     let rig = rig(15);
     rig.workload().rows(2_500).seed(7).run();
     let _gate = Gate::new(&rig);
@@ -239,7 +239,7 @@ fn whose_temporary_slot_is_lost_is_made_anew() {
 
 /// A standby waits, and takes over the snapshot when the first relay has gone.
 #[test]
-fn is_read_by_one_relay_of_two() {
+fn a_snapshot_is_read_by_one_relay_of_two() {
     let rig = rig(15);
     rig.workload().rows(2_000).seed(8).run();
     let gate = Gate::new(&rig);
@@ -262,7 +262,7 @@ fn is_read_by_one_relay_of_two() {
 
 /// A stop in the middle leaves nothing behind, and has its own exit code.
 #[test]
-fn stopped_in_the_middle_is_begun_anew() {
+fn a_snapshot_stopped_in_the_middle_starts_again() {
     let rig = rig(15);
     rig.workload().rows(2_000).seed(9).run();
     let more = "\n[delivery]\ndrain_timeout = \"1s\"\n";
@@ -281,7 +281,7 @@ fn stopped_in_the_middle_is_begun_anew() {
 
 /// A stop with enough time for the remaining rows ends with a slot.
 #[test]
-fn stopped_near_its_end_is_completed() {
+fn a_snapshot_stopped_near_its_end_is_completed() {
     let rig = rig(15);
     rig.workload().rows(1_000).seed(9).run();
     let gate = Gate::new(&rig);
@@ -365,13 +365,13 @@ fn same_records(major: u32) {
 }
 
 tests! {
-    fn makes_the_records_that_the_log_makes_on_postgres_15() { same_records(15) }
-    fn makes_the_records_that_the_log_makes_on_postgres_18() { same_records(18) }
+    fn a_snapshot_makes_the_records_that_the_log_makes_on_postgres_15() { same_records(15) }
+    fn a_snapshot_makes_the_records_that_the_log_makes_on_postgres_18() { same_records(18) }
 }
 
 /// Partitions that are published by their own names are read in one order.
 #[test]
-fn reads_partitions_in_one_order() {
+fn a_snapshot_reads_partitions_in_one_order() {
     let rig = Rig::new(15);
     let db = rig.db();
     db.batch(
@@ -400,7 +400,7 @@ fn reads_partitions_in_one_order() {
 
 /// Only rows that no relay has sent, or those of a condition.
 #[test]
-fn of_unsent_rows_leaves_the_others_out() {
+fn a_snapshot_of_unsent_rows_leaves_the_others_out() {
     let rig = Rig::with_outbox(15);
     let db = rig.db();
     db.batch(
@@ -428,7 +428,7 @@ fn of_unsent_rows_leaves_the_others_out() {
 
 /// Rows that cannot be read are an error before anything is sent, and nothing is left behind.
 #[test]
-fn that_cannot_be_read_stops_the_relay() {
+fn a_snapshot_that_cannot_be_read_stops_the_relay() {
     let rig = Rig::with_outbox(15);
     for (lines, id, words) in [
         ("snapshot = \"unsent\"", "snapshot-rule", "dispatched_at"),
@@ -469,7 +469,7 @@ fn that_cannot_be_read_stops_the_relay() {
 
 /// The slot is a failover slot if that is configured, although the copy of a slot is none.
 #[test]
-fn ends_in_a_failover_slot() {
+fn a_snapshot_ends_in_a_failover_slot() {
     let rig = rig(17);
     rig.workload().rows(200).seed(10).run();
     let relay = rig.streaming(&config(&rig, &format!("{INITIAL}\nfailover = true")));
@@ -480,7 +480,7 @@ fn ends_in_a_failover_slot() {
 
 /// Endpoint and `status` show the progress.
 #[test]
-fn shows_how_far_it_is() {
+fn a_snapshot_shows_how_far_it_is() {
     let rig = rig(15);
     rig.workload().rows(1_500).seed(11).run();
     rig.db().batch("ANALYZE outbox");
@@ -526,8 +526,8 @@ fn shows_how_far_it_is() {
 /// A million rows, eight writers and SIGKILL, ten times. Takes minutes: `--ignored`.
 #[test]
 #[ignore = "takes minutes; docs/adr/measurements/snapshots.md has its figures"]
-fn of_a_million_rows_killed_ten_times() {
-    let mut rng = rng("snapshot::of_a_million_rows_killed_ten_times");
+fn a_snapshot_of_a_million_rows_is_killed_ten_times() {
+    let mut rng = rng("snapshot::a_snapshot_of_a_million_rows_is_killed_ten_times");
     let rig = rig(15);
     fill(&rig, 1_000_000);
     let load = rig.workload().rate(1_000.0).seed(4).start();

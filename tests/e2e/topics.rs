@@ -14,7 +14,7 @@ use crate::shown::Views;
 
 /// The broker creates no topics on demand, and the relay is configured to create them.
 #[test]
-fn are_created_where_configured() {
+fn topics_are_created_where_configured() {
     let kafka = strict_kafka();
     let rig = Rig::with_kafka(15, kafka);
     let more = "\n[sink.topics]\ncreate = true\npartitions = 5\nreplication_factor = 1\n";
@@ -30,7 +30,7 @@ fn are_created_where_configured() {
 
 /// A missing topic may appear: its events wait, nothing is confirmed meanwhile, and the relay continues.
 #[test]
-fn that_are_missing_are_waited_for() {
+fn missing_topics_are_waited_for() {
     let kafka = strict_kafka();
     let rig = Rig::with_kafka(15, kafka);
     // How long librdkafka waits for unknown topics.
@@ -72,7 +72,7 @@ fn does_not_exist(rig: &Rig, kind: &str) -> String {
 /// topics. By the relay's clock it is named within two seconds, but for attempts in which a busy
 /// machine held up the relay.
 #[test]
-fn that_are_missing_are_named_at_once() {
+fn missing_topics_are_named_at_once() {
     let kafka = strict_kafka();
     let rig = Rig::with_kafka(15, kafka);
     kafka.create_topic(&format!("{}payment", rig.prefix), 1, &[]);
@@ -109,7 +109,7 @@ fn that_are_missing_are_named_at_once() {
 /// Events of a missing topic leave the window, so that they hold back their own topic only, although they fill it many
 /// times over. Beyond `max_retrying_bytes` all events wait, and every view names the topic.
 #[test]
-fn that_are_missing_hold_back_other_topics_only_beyond_the_bound() {
+fn missing_topics_hold_back_other_topics_only_beyond_the_bound() {
     for (bytes, passes) in [("40MiB", 2_100), ("0B", 100)] {
         let kafka = strict_kafka();
         let rig = Rig::with_kafka(18, kafka);
@@ -159,7 +159,7 @@ fn that_are_missing_hold_back_other_topics_only_beyond_the_bound() {
 
 /// A broker that is away is named as well.
 #[test]
-fn are_not_blamed_for_a_broker_that_is_away() {
+fn topics_are_not_blamed_for_a_broker_that_is_away() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(15, &kafka);
     kafka.create_topic(&format!("{}order", rig.prefix), 1, &[]);
@@ -178,7 +178,7 @@ fn are_not_blamed_for_a_broker_that_is_away() {
 
 /// A broker that advertises an address at which nothing listens: that address is named.
 #[test]
-fn are_not_blamed_for_an_address_that_is_advertised() {
+fn topics_are_not_blamed_for_an_address_that_is_advertised() {
     let kafka = Kafka::builder().advertised_host("127.0.0.2").start();
     let rig = Rig::with_kafka(15, &kafka);
     let relay = rig.streaming(&rig.config());
@@ -194,7 +194,7 @@ fn are_not_blamed_for_an_address_that_is_advertised() {
 /// A stop with a record whose topic is missing: nothing is retried, and the exit code and one line
 /// say that the record is unsent, and why.
 #[test]
-fn that_are_missing_end_a_stop_with_a_reason() {
+fn missing_topics_end_a_stop_with_a_reason() {
     let kafka = strict_kafka();
     let rig = Rig::with_kafka(15, kafka);
     let mut end = Lsn::ZERO;
@@ -245,7 +245,7 @@ fn that_are_missing_end_a_stop_with_a_reason() {
 /// A topic is deleted and made anew with another leader after its leader epoch has risen. librdkafka
 /// ignores the lower epoch of the new topic, so it sends to the former leader without end.
 #[test]
-fn that_are_deleted_and_made_anew_are_written_to() {
+fn recreated_topics_are_written_to() {
     let cluster = Kafka::builder().without_auto_create().start_cluster();
     let rig = Rig::with(servers::postgres(15), cluster.bootstrap_servers()).outbox();
     let [topic, single] = ["order", "single"].map(|kind| format!("{}{kind}", rig.prefix));
@@ -293,7 +293,7 @@ fn that_are_deleted_and_made_anew_are_written_to() {
 
 /// Only the append times of a topic show a broker's clock.
 #[test]
-fn that_keep_append_times_show_the_clock_of_the_broker() {
+fn topics_that_keep_append_times_show_the_clock_of_the_broker() {
     let kafka = strict_kafka();
     let rig = Rig::with_kafka(18, kafka);
     let relay = rig.streaming(&config(&rig, &rig.postgres.url(), ""));

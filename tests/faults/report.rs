@@ -33,7 +33,7 @@ const ALL_MAJORS: &[u32] = &[14, 15, 16, 17, 18];
 const ELSEWHERE: &[(&str, &str)] = &[
     (
         "slot dropped while it is read: stops",
-        "tests/e2e/crashes.rs::of_the_slot_stop_the_relay",
+        "tests/e2e/crashes.rs::a_lost_slot_stops_the_relay",
     ),
     (
         "slot invalidated by `max_slot_wal_keep_size`: stops",
@@ -41,27 +41,27 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "publication loses a table: stops",
-        "tests/e2e/crashes.rs::of_the_publications_table_stop_the_relay",
+        "tests/e2e/crashes.rs::a_table_removed_from_the_publication_stops_the_relay",
     ),
     (
         "`wal_level` below logical",
-        "tests/e2e/errors.rs::of_a_server_without_logical_decoding",
+        "tests/e2e/errors.rs::a_server_without_logical_decoding_is_refused",
     ),
     (
         "role without REPLICATION, wrong password, no such database",
-        "tests/e2e/errors.rs::of_access",
+        "tests/e2e/errors.rs::errors_of_access_have_ids",
     ),
     (
         "oversize record",
-        "tests/e2e/poison.rs::too_large_for_kafka",
+        "tests/e2e/poison.rs::an_event_too_large_for_kafka_stops_the_relay",
     ),
     (
         "a record of a batch is refused by the broker",
-        "tests/e2e/poison.rs::refused_by_the_broker_is_not_overtaken",
+        "tests/e2e/poison.rs::an_event_that_the_broker_refuses_is_not_overtaken",
     ),
     (
         "idle outbox, 200 MB of other tables",
-        "tests/e2e/idle.rs::on_postgres_18",
+        "tests/e2e/idle.rs::an_idle_outbox_releases_the_log_on_postgres_18",
     ),
 ];
 

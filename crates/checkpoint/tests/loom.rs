@@ -294,7 +294,7 @@ fn no_wake_is_slept_through_and_one_call_wakes() {
 }
 
 #[test]
-fn of_all_reports_after_one_park_at_most_one_wakes() {
+fn one_park_is_woken_by_at_most_one_report() {
     model(0, |mut owner| {
         let seq = owner.send_one();
         owner.ring.park();

@@ -58,7 +58,7 @@ fn dir_of(server: &Postgres) -> PathBuf {
 }
 
 #[test]
-fn starts_stops_and_starts_again_where_it_was() {
+fn a_server_starts_stops_and_starts_again_where_it_was() {
     let server = Postgres::builder().start().unwrap();
     let socket = server
         .socket_dir()

@@ -13,7 +13,7 @@ use crate::rig::{
 
 /// Errors of the file alone are found without a server.
 #[test]
-fn of_the_configuration() {
+fn check_reports_errors_of_the_configuration() {
     let rig = Rig::without_broker(18);
     let config = rig.config();
     let offline = |set: &str| checked(&config, &["--offline"], set);
@@ -80,7 +80,7 @@ fn of_a_shape_of_dead_letters_without_the_value() {
 
 /// A pipeline that builds a repository has neither the servers nor the secrets.
 #[test]
-fn offline_it_connects_to_nothing_and_needs_no_secret() {
+fn check_offline_connects_to_nothing_and_needs_no_secret() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("walrelay.toml");
     // A server that would see each connection.
@@ -119,7 +119,7 @@ fn offline_it_connects_to_nothing_and_needs_no_secret() {
 
 /// What standard output cannot do is refused before a server is asked, with the key that asks for it.
 #[test]
-fn of_what_the_sink_cannot_do() {
+fn check_reports_what_the_sink_cannot_do() {
     let rig = Rig::without_broker(18);
     let config = rig.config();
     let stdout = "sink.kind=stdout poison.oversize=dead-letter";
@@ -175,7 +175,7 @@ fn of_what_the_sink_cannot_do() {
 
 /// A state file that `run` could not write fails, and none is made or changed.
 #[test]
-fn of_a_state_file_that_cannot_be_written() {
+fn check_reports_an_unwritable_state_file() {
     let rig = Rig::without_broker(18).outbox();
     let files = || {
         let mut files: Vec<_> = fs::read_dir(rig.folder())

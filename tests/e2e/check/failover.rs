@@ -5,7 +5,7 @@ use crate::rig::Rig;
 
 /// From a standby without a copy of the slot to one that is ready, by the remedies.
 #[test]
-fn of_a_failover() {
+fn check_leads_to_a_ready_standby() {
     let rig = Rig::without_broker(18).outbox();
     let standby = Standby::start(&rig.postgres, &[("hot_standby_feedback", "on")]);
     let db = rig.db();

@@ -4,7 +4,7 @@ use super::checked;
 use crate::rig::Rig;
 
 #[test]
-fn of_an_http_sink() {
+fn check_reports_faults_of_an_http_sink() {
     let rig = Rig::without_broker(18).outbox();
     let config = rig.config();
     let with = |set: &str| format!("sink.kind=http {set}");

@@ -27,7 +27,7 @@ fn altered(remedy: &Value) -> (String, String) {
 
 /// The settings of a topic, one after the other. Each remedy is carried out.
 #[test]
-fn of_topics() {
+fn check_reports_faults_of_topics() {
     let rig = Rig::with_outbox(18);
     let db = rig.db();
     let topic = format!("{}all", rig.prefix);
@@ -112,7 +112,7 @@ fn of_topics() {
 
 /// The topics of rows have the names that the router makes.
 #[test]
-fn of_rows() {
+fn check_finds_topics_by_the_waiting_rows() {
     let rig = Rig::with_outbox(18);
     let checked = Checked::run(&rig.config(), &[]);
     checked.passes("kafka/topics", &["none is known"]);
@@ -143,7 +143,7 @@ fn of_rows() {
 
 /// If the brokers refuse something, the finding names the missing permission.
 #[test]
-fn of_rights() {
+fn check_reports_missing_permissions_of_kafka() {
     let broker = secure_kafka();
     let rig = Rig::with(servers::postgres(18), broker.kafka.listener("SECURE")).outbox();
     fs::write(rig.path("ca.pem"), broker.authority.pem()).expect("written");

@@ -6,7 +6,7 @@ use crate::rig::{Rig, done, insert_of, output_with};
 
 /// The relay's role reads no table: the topics are those of the rows that wait.
 #[test]
-fn of_a_stream_that_only_waiting_rows_need() {
+fn check_finds_a_stream_that_only_waiting_rows_need() {
     if !Nats::is_wanted() {
         return;
     }
@@ -33,7 +33,7 @@ fn of_a_stream_that_only_waiting_rows_need() {
 }
 
 #[test]
-fn of_a_nats_sink() {
+fn check_reports_faults_of_a_nats_sink() {
     if !Nats::is_wanted() {
         return;
     }

@@ -9,7 +9,7 @@ use crate::rig::{NOWHERE, PATIENCE, Rig, assert_has, create_slot, done, output_w
 
 /// The role: its name, whether it may replicate, what it may see.
 #[test]
-fn of_the_role() {
+fn check_reports_faults_of_the_role() {
     let case = Case::new(Rig::without_broker(18));
     case.db.batch("CREATE ROLE relay LOGIN PASSWORD 'hunter2'");
     let check = |password: &str| {
@@ -42,7 +42,7 @@ fn of_the_role() {
 
 /// The rights to mark rows: on the outbox, and on the tables of keys.
 #[test]
-fn of_marks() {
+fn check_reports_missing_rights_to_mark_rows() {
     let case = Case::new(Rig::without_broker(17));
     let db = &case.db;
     db.batch(
@@ -92,7 +92,7 @@ fn of_marks() {
 /// A role without USAGE on the outbox's schema relays, and `check` fails nowhere. `init` grants it to a relay
 /// that reads rows.
 #[test]
-fn of_a_schema_of_its_own() {
+fn check_passes_for_an_outbox_in_its_own_schema() {
     for major in [14, 18] {
         let rig = Rig::without_broker(major);
         let db = rig.db();
@@ -123,7 +123,7 @@ fn of_a_schema_of_its_own() {
 
 /// A migration that holds its lock is named at once, with what ends it. `check` does not wait for it.
 #[test]
-fn of_a_locked_table() {
+fn check_reports_a_locked_table() {
     for major in [14, 18] {
         let case = Case::new(Rig::without_broker(major));
         let item = "postgres/table-lock";
@@ -167,7 +167,7 @@ fn of_a_locked_table() {
 
 /// A generated column that the route reads is named, with the remedy of the server's version.
 #[test]
-fn of_generated_columns() {
+fn check_reports_generated_columns() {
     let item = "postgres/table";
     for (major, kind, words) in [
         (15, "STORED", "Postgres 15 publishes no generated column"),
@@ -199,7 +199,7 @@ fn of_generated_columns() {
 
 /// Tables and routes.
 #[test]
-fn of_the_tables() {
+fn check_reports_faults_of_the_tables() {
     let case = Case::new(Rig::without_broker(18));
     case.check().nothing_fails("postgres");
     let missing = ["[column-missing]", "payload"];
@@ -248,7 +248,7 @@ fn of_the_tables() {
 
 /// `max_wal_senders` and `max_replication_slots`, beside a running relay.
 #[test]
-fn of_limits() {
+fn check_reports_limits_of_the_server() {
     let limits = [("max_wal_senders", "1"), ("max_replication_slots", "2")];
     let case = Case::new(Rig::with(servers::postgres_with(18, &limits), NOWHERE));
     let checked = case.check();
@@ -280,7 +280,7 @@ fn of_limits() {
 
 /// Settings of the server that are about WAL and slots.
 #[test]
-fn of_settings() {
+fn check_reports_settings_of_the_server() {
     let case = Case::new(Rig::without_broker(18));
     let set = |setting: &str, item: &str, words: &str| {
         let sql = format!("ALTER SYSTEM SET {setting}; SELECT pg_reload_conf()");
@@ -318,7 +318,7 @@ fn of_settings() {
 
 /// An older server without logical decoding.
 #[test]
-fn of_a_server_that_cannot() {
+fn check_reports_a_server_without_logical_decoding() {
     let postgres = servers::postgres_with(15, &[("wal_level", "replica")]);
     let rig = Rig::with(postgres, NOWHERE).outbox();
     let config = rig.config();

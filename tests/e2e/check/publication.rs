@@ -3,7 +3,7 @@ use crate::rig::{Rig, create_slot};
 
 /// Each way in which a publication lacks events of the outbox.
 #[test]
-fn of_the_publication() {
+fn check_reports_faults_of_the_publication() {
     let case = Case::new(Rig::without_broker(18));
     let broken = |change: &str, item: &str, verdict: &str, words: &str| {
         let sql = format!("ALTER PUBLICATION walrelay {change}");
@@ -55,7 +55,7 @@ fn of_the_publication() {
 
 /// The publication sends the names of partitions, which the relay does not expect.
 #[test]
-fn of_partitions() {
+fn check_reports_a_publication_of_partitions() {
     let case = Case::new(Rig::without_broker(18));
     case.db.batch(
         "CREATE TABLE parted (id uuid, aggregatetype text, aggregateid text, type text, payload jsonb) \

@@ -6,7 +6,7 @@ use super::{Checked, checked};
 use crate::rig::{Rig, insert_of};
 
 #[test]
-fn of_a_rabbitmq_sink() {
+fn check_reports_faults_of_a_rabbitmq_sink() {
     if !RabbitMq::is_wanted() {
         return;
     }
@@ -84,7 +84,7 @@ fn of_a_rabbitmq_sink() {
 }
 
 #[test]
-fn of_the_bindings_of_a_rabbitmq_sink() {
+fn check_reports_missing_bindings_of_rabbitmq() {
     if !RabbitMq::is_wanted() {
         return;
     }

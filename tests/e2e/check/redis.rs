@@ -6,7 +6,7 @@ use super::checked;
 use crate::rig::Rig;
 
 #[test]
-fn of_a_redis_sink() {
+fn check_reports_faults_of_a_redis_sink() {
     if !Redis::is_wanted() {
         return;
     }
@@ -125,7 +125,7 @@ fn of_a_redis_sink() {
 }
 
 #[test]
-fn of_a_redis_sink_with_a_cluster() {
+fn check_reports_faults_of_a_redis_cluster() {
     if !Redis::is_wanted() {
         return;
     }
@@ -160,7 +160,7 @@ fn of_a_redis_sink_with_a_cluster() {
 }
 
 #[test]
-fn of_a_redis_sink_with_sentinels() {
+fn check_reports_faults_of_redis_sentinels() {
     if !Redis::is_wanted() {
         return;
     }

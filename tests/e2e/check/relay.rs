@@ -13,7 +13,7 @@ use crate::rig::{
 
 /// A relay whose memory an attacker could come by, and a configuration file that every user may read.
 #[test]
-fn of_a_relay_that_keeps_secrets_badly() {
+fn check_reports_a_relay_that_keeps_secrets_badly() {
     let rig = Rig::with_outbox(18);
     rig.db()
         .batch("CREATE ROLE renewed SUPERUSER LOGIN PASSWORD 'hunter2'");
@@ -58,7 +58,7 @@ fn of_a_relay_that_keeps_secrets_badly() {
 
 /// A role that reads no table learns the topics of the running relay.
 #[test]
-fn of_a_relay_that_runs() {
+fn check_learns_the_topics_of_a_running_relay() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka);
     let db = rig.db();
@@ -111,7 +111,7 @@ fn of_a_relay_that_runs() {
 
 /// A process that is stopped keeps its slot and its port.
 #[test]
-fn of_a_relay_that_hangs() {
+fn check_reports_a_relay_that_hangs() {
     let rig = Rig::with_outbox(16);
     let configured = config(&rig, &rig.postgres.url(), "");
     // The server keeps the walsender of a process that is stopped.
@@ -139,7 +139,7 @@ fn of_a_relay_that_hangs() {
 
 /// The reason of a relay that has ended, which nobody reads in its log.
 #[test]
-fn of_a_relay_that_has_ended() {
+fn check_reports_the_reason_of_a_relay_that_has_ended() {
     let rig = Rig::without_broker(18).outbox();
     let db = rig.db();
     let configured = rig.config();
@@ -157,7 +157,7 @@ fn of_a_relay_that_has_ended() {
 
 /// An operator reads which server takes its time.
 #[test]
-fn names_what_it_waits_for() {
+fn check_names_what_it_waits_for() {
     let rig = Rig::with_outbox(18);
     rig.create_slot();
     // The kernel accepts connections, and nobody answers.

@@ -11,7 +11,7 @@ const ADVANCE: &str = "SELECT pg_replication_slot_advance('walrelay', pg_current
 
 /// The slot, the WAL that it retains, and what holds it back.
 #[test]
-fn of_the_slot() {
+fn check_reports_faults_of_the_slot() {
     let postgres = servers::postgres_with(18, &[("max_prepared_transactions", "2")]);
     let case = Case::new(Rig::with(postgres, NOWHERE));
     case.check()
@@ -80,7 +80,7 @@ fn of_the_slot() {
 
 /// Rows that a relay passes over, and rows that it would stop at; whether or not one runs.
 #[test]
-fn of_what_waits_in_the_slot() {
+fn check_reports_rows_that_wait_in_the_slot() {
     let case = Case::new(Rig::without_broker(18));
     let item = "postgres/waiting-rows";
     case.check().passes(item, &["the log that waits"]);
@@ -142,7 +142,7 @@ fn of_what_waits_in_the_slot() {
 
 /// Rows that the router or the sink refuses, whether or not a relay has met them.
 #[test]
-fn of_events_that_wait_in_the_slot() {
+fn check_reports_waiting_events_that_would_be_refused() {
     let case = Case::new(Rig::without_broker(17));
     let item = "postgres/waiting-rows";
     // It warns if a busy server takes longer than check waits.
@@ -183,7 +183,7 @@ fn of_events_that_wait_in_the_slot() {
 
 /// `check` itself has the only session that the role may have: the remedy is about sessions.
 #[test]
-fn of_what_waits_with_one_connection() {
+fn check_reports_a_limit_of_one_session() {
     let case = Case::new(Rig::without_broker(15));
     let item = "postgres/waiting-rows";
     case.db.batch(
@@ -196,7 +196,7 @@ fn of_what_waits_with_one_connection() {
 
 /// A rolling bookmark that no relay moves retains more than configured.
 #[test]
-fn of_the_rolling_bookmark() {
+fn check_reports_a_rolling_bookmark_that_stays() {
     let case = Case::new(Rig::without_broker(18));
     let item = "postgres/rolling-bookmark";
     assert!(case.check().all(item).is_empty(), "none is configured");
@@ -221,7 +221,7 @@ fn of_the_rolling_bookmark() {
 
 /// The first relay begins the account, so nothing is missing before it. `accounted` has rows that differ.
 #[test]
-fn of_the_account_of_sent_rows() {
+fn check_reports_the_account_of_sent_rows() {
     let case = Case::new(Rig::without_broker(18));
     let item = "postgres/account";
     assert!(case.check().all(item).is_empty(), "no row is deleted");
@@ -235,7 +235,7 @@ fn of_the_account_of_sent_rows() {
 /// The slot of a standby is lost when the primary removes catalog rows that the slot needs. The
 /// remedy names the setting that prevents that, and a new slot says what its creation waits for.
 #[test]
-fn of_a_slot_of_a_standby() {
+fn check_reports_a_lost_slot_of_a_standby() {
     let rig = Rig::without_broker(18).outbox();
     let standby = Standby::start(&rig.postgres, &[("hot_standby_feedback", "off")]);
     let db = rig.db();
@@ -282,7 +282,7 @@ fn of_a_slot_of_a_standby() {
 /// A server that has removed WAL of the slot reports that; before the first run there is no
 /// failure.
 #[test]
-fn of_a_lost_slot_and_of_none() {
+fn check_reports_a_lost_slot_and_accepts_none() {
     let rig = Rig::without_broker(18).outbox();
     let db = rig.db();
     let config = rig.config();

@@ -11,7 +11,7 @@ const DOCUMENT: &str = "docs/start/cutover.md";
 
 /// With a role that may read and mark the table.
 #[test]
-fn from_a_polling_relay() {
+fn the_page_cuts_over_from_a_polling_relay() {
     let rig = Rig::with_outbox(15);
     let db = rig.db();
     db.batch(

@@ -225,7 +225,7 @@ impl Page {
 }
 
 #[test]
-fn shows_load_and_a_broker_that_stops() {
+fn the_page_shows_load_and_a_broker_that_stops() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka);
     // Rows that are old enough to be pruned at once.

@@ -17,7 +17,7 @@ fn now(db: &Db) -> String {
 /// A replay looks at the slots, asks the broker about the topic, and copies the slot. If the slot has
 /// moved beyond the beginning of the range meanwhile, nothing is sent, and the replay says so.
 #[test]
-fn beyond_the_beginning_meanwhile_is_noticed() {
+fn a_slot_that_moves_beyond_the_start_meanwhile_is_noticed() {
     let kafka = kafka_in_turn();
     let rig = Rig::with_kafka(18, &kafka);
     rig.create_slot();

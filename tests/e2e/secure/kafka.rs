@@ -55,7 +55,7 @@ fn events_arrive_by_each_login() {
 }
 
 #[test]
-fn what_is_wrong_is_told_apart() {
+fn faults_of_kafka_access_are_told_apart() {
     let secured = Secured::new();
     let good = login("PLAIN", USER, PASSWORD);
     let expired = format!("token_file = \"{}\"", secured.rig.path("expired").display());
@@ -184,7 +184,7 @@ fn a_running_relay_waits_for_a_better_certificate() {
 /// A topic that may not be written: the relay logs what to grant. Once that is granted, everything
 /// arrives in order.
 #[test]
-fn access_that_is_granted_late() {
+fn access_that_is_granted_late_is_waited_for() {
     let secured = Secured::new();
     let rig = &secured.rig;
     let [open, closed] = ["open", "closed"].map(|name| format!("{}{name}", rig.prefix));
@@ -213,7 +213,7 @@ fn access_that_is_granted_late() {
 /// A topic may not be created for a while, and the policy skips events that Kafka refuses: the
 /// event is retried, and arrives.
 #[test]
-fn a_topic_whose_creation_is_allowed_late() {
+fn a_topic_is_created_once_its_creation_is_allowed() {
     let secured = Secured::new();
     let rig = &secured.rig;
     let late = format!("{}late", rig.prefix);

@@ -103,7 +103,7 @@ fn events_arrive_by_each_login() {
 }
 
 #[test]
-fn what_is_wrong_is_told_apart() {
+fn faults_of_postgres_access_are_told_apart() {
     let encrypted = Encrypted::new();
     let rig = &encrypted.rig;
     let full = "sslmode=verify-full";

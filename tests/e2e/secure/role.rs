@@ -83,6 +83,6 @@ fn test_role(major: u32) {
 }
 
 tests! {
-    fn of_init_is_enough_and_reads_nothing_on_15() { test_role(15) }
-    fn of_init_is_enough_and_reads_nothing_on_18() { test_role(18) }
+    fn the_role_of_init_is_enough_and_reads_nothing_on_15() { test_role(15) }
+    fn the_role_of_init_is_enough_and_reads_nothing_on_18() { test_role(18) }
 }

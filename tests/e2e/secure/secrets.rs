@@ -59,7 +59,7 @@ fn from(text: &str, start: usize) -> &str {
 }
 
 #[test]
-fn are_in_no_output() {
+fn secrets_are_in_no_output() {
     let secured = Secured::new();
     let rig = &secured.rig;
     secured.db.batch(&format!(
@@ -201,7 +201,7 @@ fn are_in_no_output() {
 /// Shows that the test above can fail: it finds a text on the command lines of the process and its
 /// children.
 #[test]
-fn on_a_command_line_would_be_found() {
+fn a_secret_on_a_command_line_would_be_found() {
     if !Path::new("/proc/self/cmdline").exists() {
         return; // there are no command lines without /proc
     }

@@ -21,7 +21,7 @@ fn replace(folder: &Path, token: &str) {
 /// There is no token at first, then one that the broker refuses, then a good one. The relay uses
 /// each without a restart, and everything arrives.
 #[test]
-fn what_makes_tokens_is_mended_while_the_relay_runs() {
+fn a_token_command_is_mended_while_the_relay_runs() {
     let secured = Secured::new();
     // The lifetime of the good token counts, not the longer configured one.
     let section = "token_file = \"token\"\ntoken_lifetime = \"1h\"";

@@ -46,7 +46,7 @@ fn stops(rig: &Rig, config: &Path) -> String {
 
 /// The relay was killed before: its notes survive it.
 #[test]
-fn that_was_moved_or_recreated_while_no_relay_ran_stops_the_start() {
+fn a_slot_that_was_moved_or_recreated_while_no_relay_ran_stops_the_start() {
     for (major, act) in [(15, advance_slot as fn(&Db)), (18, make_slot_anew)] {
         let rig = Rig::new(major);
         let config = rig.config();
@@ -67,7 +67,7 @@ fn that_was_moved_or_recreated_while_no_relay_ran_stops_the_start() {
 
 /// `walrelay init` notes where its slot begins; `slots advance` and `slots drop` are the user's word.
 #[test]
-fn that_a_command_made_or_moved_is_known() {
+fn a_slot_that_a_command_created_or_moved_is_known() {
     let rig = Rig::with_outbox(17);
     let db = rig.db();
     let config = rig.config();
@@ -94,7 +94,7 @@ fn that_a_command_made_or_moved_is_known() {
 /// A relay starts between the question of `slots drop` and its answer: the slot stays, and so does what is
 /// known of it.
 #[test]
-fn that_is_read_again_is_not_dropped_nor_forgotten() {
+fn a_slot_that_is_read_again_is_not_dropped_nor_forgotten() {
     let rig = Rig::new(18);
     let config = rig.config();
     relayed_one(&rig, &config).ends_well();
@@ -126,7 +126,7 @@ fn that_is_read_again_is_not_dropped_nor_forgotten() {
 /// The relay goes on as before, and says once why it notes nothing. With the remedy of `check` a later start
 /// notes positions, and is not stopped by what was noted before.
 #[test]
-fn of_a_role_that_may_not_note_is_read_all_the_same() {
+fn a_slot_of_a_role_that_may_not_note_is_read_all_the_same() {
     let rig = Rig::new(18).outbox();
     let db = rig.db();
     done(&output_with("init", &rig.config(), &[]));
@@ -159,7 +159,7 @@ fn of_a_role_that_may_not_note_is_read_all_the_same() {
 /// A promoted standby has a copy of the slot whose position is beyond its copy of the note: the note
 /// follows the position in the log. A slot that something else makes after the promotion stops the start.
 #[test]
-fn of_a_promoted_standby_is_told_from_one_that_was_made_there() {
+fn a_slot_of_a_promoted_standby_is_told_from_one_that_was_created_there() {
     let rig = Rig::on(servers::postgres(18)).outbox();
     let standby = Standby::start(&rig.postgres, &[("sync_replication_slots", "on")]);
     let url = standby.url_of_both(&rig.postgres, "postgres");
@@ -221,7 +221,7 @@ fn of_a_promoted_standby_is_told_from_one_that_was_made_there() {
 
 /// After `pg_upgrade`, or in a database that was restored elsewhere, the note is a position of another log.
 #[test]
-fn of_another_cluster_than_the_note_is_read_from_where_it_is() {
+fn a_slot_of_another_cluster_than_the_note_is_read_from_where_it_is() {
     let rig = Rig::new(17);
     let config = rig.config();
     relayed_one(&rig, &config).ends_well();

@@ -56,7 +56,7 @@ fn moved_while_no_relay_ran(act: impl Fn(&Db)) {
 }
 
 #[test]
-fn moved_while_no_relay_ran_is_noticed_with_a_state_file() {
+fn a_slot_moved_while_no_relay_ran_is_noticed_with_a_state_file() {
     moved_while_no_relay_ran(advance_slot);
     moved_while_no_relay_ran(make_slot_anew);
 }
@@ -64,7 +64,7 @@ fn moved_while_no_relay_ran_is_noticed_with_a_state_file() {
 /// Another Kafka cluster answers at the address: nothing is confirmed into it, by the file or by the note in
 /// the database.
 #[test]
-fn is_not_moved_by_another_kafka_cluster() {
+fn a_slot_is_not_moved_by_another_kafka_cluster() {
     another_kafka_cluster_is_not_confirmed_into(
         &["the cluster id of the sink changed from "],
         noting,
@@ -112,7 +112,7 @@ fn another_kafka_cluster_is_not_confirmed_into(words: &[&str], config: fn(&Rig) 
 
 /// The server is restored from an older state while no relay runs.
 #[test]
-fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
+fn a_slot_of_a_server_that_went_back_is_noticed_with_a_state_file() {
     let rig = Rig::new(15);
     let config = noting(&rig);
     relayed_one(&rig, &config).ends_well();
@@ -132,7 +132,7 @@ fn of_a_server_that_went_back_is_noticed_with_a_state_file() {
 
 /// Under load and through SIGKILL. The test reads the slot first, then the file.
 #[test]
-fn never_stands_beyond_the_state_file() {
+fn a_slot_is_never_beyond_the_state_file() {
     let rig = Rig::with_outbox(15);
     let config = noting(&rig);
     let state = rig.path("state");
@@ -172,7 +172,7 @@ fn never_stands_beyond_the_state_file() {
 /// The directory of the state file goes away: nothing is confirmed from then on. It comes back:
 /// nothing was lost.
 #[test]
-fn is_not_moved_while_the_state_file_cannot_be_written() {
+fn a_slot_is_not_moved_while_the_state_file_cannot_be_written() {
     let rig = Rig::new(18);
     let directory = rig.path("notes");
     fs::create_dir(&directory).expect("a directory");

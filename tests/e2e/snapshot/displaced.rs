@@ -122,10 +122,10 @@ fn sends_nothing_behind_newer_events(absence: Absence) {
 }
 
 tests! {
-    fn by_sigstop_sends_nothing_behind_newer_events() {
+    fn a_relay_displaced_by_sigstop_sends_nothing_after_newer_events() {
         sends_nothing_behind_newer_events(Absence::Stopped)
     }
-    fn by_a_silent_link_sends_nothing_behind_newer_events() {
+    fn a_relay_displaced_by_a_silent_link_sends_nothing_after_newer_events() {
         sends_nothing_behind_newer_events(Absence::Silent)
     }
 }

@@ -74,14 +74,14 @@ fn mark(db: &Db) -> Option<String> {
 }
 
 tests! {
-    fn killed_while_its_slot_is_made_goes_on() { goes_on("", Walsender::Left) }
-    fn killed_while_its_slot_is_made_makes_another() { goes_on("", Walsender::Ended) }
-    fn killed_before_its_snapshot_reads_it() { goes_on(INITIAL, Walsender::Left) }
+    fn a_first_start_killed_while_its_slot_is_created_goes_on() { goes_on("", Walsender::Left) }
+    fn a_first_start_killed_while_its_slot_is_created_creates_another() { goes_on("", Walsender::Ended) }
+    fn a_first_start_killed_before_its_snapshot_reads_it() { goes_on(INITIAL, Walsender::Left) }
 }
 
 /// With `mark_sent` a polling relay may be at work where a slot was dropped. Here none was made.
 #[test]
-fn killed_amid_its_snapshot_begins_it_anew_with_mark_sent() {
+fn a_first_start_killed_amid_its_snapshot_starts_it_again_with_mark_sent() {
     let rig = rig(15);
     rig.db()
         .batch("ALTER TABLE outbox ADD sent_at timestamptz; ALTER TABLE outbox ADD UNIQUE (seq)");
@@ -103,7 +103,7 @@ fn killed_amid_its_snapshot_begins_it_anew_with_mark_sent() {
 
 /// A slot that something else has made says nothing of the rows from before it.
 #[test]
-fn with_a_slot_that_is_there_says_which_rows_are_not_read() {
+fn a_first_start_with_an_existing_slot_says_which_rows_are_not_read() {
     let rig = rig(15);
     let db = rig.db();
     let written = rig.workload().rows(500).seed(18).run().rows;
@@ -141,7 +141,7 @@ fn with_a_slot_that_is_there_says_which_rows_are_not_read() {
 
 /// A role that owns nothing records the end of its snapshot where `init` has prepared that.
 #[test]
-fn of_a_role_that_owns_nothing_is_recorded() {
+fn a_first_start_of_a_role_that_owns_nothing_is_recorded() {
     let rig = rig(15);
     rig.workload().rows(300).seed(19).run();
     let admin = config(&rig, INITIAL);
@@ -183,8 +183,8 @@ fn leaves_other_tables_out(publication: &str) {
 }
 
 tests! {
-    fn of_all_tables_reads_the_outbox_alone() { leaves_other_tables_out("FOR ALL TABLES") }
-    fn of_schemas_reads_the_outbox_alone() {
+    fn a_publication_of_all_tables_has_only_the_outbox_read() { leaves_other_tables_out("FOR ALL TABLES") }
+    fn a_publication_of_schemas_has_only_the_outbox_read() {
         leaves_other_tables_out("FOR TABLES IN SCHEMA public, walrelay_state")
     }
 }

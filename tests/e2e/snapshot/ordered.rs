@@ -7,7 +7,7 @@ use crate::rig::{Rig, assert_has, done, edit, ends, output_with};
 /// Debezium's table has no column that orders its rows. `check` and `run` refuse a snapshot of it,
 /// unless it is asked for by name.
 #[test]
-fn is_needed_unless_the_configuration_renounces_it() {
+fn an_order_is_needed_unless_the_configuration_renounces_it() {
     let rig = Rig::with_outbox(15);
     let rows = rig.workload().rows(50).seed(16).run().rows as usize;
     let path = config(&rig, "snapshot = \"initial\"");
@@ -35,7 +35,7 @@ fn is_needed_unless_the_configuration_renounces_it() {
 
 /// The table that `init` makes has a column for it.
 #[test]
-fn is_kept_for_the_table_that_init_makes() {
+fn the_order_is_kept_for_the_table_that_init_creates() {
     for major in [15, 18] {
         let rig = Rig::new(major);
         let path = config(&rig, "snapshot = \"initial\"");

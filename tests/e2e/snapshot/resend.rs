@@ -16,7 +16,7 @@ fn run_of(record: &Delivered) -> Option<&str> {
 
 /// Chosen rows are sent again with a mark while the relay runs, and nothing else changes.
 #[test]
-fn sends_chosen_rows_again_beside_the_relay() {
+fn resend_sends_chosen_rows_again_alongside_the_relay() {
     let rig = rig(15);
     let relay = rig.relay();
     let config = rig.config();
@@ -65,7 +65,7 @@ fn sends_chosen_rows_again_beside_the_relay() {
 
 /// A wrong condition and a wrong id are errors with the server's message.
 #[test]
-fn names_what_is_wrong() {
+fn resend_names_what_is_wrong() {
     let rig = rig(15);
     let relay = rig.relay();
     rig.workload().rows(20).seed(1).run();
@@ -103,7 +103,7 @@ fn kept(records: &[&Delivered]) -> HashMap<Vec<u8>, String> {
 /// A consumer that compares positions ends on the newest event of a key, although an older one was
 /// sent again after it; and on the last one that was sent again where it knows no other.
 #[test]
-fn leaves_a_consumer_that_compares_positions_on_the_newest_event() {
+fn resend_leaves_a_consumer_that_compares_positions_on_the_newest_event() {
     let rig = rig(15);
     let config = rig.config_and(&format!("\n[router]\nposition_header = \"{POSITION}\"\n"));
     let relay = rig.streaming(&config);

@@ -60,19 +60,19 @@ fn assert_complete(rig: &Rig, relay: Relay, rows: u64) {
 }
 
 tests! {
-    fn after_a_rewrite_are_read_in_a_new_snapshot() {
+    fn rows_after_a_rewrite_are_read_in_a_new_snapshot() {
         between_position_and_rows("", "ALTER TABLE outbox ADD noise float DEFAULT random()")
     }
-    fn without_a_dropped_column_are_read_in_a_new_snapshot() {
+    fn rows_without_a_dropped_column_are_read_in_a_new_snapshot() {
         between_position_and_rows("ALTER TABLE outbox ADD note text", "ALTER TABLE outbox DROP note")
     }
-    fn with_a_renamed_column_are_read_in_a_new_snapshot() {
+    fn rows_with_a_renamed_column_are_read_in_a_new_snapshot() {
         between_position_and_rows(
             "ALTER TABLE outbox ADD note text",
             "ALTER TABLE outbox RENAME note TO remark",
         )
     }
-    fn after_an_exchange_are_read_in_a_new_snapshot() {
+    fn rows_after_an_exchange_are_read_in_a_new_snapshot() {
         between_position_and_rows(
             "CREATE TABLE copied (LIKE outbox INCLUDING ALL); INSERT INTO copied SELECT * FROM outbox",
             "ALTER TABLE outbox RENAME TO former; ALTER TABLE copied RENAME TO outbox; \

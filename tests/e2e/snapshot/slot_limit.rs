@@ -22,7 +22,7 @@ fn rig(major: u32, slots: &str) -> Rig {
 
 /// Nothing is sent and no publication made before both slots are free.
 #[test]
-fn with_one_free_slot_no_row_is_read() {
+fn no_row_is_read_with_one_free_slot() {
     let rig = rig(18, "2");
     let db = rig.db();
     create_slot(&db, "other");
@@ -41,7 +41,7 @@ fn with_one_free_slot_no_row_is_read() {
 
 /// Without a snapshot one slot is enough, and the publication is not made and dropped at each attempt.
 #[test]
-fn without_a_free_slot_no_publication_is_made() {
+fn no_publication_is_created_without_a_free_slot() {
     let rig = rig(15, "1");
     let db = rig.db();
     create_slot(&db, "other");

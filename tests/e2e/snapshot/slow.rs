@@ -43,7 +43,7 @@ fn with_little_cpu(relay: &Relay, work: impl FnOnce()) {
 }
 
 #[test]
-fn with_little_cpu_a_snapshot_is_read_once() {
+fn a_snapshot_with_little_cpu_is_read_once() {
     let rig = rig(15);
     fill(&rig, 99_000);
     let lines = format!("{INITIAL}\nwal_sender_timeout = \"1s\"");
@@ -66,7 +66,7 @@ fn with_little_cpu_a_snapshot_is_read_once() {
 /// A server that answers too late for the lease makes the relay read the first rows again. The lease is
 /// longer then, so that the snapshot comes to its end however slow the server is.
 #[test]
-fn after_a_late_proof_the_lease_is_longer() {
+fn the_lease_is_longer_after_a_late_proof() {
     let rig = rig(15);
     rig.workload().rows(1_000).seed(16).run();
     let gate = Gate::new(&rig);

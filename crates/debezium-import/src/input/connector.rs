@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn with_and_without_a_name() {
+    fn a_connector_is_read_with_and_without_a_name() {
         let connector = parse(
             r#"{"name":"c","config":{"a":"b","n":1,"t":true,"z":null},"tasks":[],"type":"source"}"#,
         )

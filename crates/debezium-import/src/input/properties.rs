@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn as_java_reads_them() {
+    fn properties_are_read_as_java_reads_them() {
         for (text, key, value) in [
             ("a=b", "a", "b"),
             ("a:b", "a", "b"),

@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_pg_timestamp(micros in 0..(i64::MAX / 2)) {
+        fn a_time_agrees_with_pg_timestamp(micros in 0..(i64::MAX / 2)) {
             // PgTimestamp has a calendar and a printer of its own.
             let time = walrelay_pgoutput::PgTimestamp::new(micros);
             let printed = time.to_string();

@@ -293,7 +293,7 @@ fn events_behind_a_dead_letter_are_looked_for() {
 }
 
 #[test]
-fn from_a_deleted_event_on_all_are_repeated_in_order() {
+fn all_events_from_a_deleted_one_on_are_repeated_in_order() {
     let (server, mut client) = stream();
     client.delete_stream(STREAM);
     client.create_stream(

@@ -74,7 +74,7 @@ fn a_full_queue_is_waited_for_and_keeps_the_order_of_each_key() {
 
 /// `WALRELAY_ROUNDS` sets how often, `WALRELAY_IN_FLIGHT` how many messages there are.
 #[test]
-fn of_a_thousand_in_flight_the_unroutable_ones_are_refused_and_no_other() {
+fn only_the_unroutable_ones_of_a_thousand_in_flight_are_refused() {
     let number = |name: &str, default: u64| {
         let value = std::env::var(name).ok();
         value.map_or(default, |value| value.parse().expect("a number"))

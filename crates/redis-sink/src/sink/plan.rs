@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn from_a_missing_one_on_all_up_to_the_newest_are_written_behind_it() {
+    fn all_events_from_a_missing_one_to_the_newest_are_written_after_it() {
         // 5-3 is missing. 5-6 is new, and the id that the second of them gets.
         let (heads, mut streams) = at_five(&[(4, 0), (5, 3), (5, 4), (5, 6), (5, 8), (6, 0)]);
         assert_eq!(to_look_up(&heads, &streams), [0, 1, 2]);

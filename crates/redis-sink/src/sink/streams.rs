@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_too_many_streams_those_that_are_repeated_are_kept() {
+    fn repeated_streams_are_kept_when_there_are_too_many() {
         let mut streams = Streams::default();
         for number in 0..=MAX_STREAMS {
             streams.number(&number.to_string());

@@ -313,7 +313,7 @@ fn assert_finds(mistake: impl Into<Option<Mistake>>, scenario: Scenario, promise
 }
 
 #[test]
-fn finds_rows_that_were_never_sent() {
+fn the_search_finds_rows_that_were_never_sent() {
     assert_finds(Mistake::TwoSnapshots, REUSED.prunes(2), "E1");
     let age = SHORT.changes(&[Change::Age], 1).prunes(1);
     assert_finds(Mistake::DeleteByKey, age, "E1");
@@ -326,12 +326,12 @@ fn finds_rows_that_were_never_sent() {
 }
 
 #[test]
-fn finds_rows_that_are_counted_twice() {
+fn the_search_finds_rows_that_are_counted_twice() {
     assert_finds(Mistake::CountTwice, SHORT.lost(1), "E2");
 }
 
 #[test]
-fn finds_rows_that_stay_for_ever() {
+fn the_search_finds_rows_that_stay_for_ever() {
     assert_finds(Mistake::MarkAfterConfirm, SHORT.marks().crashes(1), "E3");
     assert_finds(Mistake::ConfirmBeforeAccount, SHORT.crashes(1), "E3");
     assert_finds(Mistake::ForgetBucket, SHORT, "E3");
@@ -340,7 +340,7 @@ fn finds_rows_that_stay_for_ever() {
 }
 
 #[test]
-fn finds_events_that_are_passed_over() {
+fn the_search_finds_events_that_are_passed_over() {
     assert_finds(Mistake::IgnoreNote, SHORT.moves(1), "E4");
 }
 

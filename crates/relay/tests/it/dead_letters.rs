@@ -110,7 +110,7 @@ fn offered(core: &mut Core, insert: &[u8], case: &str) -> SentEvent {
 }
 
 #[test]
-fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
+fn dead_letters_of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
     let expected = SentEvent {
         id: EVENT,
         dead_letter: true,
@@ -146,7 +146,7 @@ fn of_every_class_are_known_as_such_and_offered_again_after_a_refusal() {
 
 /// A dead letter is bound for the partition of its event, with the timestamp of its event.
 #[test]
-fn say_for_which_partition_and_time_their_event_is_bound() {
+fn dead_letters_name_the_partition_and_time_of_their_event() {
     let table = table()
         .column("shard", TypeOid::new(23))
         .column("at", TypeOid::new(1184));
@@ -184,7 +184,7 @@ fn say_for_which_partition_and_time_their_event_is_bound() {
 
 /// A record that the sink gives back becomes the dead letter that reading its row again makes.
 #[test]
-fn are_the_same_whether_the_row_is_read_again_or_the_record_was_given_back() {
+fn dead_letters_are_the_same_whether_the_row_is_read_again_or_the_record_was_given_back() {
     let options = || Options {
         additional: Additional::parse("shard:partition,note:header").expect("placements"),
         ..Options::default()

@@ -130,7 +130,7 @@ fn message(transactional: bool, prefix: &str, content: &str) -> Vec<u8> {
 /// Rows and messages of one transaction are numbered together and sent in order, and the commit is
 /// confirmed when all are acknowledged.
 #[test]
-fn are_events_as_rows_are() {
+fn messages_are_events_as_rows_are() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     relay.begin();
     consume(&mut relay.core, &table().relation());
@@ -171,7 +171,7 @@ fn are_events_as_rows_are() {
 /// A transaction with only messages, then a keepalive: the keepalive's position is confirmed only
 /// when no record is in flight.
 #[test]
-fn hold_the_position_until_they_are_acknowledged() {
+fn messages_hold_the_position_until_they_are_acknowledged() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     relay.begin();
     let content = r#"{"aggregate":"Order","key":"k"}"#;
@@ -198,7 +198,7 @@ fn hold_the_position_until_they_are_acknowledged() {
 /// A transaction that was enqueued whole and is sent again after a reconnect is ignored, also if it
 /// has only messages.
 #[test]
-fn are_ignored_when_their_transaction_is_repeated() {
+fn messages_are_ignored_when_their_transaction_is_repeated() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     let content = r#"{"aggregate":"Order","key":"k"}"#;
     relay.begin();
@@ -214,7 +214,7 @@ fn are_ignored_when_their_transaction_is_repeated() {
 }
 
 #[test]
-fn that_cannot_be_events_stop_the_relay() {
+fn messages_that_cannot_be_events_stop_the_relay() {
     for (content, poison) in [
         ("secret", Poison::Undecodable),
         (r#"{"payload":"secret"}"#, Poison::Unroutable),
@@ -247,7 +247,7 @@ fn that_cannot_be_events_stop_the_relay() {
 /// The dead letter contains the whole content if it cannot be decoded, and parks its key if it has
 /// one.
 #[test]
-fn become_dead_letters_if_the_policy_says_so() {
+fn messages_become_dead_letters_if_the_policy_says_so() {
     let parking = Parking::new();
     parking.set_ready();
     let policy = PoisonPolicy {
@@ -299,7 +299,7 @@ fn become_dead_letters_if_the_policy_says_so() {
 /// A message has the headers and the topic that its writer chooses. Neither makes it a dead letter, and
 /// its dead letter is none of another event.
 #[test]
-fn are_no_dead_letters_by_their_headers_or_topic() {
+fn messages_are_no_dead_letters_by_their_headers_or_topic() {
     let topic = PoisonPolicy::default().topic;
     let forged =
         r#""headers":{"walrelay.dlq.class":"parked","walrelay.dlq.resolves":"s 0/1 0","a":"b"}"#;
@@ -355,7 +355,7 @@ fn are_no_dead_letters_by_their_headers_or_topic() {
 /// No commit stands for a non-transactional message. It stops the relay, or is skipped and
 /// reported; it is never ignored silently.
 #[test]
-fn outside_of_transactions_are_told() {
+fn messages_outside_of_transactions_are_reported() {
     let content = r#"{"aggregate":"Order","payload":"secret"}"#;
     let body = message(false, "outbox", content);
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
@@ -384,7 +384,7 @@ fn outside_of_transactions_are_told() {
 
 /// The route needs a column that messages do not have.
 #[test]
-fn that_do_not_fit_the_route_are_poison() {
+fn messages_that_do_not_fit_the_route_are_poison() {
     let options = || Options {
         event_key: "tenant".to_owned(),
         ..Options::default()
@@ -408,7 +408,7 @@ fn that_do_not_fit_the_route_are_poison() {
 
 /// Without configured messages no message should arrive. If one does, it is no event.
 #[test]
-fn are_no_events_if_they_are_not_configured() {
+fn messages_are_no_events_if_they_are_not_configured() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     relay.core = relay.core.with_messages(None);
     relay.begin();
@@ -420,7 +420,7 @@ fn are_no_events_if_they_are_not_configured() {
 /// The events of a batch are numbered with the other events of the transaction, and each is sent,
 /// acknowledged and decided about by itself.
 #[test]
-fn with_several_events_are_as_many_rows() {
+fn messages_with_several_events_are_as_many_rows() {
     let mut relay = Relay::new(Options::default(), policy(PoisonAction::DeadLetter));
     relay.begin();
     relay.send(r#"{"aggregate":"Order","key":"first"}"#);
@@ -460,7 +460,7 @@ fn with_several_events_are_as_many_rows() {
 /// A batch that a full sink interrupts goes on at its event; one that a lost connection interrupts
 /// goes on after those that the sink took.
 #[test]
-fn with_several_events_go_on_where_they_were_interrupted() {
+fn messages_with_several_events_go_on_where_they_were_interrupted() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     let event = |id: u8| format!(r#"{{"id":"{id}","aggregate":"Order","key":"k"}}"#);
     let content = format!("[{},{},{}]", event(0), event(1), event(2));
@@ -501,7 +501,7 @@ fn with_several_events_go_on_where_they_were_interrupted() {
 
 /// Events of a batch that were not processed are never confirmed, whatever a caller does.
 #[test]
-fn with_several_events_must_be_processed_to_their_end() {
+fn messages_with_several_events_must_be_processed_to_their_end() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     let content = r#"[{"aggregate":"Order","key":"k"},{"aggregate":"Order","key":"k"}]"#;
     relay.begin();
@@ -516,7 +516,7 @@ fn with_several_events_must_be_processed_to_their_end() {
 
 /// An event that the policy halts at names its number, and the events before it are sent.
 #[test]
-fn with_a_malformed_event_stop_the_relay_at_it() {
+fn messages_with_a_malformed_event_stop_the_relay_at_it() {
     let mut relay = Relay::new(Options::default(), PoisonPolicy::default());
     relay.begin();
     let content = r#"[{"aggregate":"Order","key":"k"},{"aggregate":["secret"]}]"#;

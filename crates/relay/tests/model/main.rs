@@ -96,22 +96,22 @@ const APART: [TransactionSpec; 3] = [rows(&[0, 1]), foreign(), rows(&[1, 0])];
 const LONG: [TransactionSpec; 4] = [rows(&[0, 1]), foreign(), rows(&[1, 0, 0]), rows(&[1])];
 
 #[test]
-fn of_a_short_log_with_one_fault_keeps_the_promises() {
+fn every_order_of_a_short_log_with_one_fault_keeps_the_promises() {
     assert_holds("a short log, one fault", &SHORT, 1, 1);
 }
 
 #[test]
-fn of_one_key_with_two_faults_keeps_the_promises() {
+fn every_order_of_one_key_with_two_faults_keeps_the_promises() {
     assert_holds("one key, two faults", &TWICE, 2, 1);
 }
 
 #[test]
-fn of_a_longer_log_with_one_fault_keeps_the_promises() {
+fn every_order_of_a_longer_log_with_one_fault_keeps_the_promises() {
     assert_holds("a longer log, one fault", &APART, 1, 1);
 }
 
 #[test]
-fn of_more_faults_keeps_the_promises() {
+fn every_order_of_more_faults_keeps_the_promises() {
     if is_wide() {
         assert_holds("a short log, two faults", &SHORT, 2, 1);
         assert_holds("one key, three faults", &TWICE, 3, 1);
@@ -138,7 +138,7 @@ fn assert_finds(mistake: Mistake, log: &[TransactionSpec], promise: &str) {
 }
 
 #[test]
-fn finds_what_confirms_early() {
+fn the_search_finds_what_confirms_early() {
     assert_finds(Mistake::ConfirmAtReceipt, &SHORT, "G1");
     assert_finds(Mistake::ConfirmRow, &SHORT, "G1");
     assert_finds(Mistake::SkipNack, &SHORT, "G1");
@@ -150,12 +150,12 @@ fn finds_what_confirms_early() {
 }
 
 #[test]
-fn finds_what_reorders() {
+fn the_search_finds_what_reorders() {
     assert_finds(Mistake::ReorderRetry, &TWICE, "G2");
 }
 
 #[test]
-fn finds_what_repeats() {
+fn the_search_finds_what_repeats() {
     assert_finds(Mistake::ForgetEnqueued, &SHORT, "G3");
     assert_finds(Mistake::StopUnreported, &SHORT, "G3");
 }

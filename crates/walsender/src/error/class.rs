@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_the_table() {
+    fn each_row_of_the_table_has_its_class() {
         for (code, class, retryable) in [
             ("55006", SlotInUse, true),
             ("55000", WalGone, false),

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grows_with_what_arrives_and_shrinks_back() {
+    fn a_buffer_grows_with_its_bytes_and_shrinks_back() {
         let mut buffer = ReadBuffer::new(1024);
         for _ in 0..1000 {
             let room = buffer.room();

@@ -266,7 +266,7 @@ mod tests {
     /// Topics for numbered groups and for other expressions than the default one were recorded from
     /// Kafka Connect's `RegexRouter`.
     #[test]
-    fn renders_literals_groups_and_escapes() {
+    fn a_template_renders_literals_groups_and_escapes() {
         let default = DEFAULT_REGEX;
         for (pattern, replacement, value, expected) in [
             (

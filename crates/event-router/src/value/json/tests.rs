@@ -101,7 +101,7 @@ pub(super) fn document() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn finds_what_serde_finds(value in document(), pretty in any::<bool>(), path in prop::collection::vec("[a-c0-2]", 0..3)) {
+    fn the_reader_finds_what_serde_finds(value in document(), pretty in any::<bool>(), path in prop::collection::vec("[a-c0-2]", 0..3)) {
         let text = if pretty { format!("{value:#}") } else { value.to_string() };
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         let expected = path.iter().try_fold(&value, |value, step| match value {
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn agrees_with_serde_on_what_json_is(text in r#"[\[\]{}",:0-9eE.+\\untrfals \t-]{0,12}"#) {
+    fn the_reader_agrees_with_serde_on_what_json_is(text in r#"[\[\]{}",:0-9eE.+\\untrfals \t-]{0,12}"#) {
         let expected = serde_json::from_str::<Value>(&text).is_ok();
         prop_assert_eq!(find(text.as_bytes(), &[]).is_ok(), expected);
     }

@@ -169,7 +169,7 @@ const EVENT: &str = r#"{"type": "record", "name": "E", "fields": [
     {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-micros"}}]}"#;
 
 #[test]
-fn works_with_templates_and_binary_cloud_events() {
+fn a_schema_id_works_with_templates_and_binary_cloud_events() {
     let events = CloudEvents {
         kind: template("{type}"),
         content_type: "application/avro".to_owned(),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_key_with_a_tag_the_tag_counts() {
+    fn the_tag_of_a_key_counts() {
         for (key, expected) in [
             ("{user1000}.following", "user1000"),
             ("foo{}{bar}", "foo{}{bar}"),

@@ -7,7 +7,7 @@ use walrelay_walsender::{ConnInfo, Error, ErrorClass};
 use super::{info, one, server, sql, tcp};
 
 #[tokio::test]
-async fn logging_in() {
+async fn each_login_method_of_a_server_works() {
     let (postgres, certificate) = server();
     create_roles(&postgres).await;
     let encrypted = format!(

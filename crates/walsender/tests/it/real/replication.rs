@@ -176,7 +176,7 @@ async fn streams(postgres: &Postgres, info: &ConnInfo, slot: &str) {
 }
 
 #[tokio::test]
-async fn streaming() {
+async fn a_slot_is_created_streamed_and_dropped() {
     let (postgres, _certificate) = server();
     let mut control = sql(&info(&postgres.url())).await.unwrap();
     control

@@ -8,7 +8,7 @@ use walrelay_walsender::{CopyItem, Error, dollar_quoted, quote_ident, quote_lite
 use super::{info, one, server, sql};
 
 #[tokio::test]
-async fn quoting_and_values() {
+async fn quoted_texts_and_values_are_returned_unchanged() {
     let (postgres, _certificate) = server();
     let mut session = sql(&info(&postgres.url())).await.unwrap();
     for standard in ["on", "off"] {

@@ -181,7 +181,7 @@ fn nothing_follows_a_record_that_was_refused_for_good() {
 /// Each record is reported once, none is lost, and the order of each key holds. A record that a
 /// mock broker appended and did not acknowledge is in the log twice.
 #[test]
-fn through_brokers_that_fail_at_random() {
+fn order_is_kept_through_brokers_that_fail_at_random() {
     use RDKafkaRespErr as E;
     const RECORDS: u64 = 10_000;
     let temporary = [
