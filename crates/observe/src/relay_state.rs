@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{Class, Counts, Explanation, HolderKind, PipelineState, Progress, SlotHolder};
-use walrelay_sink::{Poison, Retrying};
+use walrelay_sink::{EventPosition, Poison, Retrying};
 use walrelay_sink_kind::check::Check;
 
 use super::problems::RECONNECTS;
@@ -53,6 +53,8 @@ pub(super) struct Live {
     pub(super) beat_at: Instant,
     /// The commit time of the oldest record in flight, by topic, and when that was reported.
     pub(super) oldest_by_topic: (BTreeMap<String, PgTimestamp>, Instant),
+    /// The event of the last acknowledged record, by topic, and when that was reported first, in milliseconds since 1970.
+    pub(super) last_by_topic: BTreeMap<String, (EventPosition, u64)>,
     /// Totals of the sinks before the present one.
     pub(super) earlier: Counts,
     /// Records that those sinks have acknowledged.
@@ -112,6 +114,7 @@ impl Live {
             progress_at: now,
             beat_at: now,
             oldest_by_topic: (BTreeMap::new(), now),
+            last_by_topic: BTreeMap::new(),
             earlier: Counts::default(),
             acknowledged_earlier: 0,
             clock_offset: None,

@@ -529,6 +529,12 @@ pub struct TopicReport {
     /// is none.
     #[serde(default)]
     pub lag_seconds: f64,
+    /// When a record of the topic was acknowledged last, to a second; `null` before the first since the start.
+    #[serde(default)]
+    pub acknowledged_at_ms: Option<u64>,
+    /// The event of that record: the start of its commit record and the number of its row.
+    #[serde(default)]
+    pub last_event: Option<String>,
     pub delivered: u64,
     /// Bytes of keys, values and headers of the delivered records.
     pub delivered_bytes: u64,
@@ -540,6 +546,8 @@ impl TopicReport {
         Self {
             topic: topic.to_owned(),
             lag_seconds: 0.0,
+            acknowledged_at_ms: None,
+            last_event: None,
             delivered: 0,
             delivered_bytes: 0,
             failed: 0,

@@ -8,7 +8,7 @@ use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{
     Class, Counts, Diverted, Failpoint, HolderKind, Observer, PipelineState, PoisonAction,
-    Progress, TableName,
+    Progress, TableName, TopicProgress,
 };
 use walrelay_sink::Retrying;
 
@@ -255,8 +255,8 @@ impl Observer for RunObserver {
         }
     }
 
-    fn oldest_by_topic(&mut self, oldest: &[(&str, PgTimestamp)]) {
-        self.observe(|telemetry| telemetry.oldest_by_topic(oldest));
+    fn topics(&mut self, topics: &[TopicProgress<'_>]) {
+        self.observe(|telemetry| telemetry.topics(topics));
     }
 }
 

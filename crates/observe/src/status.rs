@@ -232,11 +232,11 @@ impl Telemetry {
             }
             .to_owned(),
             failed: self.sink.failures(),
-            topics: self.topics(live),
+            topics: self.topic_reports(live),
         }
     }
 
-    fn topics(&self, live: &Live) -> Vec<TopicReport> {
+    fn topic_reports(&self, live: &Live) -> Vec<TopicReport> {
         let topics = self.sink.topics().into_iter();
         let reports = topics.map(|(topic, stats)| {
             let report = TopicReport {
@@ -255,6 +255,12 @@ impl Telemetry {
             let report = reports.entry(topic.to_owned());
             let report = report.or_insert_with(|| TopicReport::new(topic));
             report.lag_seconds = report.lag_seconds.max(lag.as_secs_f64());
+        }
+        for (topic, (event, at_ms)) in &live.last_by_topic {
+            if let Some(report) = reports.get_mut(topic) {
+                report.acknowledged_at_ms = Some(*at_ms);
+                report.last_event = Some(event.to_string());
+            }
         }
         reports.into_values().collect()
     }

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 use walrelay_lsn::Lsn;
-use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::{TableLock, replace_file};
-use walrelay_relay::{Class, PipelineState, Progress, TableName};
+use walrelay_relay::{Class, PipelineState, Progress, TableName, TopicProgress};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{Retrying, SinkStats, in_current_span, lock};
 use walrelay_sink_kind::check::Check;
@@ -106,10 +105,21 @@ impl Telemetry {
         live.progress_at = Instant::now();
     }
 
-    /// Notes the topics that have records in flight, each with the commit time of its oldest one.
-    pub fn oldest_by_topic(&self, oldest: &[(&str, PgTimestamp)]) {
-        let oldest = oldest.iter().map(|(topic, at)| ((*topic).to_owned(), *at));
-        lock(&self.live).oldest_by_topic = (oldest.collect(), Instant::now());
+    /// Notes the topics: their records in flight, and their last acknowledged ones.
+    pub fn topics(&self, topics: &[TopicProgress<'_>]) {
+        let of = |of: &TopicProgress<'_>| Some((of.topic.to_owned(), of.oldest?));
+        let oldest = topics.iter().filter_map(of).collect();
+        let mut live = lock(&self.live);
+        live.oldest_by_topic = (oldest, Instant::now());
+        for TopicProgress { topic, last, .. } in topics {
+            let Some(event) = *last else { continue };
+            // A new sink begins without one, and what was known stays.
+            let known = live.last_by_topic.get(*topic);
+            if known.is_none_or(|(known, _)| *known != event) {
+                let last = (event, millis_now());
+                live.last_by_topic.insert((*topic).to_owned(), last);
+            }
+        }
     }
 
     /// Adds a time in which nothing was read.

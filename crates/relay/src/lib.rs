@@ -59,6 +59,7 @@ pub use account::{
 pub use event::SentEvent;
 pub use interface::observer::{
     Counts, Explanation, Failpoint, HolderKind, Observer, PipelineState, Progress, SlotHolder,
+    TopicProgress,
 };
 pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 pub use interface::source::{

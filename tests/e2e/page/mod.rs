@@ -274,6 +274,9 @@ fn the_page_shows_load_and_a_broker_that_stops() {
     page.browser.wait_text("#source-facts", |facts| {
         facts.contains(" rows since the start") && !facts.contains("\n0 rows")
     });
+    // Event and age of the topic's last record: `0/1A2B3C8 0, 0 s ago`.
+    let has_last = |rows: &str| rows.contains(", 0 s ago") || rows.contains(", 1 s ago");
+    page.browser.wait_text("#topic-rows", has_last);
     page.pictures("load");
     for (range, title) in [(1, "Last 6 hours"), (0, "Last 15 minutes")] {
         let click = format!("document.querySelectorAll('#ranges button')[{range}].click()");

@@ -3,14 +3,16 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::Duration;
 
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_sink::{AnySinkFactory, MAX_TOPICS, OTHER_TOPICS, SinkStats, lock};
+use walrelay_relay::TopicProgress;
+use walrelay_sink::{AnySinkFactory, EventPosition, MAX_TOPICS, OTHER_TOPICS, SinkStats, lock};
 use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::super::report::{History, SlotReport};
-use super::super::{RecentErrors, wall_clock};
+use super::super::{RecentErrors, millis_now, wall_clock};
 use super::super::{Setup, SinkSetup};
 use super::*;
 
@@ -331,23 +333,69 @@ fn the_lag_of_a_topic_is_that_of_its_oldest_record_in_flight() {
         lags.collect::<Vec<_>>()
     };
     let committed = |age_s: i64| PgTimestamp::new(wall_clock().get() - age_s * 1_000_000);
+    let in_flight = |topic, age_s| TopicProgress {
+        topic,
+        oldest: Some(committed(age_s)),
+        last: None,
+    };
     telemetry.sink.topic("bills");
-    telemetry.oldest_by_topic(&[("late", committed(7_200))]);
+    telemetry.topics(&[in_flight("late", 7_200)]);
     let expected = [("bills".to_owned(), 0.0), ("late".to_owned(), 7_200.0)];
     assert_eq!(lags(), expected);
-    telemetry.oldest_by_topic(&[]);
+    telemetry.topics(&[]);
     assert_eq!(lags(), [("bills".to_owned(), 0.0)]);
     // A clock ahead of this machine's.
-    telemetry.oldest_by_topic(&[("late", committed(-7_200))]);
+    telemetry.topics(&[in_flight("late", -7_200)]);
     assert_eq!(lags()[1], ("late".to_owned(), 0.0));
     for n in 1..MAX_TOPICS {
         telemetry.sink.topic(&format!("topic-{n}"));
     }
-    telemetry.oldest_by_topic(&[("bills", committed(60)), ("late", committed(7_200))]);
+    telemetry.topics(&[in_flight("bills", 60), in_flight("late", 7_200)]);
     let expected = [
         (OTHER_TOPICS.to_owned(), 7_200.0),
         ("bills".to_owned(), 60.0),
     ];
     assert_eq!(lags()[..2], expected);
     assert_eq!(lags().len(), MAX_TOPICS + 1);
+}
+
+/// The last record of a topic has event and time, and keeps both when a new sink has acknowledged none.
+#[test]
+fn a_topic_has_the_event_and_the_time_of_its_last_record() {
+    let telemetry = telemetry();
+    telemetry.sink.topic("bills");
+    let last = || {
+        let topic = telemetry.report().delivery.topics.remove(0);
+        (topic.last_event, topic.acknowledged_at_ms)
+    };
+    let acknowledged = |row: Option<u64>| {
+        telemetry.topics(&[TopicProgress {
+            topic: "bills",
+            oldest: None,
+            last: row.map(|row| EventPosition {
+                epoch: 0,
+                lsn: 16,
+                row,
+            }),
+        }]);
+    };
+    acknowledged(None);
+    assert_eq!(last(), (None, None));
+    let before = millis_now();
+    acknowledged(Some(3));
+    let (event, at) = last();
+    assert_eq!(event.as_deref(), Some("0/10 3"));
+    assert!(
+        at.is_some_and(|at| (before..=millis_now()).contains(&at)),
+        "{at:?}"
+    );
+    while Some(millis_now()) == at {
+        thread::yield_now();
+    }
+    acknowledged(Some(3));
+    acknowledged(None);
+    assert_eq!(last(), (event, at));
+    acknowledged(Some(4));
+    assert_eq!(last().0.as_deref(), Some("0/10 4"));
+    assert!(last().1 > at);
 }

@@ -3,10 +3,11 @@ use std::sync::Arc;
 
 use walrelay_checkpoint::Ledger;
 use walrelay_lsn::RelationId;
-use walrelay_pgoutput::{Begin, PgTimestamp};
+use walrelay_pgoutput::Begin;
 use walrelay_sink::EventPosition;
 
 use super::topics::{TopicNumber, TopicNumbers};
+use crate::interface::observer::TopicProgress;
 use crate::table::TableName;
 
 /// The table of records in flight and the events that they stand for.
@@ -20,6 +21,8 @@ pub(super) struct InFlightEvents {
     topics: TopicNumbers,
     /// The topic of the record that was offered last.
     offered: TopicNumber,
+    /// The last event of each topic in the runs that are forgotten, by the topic's number.
+    last: Vec<Option<EventPosition>>,
 }
 
 /// Records whose events follow each other.
@@ -33,6 +36,16 @@ struct Run {
     relation: RelationId,
     table: Option<Arc<TableName>>,
     begin: Begin,
+}
+
+impl Run {
+    /// Returns the event of one of its records.
+    fn event(&self, seq: u64) -> EventPosition {
+        EventPosition {
+            row: self.start.row + (seq - self.first),
+            ..self.start
+        }
+    }
 }
 
 impl InFlightEvents {
@@ -73,8 +86,20 @@ impl InFlightEvents {
 
     /// Forgets runs whose records are all below `tail`, because these records are acknowledged.
     pub(super) fn forget_below(&mut self, tail: u64) {
-        while self.runs.get(1).is_some_and(|run| run.first <= tail) {
-            self.runs.pop_front();
+        while let Some(next) = self.runs.get(1)
+            && next.first <= tail
+        {
+            let end = next.first;
+            let Some(run) = self.runs.pop_front() else {
+                return;
+            };
+            let index = run.topic.index();
+            if self.last.len() <= index {
+                self.last.resize(index + 1, None);
+            }
+            if let Some(last) = self.last.get_mut(index) {
+                *last = Some(run.event(end - 1));
+            }
         }
     }
 
@@ -111,30 +136,31 @@ impl InFlightEvents {
         events.min()
     }
 
-    /// Returns the topics of the records `from..next` that are not acknowledged, each with the
-    /// commit time of its first one.
+    /// Returns the topics of all records so far. In flight are those of the records `from..next` that are not
+    /// acknowledged.
     ///
     /// Cost: one step per run.
-    pub(super) fn oldest_by_topic(
-        &self,
-        ledger: &Ledger,
-        from: u64,
-        next: u64,
-    ) -> Vec<(&str, PgTimestamp)> {
-        let names = self.topics.names();
-        let mut oldest: Vec<Option<PgTimestamp>> = vec![None; names.len()];
+    pub(super) fn by_topic(&self, ledger: &Ledger, from: u64, next: u64) -> Vec<TopicProgress<'_>> {
+        let last = self.last.iter().copied().chain(std::iter::repeat(None));
+        let topics = self.topics.names().iter().zip(last);
+        let topics = topics.map(|(topic, last)| TopicProgress {
+            topic,
+            oldest: None,
+            last,
+        });
+        let mut topics: Vec<_> = topics.collect();
         for (run, end) in self.with_ends(next) {
-            let Some(known) = oldest.get_mut(run.topic.index()) else {
+            let Some(known) = topics.get_mut(run.topic.index()) else {
                 continue;
             };
-            if known.is_none() && ledger.is_in_flight(run.first.max(from)..end) {
-                *known = Some(run.begin.commit_time);
+            if run.first < from {
+                known.last = Some(run.event(end.min(from) - 1));
+            }
+            if known.oldest.is_none() && ledger.is_in_flight(run.first.max(from)..end) {
+                known.oldest = Some(run.begin.commit_time);
             }
         }
-        let named = names.iter().zip(oldest);
-        named
-            .filter_map(|(name, oldest)| Some((&**name, oldest?)))
-            .collect()
+        topics
     }
 
     fn run(&self, seq: u64) -> Option<&Run> {
@@ -144,11 +170,7 @@ impl InFlightEvents {
 
     /// Returns the event that record `seq` stands for.
     pub(super) fn event(&self, seq: u64) -> Option<EventPosition> {
-        let run = self.run(seq)?;
-        Some(EventPosition {
-            row: run.start.row + (seq - run.first),
-            ..run.start
-        })
+        Some(self.run(seq)?.event(seq))
     }
 
     /// Returns that event with its transaction and its table.
@@ -165,6 +187,7 @@ mod tests {
     use walrelay_checkpoint::{AckRing, Seq};
 
     use walrelay_lsn::{Lsn, Xid};
+    use walrelay_pgoutput::PgTimestamp;
 
     use super::*;
 
@@ -219,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_has_the_commit_time_of_its_first_record_that_is_not_acknowledged() {
+    fn a_topic_has_its_oldest_record_in_flight_and_its_last_acknowledged_one() {
         let ring = Arc::new(AckRing::new(64));
         let mut ledger = Ledger::new(Arc::clone(&ring), None);
         let mut in_flight = InFlightEvents::default();
@@ -244,19 +267,21 @@ mod tests {
             ledger.advance();
             let from = 6 - ledger.in_flight();
             in_flight.forget_below(from);
-            let oldest = in_flight.oldest_by_topic(ledger, from, 6);
-            let oldest = oldest
-                .iter()
-                .map(|(topic, at)| format!("{topic} {}", at.get()));
-            oldest.collect::<Vec<_>>()
+            let topics = in_flight.by_topic(ledger, from, 6);
+            let topics = topics.iter().map(|of| {
+                let oldest = of.oldest.map_or(0, PgTimestamp::get);
+                let last = of.last.map_or("-".to_owned(), |last| last.row.to_string());
+                format!("{} {oldest} {last}", of.topic)
+            });
+            topics.collect::<Vec<_>>()
         };
         for (seqs, expected) in [
-            (&[][..], &["a 100", "b 200", "c 300"][..]),
-            (&[1, 3], &["a 100", "b 200", "c 300"]),
-            (&[4], &["a 100", "c 300"]),
-            (&[0], &["a 200", "c 300"]),
-            (&[5], &["a 200"]),
-            (&[2], &[]),
+            (&[][..], ["a 100 -", "b 200 -", "c 300 -"]),
+            (&[1, 3], ["a 100 -", "b 200 -", "c 300 -"]),
+            (&[4], ["a 100 -", "b 0 -", "c 300 -"]),
+            (&[0], ["a 200 0", "b 0 1", "c 300 -"]),
+            (&[5], ["a 200 0", "b 0 1", "c 0 -"]),
+            (&[2], ["a 0 2", "b 0 4", "c 0 5"]),
         ] {
             let found = acknowledged(seqs, &mut ledger, &mut in_flight);
             assert_eq!(found, expected, "{seqs:?}");

@@ -10,7 +10,7 @@ use walrelay_sink::EventPosition;
 
 use super::Core;
 use crate::event::SentEvent;
-use crate::interface::observer::{Counts, Progress};
+use crate::interface::observer::{Counts, Progress, TopicProgress};
 use crate::table::TableName;
 
 impl Core {
@@ -70,12 +70,10 @@ impl Core {
         self.transactions.processed.max(self.taken_before)
     }
 
-    /// Returns the topics that have a record in flight, each with the commit time of its oldest
-    /// one.
-    pub fn oldest_by_topic(&self) -> Vec<(&str, PgTimestamp)> {
+    /// Returns the topics of the records so far.
+    pub fn by_topic(&self) -> Vec<TopicProgress<'_>> {
         let from = self.lowest_in_flight();
-        self.in_flight
-            .oldest_by_topic(&self.ledger, from, self.next)
+        self.in_flight.by_topic(&self.ledger, from, self.next)
     }
 
     /// Counts the events that were enqueued and are not acknowledged, by transaction. The key is

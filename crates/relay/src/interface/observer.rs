@@ -212,11 +212,10 @@ pub trait Observer: Send {
         let _ = progress;
     }
 
-    /// Reports the topics that have a record in flight, each with the commit time of its oldest one,
-    /// by the server's clock. Called with [`progress`](Self::progress), at most twice a second
-    /// unless nothing is in flight.
-    fn oldest_by_topic(&mut self, oldest: &[(&str, PgTimestamp)]) {
-        let _ = oldest;
+    /// Reports the topics of all records that this sink has taken. Called with [`progress`](Self::progress), at most
+    /// twice a second unless nothing is in flight.
+    fn topics(&mut self, topics: &[TopicProgress<'_>]) {
+        let _ = topics;
     }
 }
 
@@ -266,9 +265,21 @@ impl<W: Observer + ?Sized> Observer for &mut W {
         (**self).progress(progress);
     }
 
-    fn oldest_by_topic(&mut self, oldest: &[(&str, PgTimestamp)]) {
-        (**self).oldest_by_topic(oldest);
+    fn topics(&mut self, topics: &[TopicProgress<'_>]) {
+        (**self).topics(topics);
     }
+}
+
+/// The progress of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopicProgress<'a> {
+    /// The topic; [`OTHER_TOPICS`](walrelay_sink::OTHER_TOPICS) for those beyond the first
+    /// [`MAX_TOPICS`](walrelay_sink::MAX_TOPICS).
+    pub topic: &'a str,
+    /// The commit time of its oldest record in flight, by the server's clock; `None` if none is.
+    pub oldest: Option<PgTimestamp>,
+    /// The event of its last record that is acknowledged, as are all records before it; `None` before the first one.
+    pub last: Option<EventPosition>,
 }
 
 /// The progress of a pipeline.

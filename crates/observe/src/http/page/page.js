@@ -284,19 +284,17 @@
     flow('flow-send', reading && !sinkIsDown(), `${rounded(rate)} records/s`);
     setText(by('return-text'), `confirmed to Postgres: ${s.source.confirmed_lsn ? `all but the last ${bytes(s.source.lag_bytes)}` : 'nothing yet'}`);
   }
-  // Records per second of each topic over the last seconds, and when this page saw it grow.
+  // Records per second of each topic over the last seconds.
   const followed = new Map();
-  function followTopic({ topic, delivered }, now) {
-    const seen = followed.get(topic) || { counts: [], at: null };
-    const { counts } = seen;
+  function rateOf({ topic, delivered }, now) {
+    const counts = followed.get(topic) || [];
     const last = counts.at(-1);
     if (last && (delivered < last[1] || now - last[0] > STALE_MS)) counts.length = 0;
-    if (last && delivered > last[1]) seen.at = now;
     if (!last || now > last[0]) counts.push([now, delivered]);
     if (counts.length > 6) counts.shift();
-    followed.set(topic, seen);
+    followed.set(topic, counts);
     const [first, end] = [counts[0], counts.at(-1)];
-    return { at: seen.at, rate: end[0] > first[0] ? (1000 * (end[1] - first[1])) / (end[0] - first[0]) : null };
+    return end[0] > first[0] ? (1000 * (end[1] - first[1])) / (end[0] - first[0]) : null;
   }
   function showLists(s) {
     // What is older is folded: a warning of the start does not stay in sight.
@@ -327,8 +325,8 @@
     const topics = s.delivery.topics;
     setText(by('topic-count'), String(topics.length));
     const shown = topics.map((topic) => {
-      const { rate, at } = followTopic(topic, s.now_ms);
-      return [topic.topic, seconds(topic.lag_seconds), known(rate) ? rounded(rate) : '–', known(at) ? `${seconds(Math.floor((s.now_ms - at) / 1000))} ago` : '–',
+      const [rate, at] = [rateOf(topic, s.now_ms), topic.acknowledged_at_ms];
+      return [topic.topic, seconds(topic.lag_seconds), known(rate) ? rounded(rate) : '–', known(at) ? `${topic.last_event}, ${seconds(Math.floor((s.now_ms - at) / 1000))} ago` : '–',
         count(topic.delivered), bytes(topic.delivered_bytes), count(topic.failed)];
     });
     fill('topic-rows', shown.length ? shown : [['none yet']], (data) => data.map((cells) => row(...cells)));

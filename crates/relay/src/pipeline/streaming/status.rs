@@ -123,14 +123,13 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         Ok(())
     }
 
-    /// Reports the topics that have records in flight, if that is due: it takes a step for each
-    /// transaction in flight.
+    /// Reports the topics, if that is due: it takes a step for each transaction in flight.
     fn report_topics(&mut self, feedback: &mut Feedback) {
         let core = &self.session.core;
         let at = feedback.topics_at;
         if core.in_flight() == 0 || at.is_none_or(|at| at.elapsed() >= TOPICS_INTERVAL) {
             feedback.topics_at = Some(Instant::now());
-            self.observer.oldest_by_topic(&core.oldest_by_topic());
+            self.observer.topics(&core.by_topic());
         }
     }
 
