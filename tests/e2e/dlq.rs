@@ -17,6 +17,7 @@ use walrelay_testkit::{Delivered, History, Kafka, Producer, eventually, eventual
 use walrelay_throwaway::ChildGuard;
 
 use crate::endpoint::{LISTEN, address, ask, config, metric};
+use crate::page::dead_letters_say;
 use crate::rig::{
     PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, command_with, done, insert_of,
     json_lines, output_unread, output_with, shared_kafka, stdout, unique,
@@ -603,5 +604,8 @@ fn the_endpoint_lists_and_redrives_by_token() {
     let left = listed(1);
     assert_eq!(left["redriven"], "0/10 1: 1 redriven", "{left:#}");
     assert_eq!(left["dead_letters"][0]["key"], "key-2", "{left:#}");
+    // This run has written none.
+    let words = "None since the start. 1 is open, those of former runs included.";
+    dead_letters_say(address(&relay), "s3cret", words);
     relay.ends_well();
 }

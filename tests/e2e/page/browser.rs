@@ -105,6 +105,13 @@ impl Browser {
         self.call("Page.addScriptToEvaluateOnNewDocument", &call);
     }
 
+    /// Sends this token with each request.
+    pub(super) fn authorize(&mut self, token: &str) {
+        let headers = json!({"headers": {"Authorization": format!("Bearer {token}")}});
+        self.call("Network.enable", &json!({}));
+        self.call("Network.setExtraHTTPHeaders", &headers);
+    }
+
     pub(super) fn open(&mut self, url: &str) {
         let answer = self.call("Page.navigate", &json!({"url": url}));
         assert!(answer.get("errorText").is_none(), "{url}: {answer}");

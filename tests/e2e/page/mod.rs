@@ -71,6 +71,16 @@ pub(crate) fn first_glance(at: SocketAddr) -> String {
     text
 }
 
+/// Opens the page of the relay at this address with a token, and waits until it has these words of dead letters.
+#[track_caller]
+pub(crate) fn dead_letters_say(at: SocketAddr, token: &str, words: &str) {
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("chromium-token.log");
+    let mut browser = Browser::start(&log);
+    browser.authorize(token);
+    browser.open(&format!("http://{at}/"));
+    browser.wait_text("#dead-summary", |text| text.contains(words));
+}
+
 /// The page, open in a browser.
 struct Page {
     browser: Browser,

@@ -132,6 +132,7 @@
   let status = null;
   let prunes = false; // [prune] is configured
   let hasToken = false;
+  let openLetters = null; // as read last
   let problems = [];
   let receivedAt = 0; // performance.now() of the last event
   let lostSince = null; // Date.now()
@@ -316,9 +317,10 @@
       .filter((cause) => dead.written[cause] || dead.skipped[cause]).sort();
     setText(by('dead-summary'), [
       causes.length ? 'Since the start.' : 'None since the start.',
+      known(openLetters) ? `${openLetters ? count(openLetters) : 'None'} ${openLetters > 1 ? 'are' : 'is'} open, those of former runs included.` : '',
       dead.topic ? `Topic: ${dead.topic}.` : 'No topic for dead letters is configured.',
       dead.parked_keys ? `${plural(dead.parked_keys, 'key is', 'keys are')} parked.` : '',
-    ].join(' '));
+    ].filter((part) => part).join(' '));
     by('dead-table').hidden = causes.length === 0;
     fill('dead-rows', causes.map((cause) => [cause, count(dead.written[cause] || 0), count(dead.skipped[cause] || 0)]),
       (data) => data.map((cells) => row(...cells)));
@@ -347,9 +349,11 @@
     ]);
   }
 
-  // Open dead letters: they are read while they are shown.
+  // Open dead letters: they are read once when the page is opened, because the figures of the status are those of this
+  // run alone, and while they are shown.
   const DEAD_LETTERS = 'api/dead-letters';
-  function showDeadLetters({ open, dead_letters: letters, error, redriven, busy }) {
+  function showDeadLetters({ open, dead_letters: letters, error, redriven, busy, read_ms: read }) {
+    if (known(read)) openLetters = open;
     setText(by('dead-count'), count(open));
     setText(by('dead-said'), [error, redriven, busy ? 'Reading …' : '', !busy && !error && open === 0 ? 'None is open.' : ''].filter((part) => part).join(' · '));
     by('dead-list').hidden = letters.length === 0;
@@ -361,9 +365,19 @@
   }
   async function readDeadLetters() {
     const answer = await fetch(DEAD_LETTERS + location.search);
-    if (answer.ok) showDeadLetters(await answer.json());
-    else setText(by('dead-said'), await answer.text());
-    return answer.ok;
+    if (!answer.ok) {
+      setText(by('dead-said'), await answer.text());
+      return null;
+    }
+    const list = await answer.json();
+    showDeadLetters(list);
+    return list;
+  }
+  async function countDeadLetters() {
+    for (let attempt = 0; attempt < 60 && !known(openLetters) && !by('dead-open').open; attempt += 1) {
+      if (!await readDeadLetters()) return;
+      await new Promise((done) => { setTimeout(done, 500); });
+    }
   }
   async function redrive({ lsn, row: number }) {
     if (!confirm(`Send the event ${lsn} ${number} to its topic again, and close the dead letter?`)) return;
@@ -379,7 +393,7 @@
   async function followDeadLetters() {
     let allowed = true;
     while (allowed && by('dead-open').open) {
-      allowed = await readDeadLetters().catch(() => true);
+      allowed = await readDeadLetters().then(known).catch(() => true);
       await new Promise((done) => { setTimeout(done, 2000); });
     }
   }
@@ -590,6 +604,7 @@
       const isSet = (name) => next.config.some(([key, value]) => key === name && known(value));
       prunes = isSet('prune.keep');
       hasToken = isSet('http.token_file');
+      if (first && hasToken && !known(openLetters)) countDeadLetters().catch(() => { /* the list says so when it is shown */ });
       setText(by('config-count'), plural(next.config.length, 'key'));
       fill('config-rows', next.config, (data) => data.map(([key, value]) => row(key, String(value))));
     }
