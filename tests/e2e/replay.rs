@@ -3,6 +3,7 @@
 
 mod million;
 mod moved;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

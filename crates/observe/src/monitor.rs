@@ -88,6 +88,7 @@ impl SlotMonitor {
                 // Who holds a lock now is not known.
                 self.locks.clear();
                 telemetry.table_locks(&[]);
+                telemetry.replays(Vec::new());
             }
             telemetry.slot(answer.map(|look| {
                 telemetry.clock(look.clock_offset);
@@ -95,6 +96,7 @@ impl SlotMonitor {
                 self.locks = look.locks;
                 let mut standing = look.standing;
                 standing.waits_for_standbys = self.lasting_wait(standing.waits_for_standbys);
+                telemetry.replays(std::mem::take(&mut standing.replays));
                 let end = standing.server_end;
                 (slot_report(standing), end)
             }));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
+use walrelay_postgres_source::RunningReplay;
 use walrelay_relay::{Class, Counts, Explanation, HolderKind, PipelineState, Progress, SlotHolder};
 use walrelay_sink::{EventPosition, Poison, Retrying};
 use walrelay_sink_kind::check::Check;
@@ -92,6 +93,8 @@ pub(super) struct Live {
     pub(super) slot: Option<SlotReport>,
     pub(super) slot_error: Option<String>,
     pub(super) bookmark: Option<BookmarkReport>,
+    /// The replays that run in the database.
+    pub(super) replays: Vec<RunningReplay>,
     pub(super) pruned: u64,
     /// Why rows are not changed, by the work.
     pub(super) row_changes: BTreeMap<String, Option<String>>,
@@ -138,6 +141,7 @@ impl Live {
             slot: None,
             slot_error: None,
             bookmark: None,
+            replays: Vec::new(),
             pruned: 0,
             row_changes: BTreeMap::new(),
             server_end: None,

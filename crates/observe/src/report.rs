@@ -282,6 +282,35 @@ pub struct SourceReport {
     /// Rows of tables that are no outboxes, which were passed over, by table.
     #[serde(default)]
     pub passed_over_rows: BTreeMap<String, u64>,
+    /// The replays that run in the database, of whatever slot or bookmark.
+    #[serde(default)]
+    pub replays: Vec<ReplayReport>,
+}
+
+/// A running `walrelay replay`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ReplayReport {
+    /// The process id on the server.
+    pub pid: i64,
+    /// The temporary slot that it reads.
+    pub copy: String,
+    /// The position up to which its records are acknowledged.
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub position: Option<Lsn>,
+    /// WAL from there to the end of the server's WAL. The replay may end before.
+    pub behind_bytes: Option<u64>,
+}
+
+impl ReplayReport {
+    /// Returns who replays, and how far it is.
+    pub fn text(&self) -> String {
+        let Self { pid, copy, .. } = self;
+        self.position.map_or_else(
+            || format!("server process {pid} reads {copy}"),
+            |position| format!("server process {pid} reads {copy}, acknowledged up to {position}"),
+        )
+    }
 }
 
 /// A round of the audit.

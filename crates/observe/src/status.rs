@@ -18,8 +18,8 @@ use super::relay_state::{Live, describe, remedy};
 use super::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
     LastErrorReport, LatencyReport, LossReport, NearLimitReport, PipelineReport, ProcessReport,
-    RegistryReport, RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport, SnapshotReport,
-    SourceReport, StatusReport, TopicReport,
+    RegistryReport, ReplayReport, RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport,
+    SnapshotReport, SourceReport, StatusReport, TopicReport,
 };
 use super::telemetry::Telemetry;
 use super::warnings::OPEN_TRANSACTIONS;
@@ -178,6 +178,18 @@ impl Telemetry {
             outbox_error: live.outboxes.1.clone(),
             audit: live.audit.clone(),
             passed_over_rows: live.passed_over.clone(),
+            replays: live
+                .replays
+                .iter()
+                .map(|replay| ReplayReport {
+                    pid: replay.pid,
+                    copy: replay.copy.clone(),
+                    position: replay.position,
+                    behind_bytes: server_end
+                        .zip(replay.position)
+                        .map(|(end, position)| end.bytes_since(position)),
+                })
+                .collect(),
         }
     }
 

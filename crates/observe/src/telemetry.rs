@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 use walrelay_lsn::Lsn;
-use walrelay_postgres_source::{TableLock, replace_file};
+use walrelay_postgres_source::{RunningReplay, TableLock, replace_file};
 use walrelay_relay::{Class, PipelineState, Progress, TableName, TopicProgress};
 use walrelay_schema_registry::RegistryStats;
 use walrelay_sink::{Retrying, SinkStats, in_current_span, lock};
@@ -238,6 +238,11 @@ impl Telemetry {
     pub fn row_changes(&self, work: &str, obstacle: Option<String>) {
         let mut live = lock(&self.live);
         live.row_changes.insert(work.to_owned(), obstacle);
+    }
+
+    /// Sets the replays that run in the database.
+    pub fn replays(&self, replays: Vec<RunningReplay>) {
+        lock(&self.live).replays = replays;
     }
 
     /// Sets the rolling bookmark; `None` if this relay keeps none.

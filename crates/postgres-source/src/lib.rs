@@ -87,10 +87,10 @@ pub use bookmarks::{
 };
 pub use catalog::{
     AccountSettings, ColumnFacts, Facts, Generated, LogicalDecoding, Poller, PublicationEntry,
-    PublicationFacts, PublishedOperations, PublishedTable, RetainedWal, Sample, Selection,
-    ServerFacts, SlotReader, SlotRow, SlotStanding, Survey, TableFacts, TableLock, TableSurvey,
-    Transaction, Wanted, describe, inspect, lacking_to_publish, names_standby, place, sample,
-    server_clock, slot_reader, slot_standing, slots, survey, table_locks,
+    PublicationFacts, PublishedOperations, PublishedTable, RetainedWal, RunningReplay, Sample,
+    Selection, ServerFacts, SlotReader, SlotRow, SlotStanding, Survey, TableFacts, TableLock,
+    TableSurvey, Transaction, Wanted, describe, inspect, lacking_to_publish, names_standby, place,
+    sample, server_clock, slot_reader, slot_standing, slots, survey, table_locks,
 };
 pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letters::{DeadLetters, DeadLettersError};

@@ -213,6 +213,31 @@ pub struct SlotStanding {
     /// `synchronized_standby_slots`, while the slot's reader is sent nothing because a standby of these
     /// slots has not got the WAL (Postgres 17).
     pub waits_for_standbys: Option<String>,
+    /// The replays that run in this database, of whatever slot.
+    pub replays: Vec<RunningReplay>,
+}
+
+/// A running `walrelay replay`, by the copy that it reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningReplay {
+    /// The name of the copy.
+    pub copy: String,
+    /// The process that reads it.
+    pub pid: i64,
+    /// The position up to which its records are acknowledged.
+    pub position: Option<Lsn>,
+}
+
+/// The prefix of the copies that replays read.
+pub(crate) const REPLAY_COPY: &str = "walrelay_replay_";
+
+fn replays_sql() -> String {
+    format!(
+        "SELECT slot_name, active_pid, confirmed_flush_lsn FROM pg_catalog.pg_replication_slots \
+         WHERE temporary AND active_pid IS NOT NULL AND database = pg_catalog.current_database() \
+         AND pg_catalog.starts_with(slot_name::text, {}) ORDER BY slot_name",
+        quote_literal(REPLAY_COPY)
+    )
 }
 
 /// Queries the [`SlotStanding`] in one round trip.
@@ -227,12 +252,13 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
          FROM pg_catalog.pg_replication_slots s WHERE slot_name = {}",
         quote_literal(name)
     );
-    let statements = [server_sql(), slot_sql(major, name), inactive];
+    let statements = [server_sql(), slot_sql(major, name), inactive, replays_sql()];
     let mut answers = session.query_all(&statements).await?.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     let server = server(major, &next());
     let slot = first_slot(&next());
     let inactive = next();
+    let replays = next();
     let retained = slot.as_ref().map(|slot| RetainedWal::new(&server, slot));
     Ok(SlotStanding {
         slot,
@@ -242,6 +268,16 @@ pub async fn slot_standing(session: &mut Session, name: &str) -> Result<SlotStan
         waits_for_standbys: inactive
             .first()
             .and_then(|row| row.get("standbys").map(str::to_owned)),
+        replays: replays
+            .iter()
+            .filter_map(|row| {
+                Some(RunningReplay {
+                    copy: row.get("slot_name")?.to_owned(),
+                    pid: parsed(&row, "active_pid")?,
+                    position: parsed(&row, "confirmed_flush_lsn"),
+                })
+            })
+            .collect(),
     })
 }
 

@@ -15,7 +15,7 @@ use super::inspections::OwnSlotChecks;
 use super::one_task::OneTask;
 use super::stream::Stream;
 use crate::bookmarks::copy_slot;
-use crate::catalog::{Wanted, describe, inspect, place, slot};
+use crate::catalog::{REPLAY_COPY, Wanted, describe, inspect, place, slot};
 use crate::deadline::bounded;
 use crate::epoch::find_epoch;
 use crate::error::{PostgresError, SetupError};
@@ -119,7 +119,7 @@ impl CopySource {
         must_hold_start: bool,
     ) -> Self {
         Self {
-            name: format!("walrelay_replay_{:08x}", fastrand::u32(..)),
+            name: format!("{REPLAY_COPY}{:08x}", fastrand::u32(..)),
             start,
             must_exist: true,
             must_hold_start,

@@ -221,6 +221,7 @@
         ? `${count(snapshot.rows)}${snapshot.running && snapshot.expected_rows ? ` of about ${count(snapshot.expected_rows)}` : ''} rows` : null],
       ['can be replayed', bookmark
         ? `${seconds(Math.round(bookmark.reachable_seconds))} back of ${seconds(bookmark.keep_seconds)}, for ${bytes(bookmark.retained_bytes)} of ${bytes(bookmark.max_wal_bytes)} WAL${bookmark.cut_short ? `; cut short: ${bookmark.cut_short}` : ''}` : null],
+      ...(source.replays || []).map((one) => ['replay', `process ${one.pid}, acknowledged up to ${one.position || '–'}, ${bytes(one.behind_bytes)} before the end of the log`]),
       ...((source.audit || {}).tables || []).map((one) => ['audit', `${one.table}: ${count(one.rows)} rows without evidence, ${one.percent} % looked at`]),
       ...(source.outboxes || []).map((outbox) => ['outbox', [
         outbox.table, known(outbox.rows) ? `about ${count(outbox.rows)} rows` : null, known(outbox.bytes) ? bytes(outbox.bytes) : null,

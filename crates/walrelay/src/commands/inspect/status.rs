@@ -352,6 +352,9 @@ impl Screen {
         if let Some(bookmark) = &relay.bookmark {
             self.line("rolling", bookmark_line(bookmark));
         }
+        for replay in &relay.source.replays {
+            self.line("replay", replay.text());
+        }
         for outbox in &source.outboxes {
             self.line("outbox", outbox_line(outbox));
         }
