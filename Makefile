@@ -8,10 +8,13 @@ BIN = $(or $(CARGO_TARGET_DIR),target)/release/walrelay
 ROOT = $(DESTDIR)$(PREFIX)
 SHARE = $(ROOT)/share
 
+# The oldest Rust that builds it.
+RUST = $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
+
 # What the suite of faults runs beside the versions that `make test` has fetched.
 FAULTS_SERVERS = 14.20.0 16.11.0
 
-.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages test-helm release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests docs lint ci clean
+.PHONY: help build install demo drill test test-stress test-alerts test-minimal test-packages test-helm test-rust release test-loom test-model-wide test-faults test-debezium test-examples fuzz example bench bench-core bench-router bench-requests docs lint ci clean
 
 help:
 	@echo "make demo    watch an outbox arrive in Kafka: throwaway Postgres, embedded broker"
@@ -27,6 +30,7 @@ help:
 	@echo "make release  archive, Debian package, RPM, checksums and SBOM of the commit, in dist/ (scripts/release.sh)"
 	@echo "make test-packages  the life of the packages in dist/ in a fresh Debian with systemd (needs root): docs/start/install.md"
 	@echo "make test-helm  the Helm chart: rendering, schemas of three versions of Kubernetes (needs Go)"
+	@echo "make test-rust  that the program builds with the oldest Rust that Cargo.toml states, which rustup fetches"
 	@echo "make test-alerts  the alerts for Prometheus, by promtool"
 	@echo "make test-faults  every fault of docs/trust/proof.md on Postgres 14 to 18, and its table there"
 	@echo "             (FAULTS_SEED=1 FAULTS_ONLY=name FAULTS_POSTGRES=17 to repeat one; FAULTS_SINK=rabbitmq, redis, nats, nats-exclusive, http or http2)"
@@ -93,6 +97,12 @@ test-stress:
 # Every interleaving of the threads that share the acknowledgements, by model.
 test-loom:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test --locked -p walrelay-checkpoint --release --test loom
+
+# CI has one Rust, that of rust-toolchain.toml.
+test-rust:
+	rustup toolchain install $(RUST) --profile minimal
+	CARGO_TARGET_DIR=target/rust-$(RUST) $(CARGO) +$(RUST) build --locked -p walrelay
+	@echo "make test-rust: Rust $(RUST) builds it"
 
 # The rules of deploy/prometheus. Says so where promtool cannot be had.
 test-alerts:
