@@ -68,9 +68,8 @@ fn expression(code: &str) -> (&str, Vec<String>) {
     while let Some((at, char)) = chars.next() {
         match char {
             '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' if depth == 0 => return (&code[..at], literals),
+            ')' | ']' | '}' | ',' | ';' if depth == 0 => return (&code[..at], literals),
             ')' | ']' | '}' => depth -= 1,
-            ',' | ';' if depth == 0 => return (&code[..at], literals),
             '"' => literals.push(literal(&mut chars)),
             '/' if code[at..].starts_with("//") => {
                 while chars.next_if(|(_, char)| *char != '\n').is_some() {}
