@@ -1,4 +1,4 @@
-//! Decides what an answer, or its absence, means for a record.
+//! Decides the meaning of an answer, or of its absence, for a record.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use hyper::header::{AGE, DATE, HeaderMap};
 use walrelay_sink::{Disposition, Poison, clock_offset};
 
-/// The greatest age of a `Date`, in microseconds: it is cut to seconds, and servers make it anew each
+/// The greatest age of a `Date`, in microseconds: it is cut to seconds, and servers renew it each
 /// second.
 const DATE_AGE: i64 = 2_000_000;
 
@@ -66,7 +66,7 @@ pub(crate) struct Again {
     pub(crate) is_outage: bool,
 }
 
-/// Returns what a status means.
+/// Returns the meaning of a status.
 pub(crate) fn to_outcome(
     status: StatusCode,
     retry_after: Option<&str>,

@@ -74,7 +74,7 @@ pub struct HttpConfig {
     pub version: HttpVersion,
     /// Requests in flight at most.
     pub max_in_flight: u32,
-    /// The time from the begin of a request until the status of its answer.
+    /// The time from the start of a request until the status of its answer.
     pub timeout: Duration,
     /// The longest time that `Retry-After` is honoured for.
     pub retry_after_max: Duration,

@@ -65,7 +65,7 @@ impl ConnectError {
         }
     }
 
-    /// Returns what is wrong with the server's certificate, if that is the error.
+    /// Returns the fault of the server's certificate, if that is the error.
     pub(crate) fn certificate_fault(&self) -> Option<CertificateFault> {
         match self {
             Self::Certificate(fault) => Some(fault.clone()),

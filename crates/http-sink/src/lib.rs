@@ -8,7 +8,7 @@
 //! # Inside
 //! `address` renders the URL of a record. `request` makes the request of a record, and `signature`
 //! signs it (Standard Webhooks). `connect` opens connections, and `client` keeps them. `answer`
-//! decides what a status means. `worker` sends the records of a sink, on a thread of its own.
+//! decides the meaning of a status. `worker` sends the records of a sink, on its own thread.
 //!
 //! # Invariants
 //! - A record is delivered when a status of 2xx has come for it, and at no other time.

@@ -42,7 +42,7 @@ const RESERVED: [&str; 13] = [
 ];
 
 /// Headers of an event at most: a map of headers has room for some 24,000 names, and ends the process
-/// with more. Servers take far fewer.
+/// with more. Servers accept far fewer.
 const MAX_HEADERS: usize = 1_000;
 
 /// Returns the name of an event's header in a request.
@@ -181,7 +181,7 @@ pub(crate) fn request(
     request
 }
 
-/// Returns what the request line says: the path, or the whole URL for HTTP/2 and for a proxy that
+/// Returns the target of the request line: the path, or the whole URL for HTTP/2 and for a proxy that
 /// does not tunnel.
 fn request_target(target: &Target, config: &HttpConfig) -> Uri {
     let whole = config.version == HttpVersion::Two || (config.proxy.is_some() && !target.secure);

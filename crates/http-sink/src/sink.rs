@@ -15,7 +15,7 @@ use crate::error::HttpError;
 use crate::request::check_headers;
 use crate::worker::{Shared, Worker, target};
 
-/// The memory of a queued record beside its bytes.
+/// The memory of a queued record in addition to its bytes.
 const RECORD_OVERHEAD: usize = 512;
 
 /// Makes sinks that send to the servers of a configuration.
@@ -96,7 +96,7 @@ impl SinkFactory for HttpSinkFactory {
 ///
 /// # Ordering
 /// One request of a topic and key is in flight. A record that is refused for the moment holds back
-/// its key alone, until `max_retrying_keys` keys of its host and path are held back or
+/// only its key, until `max_retrying_keys` keys of its host and path are held back or
 /// the bounds of records and bytes are reached. A record that is refused for good holds back its key
 /// until the relay has decided about it.
 pub struct HttpSink(SinkThread<KeyQueues, Arc<HttpConfig>>);

@@ -1,4 +1,4 @@
-//! Sends the records of a sink, on a thread of its own.
+//! Sends the records of a sink, on its own thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -51,7 +51,7 @@ struct Answered {
     certificate: Option<CertificateFault>,
     /// The time until the answer; `None` if none came.
     taken: Option<Duration>,
-    /// How far the server's clock is ahead, in seconds; `None` if it told no time.
+    /// How far the server's clock is ahead, in seconds; `None` if it reported no time.
     clock_offset: Option<f64>,
     /// Ends when the attempt is counted.
     open: OpenRequest,

@@ -52,8 +52,7 @@ pub(crate) fn check(
     checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
-/// Returns why no dead letter can be written to this subject; `None` if one can be, or if the server
-/// tells nothing.
+/// Returns why no dead letter can be written to this subject; `None` if one can be, or if the server reports nothing.
 pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<String> {
     let check = async || {
         let connection = connect(login, 0).await?;
@@ -64,7 +63,7 @@ pub(crate) fn dead_letter_obstacle(login: &Login, subject: &str) -> Option<Strin
     matches!(check.verdict, Verdict::Fail { .. }).then_some(check.finding)
 }
 
-/// Returns the settings by which streams lose what they have acknowledged: those of these subjects, and the
+/// Returns the settings by which streams lose acknowledged messages: those of these subjects, and the
 /// exclusive one. `None` if the server does not answer, or does not show them to the user.
 pub(crate) fn risks(
     login: &Login,

@@ -109,7 +109,7 @@ pub(crate) fn is_not_the_same(failure: &Failure) -> bool {
     is_of_stream(failure) && failure.exit == Exit::Config
 }
 
-/// Returns the words for a stream that was deleted or made anew while it was read.
+/// Returns the words for a stream that was deleted or recreated while it was read.
 pub(crate) fn not_the_same(topic: &str) -> Failure {
     let what = format!("the stream of {topic} was deleted or recreated while it was read");
     Failure::new("nats-stream", Exit::Config, what)

@@ -5,9 +5,10 @@
 //! - [`NatsKind`], [`NatsSection`]: the kind of sink, and its section of the configuration.
 //! - [`NatsError`]: why there is no connection.
 //! - `client`: the text protocol, a login, credentials, the TLS settings, messages with headers, the
-//!   answers of JetStream. `sink`: what is in flight, and the thread that publishes; in `sink::chain` to
-//!   a stream that nobody else writes to. `reader`: reads the messages of
-//!   streams; `losses`: settings by which a stream loses what it acknowledged, for `check`; for `dlq`, dead letters that are read back, and `topics`, which `tail` and `verify-topic` read.
+//!   answers of JetStream. `sink`: the records in flight, and the thread that publishes; in `sink::chain` to
+//!   a stream that only the relay writes to. `reader`: reads the messages of streams. `losses`: settings by
+//!   which a stream loses acknowledged messages, for `check`. For `dlq`, dead letters that are read back, and
+//!   `topics`, which `tail` and `verify-topic` read.
 //!
 //! # Invariants
 //! - At most one event of a key is in flight, or each names the one that it follows: none is stored

@@ -1,11 +1,11 @@
-//! The settings by which a stream loses what it has acknowledged, for events and for dead letters.
+//! The settings by which a stream loses acknowledged messages, for events and for dead letters.
 
 use serde_json::Value;
 
 /// Nanoseconds.
 const A_DAY: i64 = 86_400_000_000_000;
 
-/// A setting by which a stream does not keep what it has acknowledged.
+/// A setting by which a stream does not keep acknowledged messages.
 pub(crate) struct Loss {
     /// What the setting is about; `None`: events and dead letters.
     only: Option<Content>,

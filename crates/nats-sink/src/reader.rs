@@ -93,7 +93,7 @@ impl Server {
         }
     }
 
-    /// Returns the messages that are there, of those that are asked for.
+    /// Returns the existing messages, of those asked for.
     pub(crate) fn messages(
         &mut self,
         topic: &str,
@@ -146,7 +146,7 @@ impl Server {
 /// The reason why an end of a stream counts for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Untaken {
-    /// The stream was deleted, or made anew.
+    /// The stream was deleted, or recreated.
     NotTheSame,
     /// The server may lack messages that another one has given, or will give.
     Behind,
@@ -160,7 +160,7 @@ pub(crate) struct StreamReader {
     stream: String,
     /// The subject of the messages that are read, which may have wildcards.
     subject: String,
-    /// When the stream was created, in the words of its server: one that is made anew has another time.
+    /// When the stream was created, in the words of its server: a recreated one has another time.
     created: String,
     /// The server that has said the end last.
     leader: Option<String>,
@@ -177,7 +177,7 @@ pub(crate) struct StreamReader {
 }
 
 impl StreamReader {
-    /// Creates a reader that begins with the message of the number `next`.
+    /// Creates a reader that starts with the message of the number `next`.
     pub(crate) fn new(
         topic: &str,
         stream: String,
@@ -222,7 +222,7 @@ impl StreamReader {
     /// Asks for the end of the stream.
     ///
     /// # Errors
-    /// If no server answers, or the stream was deleted or made anew. A server of a cluster may be behind
+    /// If no server answers, or the stream was deleted or recreated. A server of a cluster may be behind
     /// the one that was asked before: its answer changes nothing.
     pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<Extent, Failure> {
         let extent = server.extent(&self.topic, &self.stream)?;

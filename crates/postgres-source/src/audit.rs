@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Rows that one statement returns, at most.
 const MOST: usize = 10_000;
 
-/// The tables, and how rows are told from sent ones.
+/// The tables, and how rows are distinguished from sent ones.
 #[derive(Debug)]
 pub struct AuditWatch {
     /// The relay's slot.
@@ -60,7 +60,7 @@ pub struct UnseenRows {
     pub seen_percent: u64,
 }
 
-/// The reason why a round did not look at everything that it was to look at. The next one begins there.
+/// The reason why a round did not look at everything that it was to look at. The next one continues there.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The table cannot be read.
@@ -119,7 +119,7 @@ impl Walk {
 }
 
 impl Audit {
-    /// Creates an audit, which begins at the front of each table.
+    /// Creates an audit, which starts at the front of each table.
     pub fn new(watch: AuditWatch, settings: AuditSettings) -> Self {
         let walk = |_: &TableName| Walk {
             step: BLOCKS,

@@ -1,4 +1,4 @@
-//! What waits in a slot: `walrelay check` shows what a relay will meet there.
+//! The waiting log of a slot: `walrelay check` shows what a relay will meet there.
 
 use walrelay_lsn::{Lsn, RelationId};
 use walrelay_walsender::{ConnInfo, Error, Rows, Session, SessionKind, quote_ident, quote_literal};
@@ -30,7 +30,7 @@ pub struct Waiting {
     pub changes: Option<Vec<(Lsn, Vec<u8>)>>,
 }
 
-/// Reads what waits after `confirmed`, the slot's position.
+/// Reads the waiting log after `confirmed`, the slot's position.
 ///
 /// Reads a temporary copy of the slot, so a relay may read the slot meanwhile.
 ///

@@ -13,7 +13,7 @@ const INFIX: &str = "_bookmark_";
 /// Bytes of the longest name of a slot (Postgres: `NAMEDATALEN` - 1).
 const MAX_NAME: usize = 63;
 
-/// The command that keeps a bookmark of a slot before it takes the slot away or moves it.
+/// The command that keeps a bookmark of a slot before it drops or moves the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptBy {
     /// `slots drop`.
@@ -47,7 +47,7 @@ pub struct Bookmark {
 }
 
 impl Bookmark {
-    /// Returns where a replay from the bookmark begins; `None` if its slot is lost.
+    /// Returns where a replay from the bookmark starts; `None` if its slot is lost.
     pub fn position(&self) -> Option<Lsn> {
         self.slot.confirmed.filter(|_| !self.slot.is_lost())
     }
@@ -155,7 +155,7 @@ const NOTES: &str = "walrelay_state.bookmark";
 /// SQLSTATEs of a role that may not create or write the table, and of a standby.
 const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
 
-/// Reads what was noted of the rolling bookmark of this slot; `None` if nothing was, or this role may
+/// Reads the note of the rolling bookmark of this slot; `None` if there is none, or this role may
 /// not read it.
 pub async fn read_notes(session: &mut Session, slot: &str) -> Result<Option<String>, Error> {
     let readable = format!(
@@ -173,7 +173,7 @@ pub async fn read_notes(session: &mut Session, slot: &str) -> Result<Option<Stri
     Ok(rows.first().and_then(|row| row.get(0).map(str::to_owned)))
 }
 
-/// Writes what is to be noted of the rolling bookmark of this slot. Creates the table if it is
+/// Writes the note of the rolling bookmark of this slot. Creates the table if it is
 /// missing. Returns false if this role may not, or the server is a standby.
 pub async fn write_notes(session: &mut Session, slot: &str, notes: &str) -> Result<bool, Error> {
     let missing = format!("SELECT WHERE pg_catalog.to_regclass('{NOTES}') IS NULL");

@@ -93,8 +93,8 @@ pub(super) async fn insert_position(session: &mut Session) -> Result<Lsn, Error>
 }
 
 /// Returns a position behind everything that was committed before, and makes a walsender reach it also on an idle
-/// server. On a standby: the end of the WAL that it has replayed. `None`: the server does not tell, or is a standby
-/// though it is `one_of_several`, of which the primary has more.
+/// server. On a standby: the end of the WAL that it has replayed. `None`: the server does not report it, or is a
+/// standby though it is `one_of_several`, of which the primary has more.
 pub async fn end_of_commits(
     session: &mut Session,
     one_of_several: bool,

@@ -1,4 +1,4 @@
-//! Rows whose events have an open dead letter. Such an event is in the topic of dead letters alone,
+//! Rows whose events have an open dead letter. Such an event is only in the topic of dead letters,
 //! an oversize one without its value, so the row is not marked as sent, and not deleted.
 //!
 //! A dead letter is acknowledged before its transaction is confirmed. So the topic, when it is read
@@ -28,7 +28,7 @@ const MOST: usize = 100_000;
 /// Resolved ones, at most: 40 MB of a statement that only looks at rows.
 const MOST_RESOLVED: usize = 1_000_000;
 
-/// The reason why rows are not told from those with an open dead letter. Nothing is changed then.
+/// The reason why rows are not distinguished from those with an open dead letter. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLettersError {
     /// The topic cannot be read.
@@ -205,7 +205,7 @@ impl DeadLetters {
         self.known.borrow().outcomes.get(&event).copied()
     }
 
-    /// Returns a number that tells the resolutions that were read from others.
+    /// Returns a number that distinguishes the resolutions that were read from others.
     pub(super) fn digest(&self) -> u64 {
         let known = self.known.borrow();
         let hashed = known.outcomes.iter().map(|(event, outcome)| {

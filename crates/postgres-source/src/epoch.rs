@@ -1,4 +1,4 @@
-//! The epoch of a slot's positions: the number of moves to servers whose logs began at lower positions.
+//! The epoch of a slot's positions: the number of moves to servers whose logs started at lower positions.
 //!
 //! A row of `walrelay_state.epoch`, which a switch writes in the transaction of its record
 //! ([`finish_move`](crate::moves::finish_move)). It is part of the database, so copies carry it, and a relay

@@ -3,7 +3,7 @@
 //!
 //! A module uses only modules below it in this list:
 //!
-//! - `source`: the replication connection with a control connection beside it ([`PostgresSource`]),
+//! - `source`: the replication connection with a control connection alongside it ([`PostgresSource`]),
 //!   and the same over temporary copies of a slot ([`CopySource`]).
 //! - `setup`: compares [`Wanted`] with [`Facts`] and plans what to create ([`plan`]; pure, each
 //!   case has a test), then carries out the plan.
@@ -19,12 +19,11 @@
 //! - `prune` deletes sent rows, and drops and creates partitions, by `sent_rows`: the account of
 //!   acknowledged rows, and the policy that decides from it (pure, each case has a test). `mark` marks rows as
 //!   sent, with `sent_keys`: those of the relay's acknowledged records, and `unmarked`: the table of those that
-//!   could not be marked yet; [`dead_rows`] marks rows of dead letters. `rollback` finds events of a slot that no row holds. `confirmation` waits until
-//!   slots have confirmed what a snapshot sees, `dead_letters` are the rows of events that were not sent.
-//!   `row_facts`: what the tables show of an event. `unseen`: rows without
-//!   evidence that they were sent.
-//!   `position_note`: the note of a slot's position. `publication_note`: what the publication lets through, and its
-//!   note.
+//!   could not be marked yet; [`dead_rows`] marks rows of dead letters. `rollback` finds events of a slot that no row
+//!   holds. `confirmation` waits until slots have confirmed what a snapshot sees, `dead_letters` are the rows of
+//!   events that were not sent. `row_facts`: what the tables show of an event. `unseen`: rows without evidence that
+//!   they were sent. `position_note`: the note of a slot's position. `publication_note`: what the publication lets
+//!   through, and its note.
 //! - [`moves`]: a move to another server: the fence at the outbox, and the record of it.
 //! - [`sections`]: `[source]`, `[prune]` and `[retention]` of the configuration.
 //! - `assigned`: the columns that `mark_sent` sets.

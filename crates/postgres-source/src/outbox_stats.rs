@@ -63,7 +63,7 @@ pub struct OutboxStats {
     pub bytes: Option<u64>,
     /// Dead rows by the statistics.
     pub dead_rows: Option<u64>,
-    /// Seconds since the last vacuum; `None`: none since the statistics began.
+    /// Seconds since the last vacuum; `None`: none since the statistics started.
     pub vacuum_seconds: Option<f64>,
     /// The oldest row.
     pub oldest: Oldest,
@@ -71,7 +71,7 @@ pub struct OutboxStats {
     pub oldest_unmarked: Option<Oldest>,
 }
 
-/// Reads sizes and ages of each table, over a connection of its own.
+/// Reads sizes and ages of each table, over its own connection.
 ///
 /// # Errors
 /// If the server does not answer, or a look at the catalogs takes longer than a second.

@@ -57,7 +57,7 @@ fn system_name(slot: &str) -> Option<String> {
     short_name("system", slot)
 }
 
-/// Returns the name of the sequence that holds what the publication carries, see [`CarriedNote`]. `None` if
+/// Returns the name of the sequence that holds the contents of the publication, see [`CarriedNote`]. `None` if
 /// the name would be too long: then nothing is noted of that.
 fn carried_name(slot: &str) -> Option<String> {
     short_name("publication", slot)
@@ -131,7 +131,7 @@ pub enum Access {
 pub enum CarriedNote {
     /// The number of the publication, its entries and their row filters that were accepted.
     Carried(i64),
-    /// The publication left rows out from this position on, which nobody has accepted.
+    /// The publication left rows out from this position on, which is not accepted.
     LeftOut {
         /// The last position at which it is known to have carried all of them.
         from: Lsn,
@@ -227,7 +227,7 @@ impl Noted {
         self.position.filter(|_| !self.is_of_other(system))
     }
 
-    /// Returns what is noted of the publication, unless it is that of another cluster.
+    /// Returns the note of the publication, unless it is that of another cluster.
     pub(crate) fn carried_in(&self, system: &str) -> Option<CarriedNote> {
         self.carried.filter(|_| !self.is_of_other(system))
     }
@@ -299,7 +299,7 @@ pub(crate) async fn may_create(session: &mut Session, name: &str) -> Result<bool
 
 /// Creates the sequences that are missing, for the relay's role if one is named. Returns whether the
 /// sequence of the position was created. A role that may write it only now has confirmed positions without
-/// notes, so what was noted before is forgotten.
+/// notes, so former notes are forgotten.
 pub async fn grant(session: &mut Session, slot: &str, role: Option<&str>) -> Result<bool, Error> {
     let sequence = quote_literal(&quoted(&name(slot)));
     let role_name = quote_literal(role.unwrap_or_default());
@@ -469,7 +469,7 @@ pub(crate) struct SinkCluster {
     pub(crate) is_accepted: bool,
 }
 
-/// Notes the number of what the publication carries. `create`: missing objects may be created. Returns
+/// Notes the number of the contents of the publication. `create`: missing objects may be created. Returns
 /// whether this role may.
 pub(crate) async fn set_carried(
     session: &mut Session,
@@ -512,7 +512,7 @@ async fn set_number(
     Ok(true)
 }
 
-/// Replaces the number of what the publication carries, if it is still this one.
+/// Replaces the number of the contents of the publication, if it is still this one.
 pub(crate) async fn replace_carried(
     session: &mut Session,
     slot: &str,
@@ -536,7 +536,7 @@ pub(crate) async fn set_left_out(
     change_carried(session, slot, &value, "true").await
 }
 
-/// Changes the note of what the publication carries to an SQL value, under an SQL condition, if there is a sequence
+/// Changes the note of the contents of the publication to an SQL value, under an SQL condition, if there is a sequence
 /// for it that this role may write.
 async fn change_carried(
     session: &mut Session,
@@ -592,7 +592,7 @@ pub(crate) async fn raise(session: &mut Session, slot: &str, position: Lsn) -> R
     Ok(())
 }
 
-/// Forgets what is noted of a slot, if this role may write it. A note that stays is before the position
+/// Forgets the note of a slot, if this role may write it. A note that stays is before the position
 /// of each later slot of this name, so it hides no move.
 pub async fn forget(session: &mut Session, slot: &str) -> Result<(), Error> {
     forget_all(
@@ -647,7 +647,7 @@ mod tests {
         assert_eq!(carried_name(&long), None);
     }
 
-    /// Another version must find what this one has noted.
+    /// Another version must find the notes of this one.
     #[test]
     fn a_text_has_the_same_number_in_each_version() {
         assert_eq!(number_of("cluster-one"), 7_312_801_945_711_217_569);

@@ -232,7 +232,7 @@ fn changed(
     }
 }
 
-/// Notes what the publication carries. Returns whether this role may.
+/// Notes the contents of the publication. Returns whether this role may.
 pub(crate) async fn note(
     session: &mut Session,
     wanted: &Wanted,

@@ -208,7 +208,7 @@ impl<'a> UnconfirmedKeys<'a> {
     }
 
     /// Writes a condition for the table's row of an unconfirmed key. Without an alias of the table:
-    /// a condition beside it may name the table.
+    /// a condition next to it may name the table.
     fn same_key(&self) -> String {
         let table = script::table(self.table);
         let names = self.key.iter().map(|name| quote_ident(name));

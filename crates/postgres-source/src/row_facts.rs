@@ -1,6 +1,6 @@
 //! Finds what the outbox tables show of one event: its row, its age, and its mark.
 //!
-//! Reads only, and only tables with an index that begins with the id: no table is read as a whole.
+//! Reads only, and only tables with an index that starts with the id: no table is read as a whole.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub enum Look {
     Rows(Vec<KnownRow>),
     /// The table does not exist, or has no such column.
     Missing,
-    /// No index begins with the column of the id, so the table is not read.
+    /// No index starts with the column of the id, so the table is not read.
     NoIndex,
 }
 

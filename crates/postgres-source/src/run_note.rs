@@ -1,6 +1,6 @@
 //! What a run of a slot's relay notes of itself while it has the slot: that it has started, how it ended, the
 //! losses of the destination that are not accepted, and what the destination's streams had. So the next run
-//! sees a loss that happened meanwhile, and a run that was killed is told apart from one that ended.
+//! sees a loss that happened meanwhile, and a run that was killed is distinguished from one that ended.
 //!
 //! Nothing waits for it, as for [`last_error`](crate::last_error).
 
@@ -135,7 +135,7 @@ impl FormerRun {
         self.is_read.load(Ordering::Acquire)
     }
 
-    /// Returns what this run notes of itself. `ended`: `None` while it lasts.
+    /// Returns the note of this run. `ended`: `None` while it lasts.
     pub fn own(&self, ended: Option<RunEnd>) -> RunNote {
         let sink = self.sink.get();
         RunNote {

@@ -1,4 +1,4 @@
-//! SQL statements that create and drop what a relay needs in a database.
+//! SQL statements that create and drop the objects of a relay in a database.
 
 use std::collections::BTreeSet;
 

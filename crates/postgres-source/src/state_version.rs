@@ -1,4 +1,4 @@
-//! The version of what relays keep in the schema `walrelay_state`: its sequences and tables.
+//! The version of the relays' data in the schema `walrelay_state`: its sequences and tables.
 //!
 //! The comment of the schema has it: `walrelay_state version 1`. A schema without such a comment is of version 1,
 //! for example because another statement has created it. A walrelay that keeps something that this one cannot read

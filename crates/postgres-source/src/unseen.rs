@@ -88,7 +88,7 @@ impl From<Error> for UnseenError {
 }
 
 impl UnseenTable {
-    /// Reads the columns of a table, and what the publication carries of it. `dead_letters`: those that were read.
+    /// Reads the columns of a table, and those that the publication carries. `dead_letters`: those that were read.
     pub async fn read(
         session: &mut Session,
         table: &TableName,

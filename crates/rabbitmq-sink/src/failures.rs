@@ -91,7 +91,7 @@ impl RabbitmqError {
 /// A change of a stream while it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It was deleted, and maybe made anew.
+    /// It was deleted, and perhaps recreated.
     Deleted,
     /// It dropped messages that were not read.
     Dropped {

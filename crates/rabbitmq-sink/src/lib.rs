@@ -6,7 +6,7 @@
 //! - [`QueueReader`]: reads a queue, for demonstrations.
 //! - `topics`: reads streams back.
 //! - `management`: what the server's management interface shows, for `check` and `topics`.
-//! - `client`: the protocol, a login, the TLS settings. `sink`: what is in flight, and the thread
+//! - `client`: the protocol, a login, the TLS settings. `sink`: the records in flight, and the thread
 //!   that publishes.
 //!
 //! # Invariants

@@ -93,7 +93,7 @@ type LoginAttempt = (String, Vec<u8>);
 /// The answer of the server to a message: it appends frames.
 type React = dyn FnMut(&Published, &mut Vec<u8>) + Send;
 
-/// A server on a thread of its own, until the test ends.
+/// A server on its own thread, until the test ends.
 pub(crate) struct Scripted {
     pub(crate) address: SocketAddr,
     /// All messages.

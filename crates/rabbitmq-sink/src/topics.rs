@@ -50,7 +50,7 @@ impl ReadableTopics for RabbitmqTopics {
     }
 }
 
-/// A message that the stream has, and that is looked for when reading begins anew.
+/// A message that the stream has, and that is looked for when reading starts again.
 #[derive(Debug, Clone, Copy)]
 struct Anchor {
     offset: i64,
@@ -61,7 +61,7 @@ struct Anchor {
 /// A stream that is read. Its offsets are those of the server.
 struct Followed {
     name: String,
-    /// `None`: reading begins anew.
+    /// `None`: reading starts again.
     consumer: Option<StreamConsumer>,
     /// The message that was read last, or the first one. `None`: there was none.
     anchor: Option<Anchor>,
@@ -103,7 +103,7 @@ impl Problem {
     }
 }
 
-/// Begins to read a stream, and finds its end. `None`: there is no such queue.
+/// Starts to read a stream, and finds its end. `None`: there is no such queue.
 async fn follow(
     login: &Arc<Login>,
     name: &str,
@@ -235,7 +235,7 @@ impl Followed {
         message.record
     }
 
-    /// Begins to read at a message that was read, which shows that none was dropped behind it. `next`: the
+    /// Starts to read at a message that was read, which shows that none was dropped behind it. `next`: the
     /// offset behind it.
     async fn open_again(
         &self,

@@ -51,8 +51,7 @@ pub(crate) fn check(login: &Arc<Login>, settings: &Settings, input: &CheckInput<
     checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
-/// Returns why no dead letter can be written to this stream; `None` if one can be, or if the server
-/// tells nothing.
+/// Returns why no dead letter can be written to this stream; `None` if one can be, or if the server reports nothing.
 pub(crate) fn dead_letter_obstacle(login: &Arc<Login>, stream: &str) -> Option<String> {
     let check = async || {
         let link = Link::connect(login, 0).await?;
@@ -63,7 +62,7 @@ pub(crate) fn dead_letter_obstacle(login: &Arc<Login>, stream: &str) -> Option<S
     matches!(check.verdict, Verdict::Fail { .. }).then_some(check.finding)
 }
 
-/// Returns the settings by which a server that is used may lose what it has acknowledged; `None` if a
+/// Returns the settings by which a server that is used may lose acknowledged entries; `None` if a
 /// server does not answer, or does not show them to the user.
 pub(crate) fn risks(login: &Arc<Login>) -> Option<Vec<Check>> {
     let check = async || {
@@ -143,7 +142,7 @@ async fn sentinels(login: &Login, sentinel: &Sentinel) -> (Check, usize) {
     (judged, first.unwrap_or_default())
 }
 
-/// Judges what so many sentinels say of a master.
+/// Judges the answers of so many sentinels about a master.
 fn judged(name: &str, asked: usize, named: &[String], mut errors: Vec<RedisError>) -> Check {
     let Some(master) = named.first() else {
         let none = "no sentinel is configured".to_owned();
@@ -279,7 +278,7 @@ impl Server<'_> {
         replies.pop().ok_or_else(|| connection.protocol(none))
     }
 
-    /// Returns what a server says of itself; `None` if the user may not ask.
+    /// Returns a server's report on itself; `None` if the user may not ask.
     async fn info(&mut self, number: usize) -> Result<Option<String>, RedisError> {
         Ok(match self.one(number, &["INFO"]).await? {
             Reply::String(Some(info)) => Some(String::from_utf8_lossy(&info).into_owned()),
@@ -510,7 +509,7 @@ fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> Check {
     }
 }
 
-/// Compares the largest argument that the server takes with the limit of the configuration.
+/// Compares the largest argument that the server accepts with the limit of the configuration.
 fn short_bulk(bulk: Option<&str>, max_message: u64) -> Option<Check> {
     let bulk: u64 = bulk?.parse().ok()?;
     (bulk < max_message).then(|| {

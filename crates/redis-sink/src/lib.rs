@@ -4,7 +4,7 @@
 //! - [`RedisKind`], [`RedisSection`], [`Ids`]: the kind of sink, and its section of the configuration.
 //! - [`RedisError`]: why there is no connection.
 //! - `client`: the protocol RESP2, a login, the TLS settings, the meaning of error replies, the nodes of a
-//!   cluster, and which of them has a stream. `sink`: what is in flight, entries and their ids, and the
+//!   cluster, and which of them has a stream. `sink`: the records in flight, entries and their ids, and the
 //!   thread that writes. `dlq`: dead letters that are read back.
 //!   `topics`: streams that are read back.
 //!

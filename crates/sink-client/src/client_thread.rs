@@ -6,7 +6,7 @@ use tokio::runtime::Runtime;
 
 use crate::ConnectError;
 
-/// Runs an action on a thread of its own, and waits for it: the caller's thread may belong to a
+/// Runs an action on its own thread, and waits for it: the caller's thread may belong to a
 /// runtime, which must not block.
 ///
 /// # Errors
@@ -39,7 +39,7 @@ impl Apart {
         })
     }
 
-    /// Runs an action on a thread of its own, and waits for it: the caller's thread may belong to a
+    /// Runs an action on its own thread, and waits for it: the caller's thread may belong to a
     /// runtime, which must not block.
     ///
     /// # Errors

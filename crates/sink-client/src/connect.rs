@@ -76,7 +76,7 @@ impl ConnectError {
         }
     }
 
-    /// Returns what is wrong with the server's certificate, if that is the error.
+    /// Returns the fault of the server's certificate, if that is the error.
     pub fn certificate_fault(&self) -> Option<&CertificateFault> {
         match self {
             Self::Certificate(fault) => Some(fault),
@@ -91,7 +91,7 @@ pub trait ClientError: std::error::Error + From<ConnectError> {
     fn words(&self) -> FailureWords;
     /// Returns the reaction to the error.
     fn disposition(&self) -> Disposition;
-    /// Returns what is wrong with the server's certificate, if that is the error.
+    /// Returns the fault of the server's certificate, if that is the error.
     fn certificate_fault(&self) -> Option<&CertificateFault>;
 }
 

@@ -15,7 +15,7 @@ pub trait Connected {
     fn address(&self) -> &str;
 }
 
-/// Counts what failed since the last success, and pauses between attempts.
+/// Counts the failures since the last success, and pauses between attempts.
 #[derive(Debug)]
 pub struct Reconnects {
     /// The name of the kind of server in log lines.
@@ -48,7 +48,7 @@ impl Reconnects {
         self.logged = None;
     }
 
-    /// Makes the next attempt begin with the next host: this one answers, and takes
+    /// Makes the next attempt start with the next host: this one answers, and takes
     /// no records, or not from this user.
     pub fn next_host(&mut self) {
         self.host = self.host.wrapping_add(1);
@@ -62,7 +62,7 @@ impl Reconnects {
     }
 
     /// Connects, as often as it needs, with a pause after each failure. `connect` is given the number
-    /// of the host to begin with. An attempt counts as a failure until
+    /// of the host to start with. An attempt counts as a failure until
     /// [`succeeded`](Self::succeeded) is called. `None`: the sink is to end.
     pub async fn connect<Q: Queue, S, C: Connected, E: ClientError>(
         &mut self,

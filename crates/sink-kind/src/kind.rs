@@ -130,14 +130,14 @@ pub trait SinkKind: Send + Sync {
         Vec::new()
     }
 
-    /// Returns why no dead letter can be written to this topic, as far as its servers tell; `None` if
-    /// one can be, or if the servers tell nothing. Creates nothing. **Blocks**.
+    /// Returns why no dead letter can be written to this topic, as far as its servers report; `None` if
+    /// one can be, or if the servers report nothing. Creates nothing. **Blocks**.
     fn dead_letter_obstacle(&self, topic: &str) -> Option<String> {
         let _ = topic;
         None
     }
 
-    /// Returns the settings of the servers by which they may lose what they have acknowledged, as far as
+    /// Returns the settings of the servers by which they may lose acknowledged events, as far as
     /// the relay may see them; `None` if a server does not answer. `topics`: those that records went to.
     /// Changes nothing on them. **Blocks**.
     fn risks(&self, topics: &[String]) -> Option<Vec<Check>> {

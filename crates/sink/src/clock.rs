@@ -40,7 +40,7 @@ impl ServerClocks {
         }
     }
 
-    /// Returns the offset; `None` if no server has told its time lately.
+    /// Returns the offset; `None` if no server has reported its time lately.
     pub fn offset(&self) -> Option<f64> {
         let (offset, at) = (*lock(&self.0))?;
         (at.elapsed() < KNOWN_FOR).then_some(offset)

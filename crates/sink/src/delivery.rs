@@ -88,7 +88,7 @@ impl DeliveryError {
     }
 }
 
-/// The refusal of one record that the sink had accepted, by a server that takes others.
+/// The refusal of one record that the sink had accepted, by a server that accepts others.
 ///
 /// Contains the topic and the server's reason, never key, value or headers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -74,7 +74,7 @@ impl Endpoints {
         *lock(&self.stats.connect_failure) = Some(failure);
     }
 
-    /// Notes that a server takes requests.
+    /// Notes that a server accepts requests.
     pub fn connected(&mut self, server: &str) {
         self.answered(server, false);
     }

@@ -58,7 +58,7 @@ impl fmt::Display for PublishedLsn {
 )]
 #[serde(into = "String", try_from = "String")]
 pub struct EventPosition {
-    /// The number of moves to servers whose logs began at lower LSNs. At most [`MAX_EPOCH`].
+    /// The number of moves to servers whose logs started at lower LSNs. At most [`MAX_EPOCH`].
     pub epoch: u8,
     /// The start of the transaction's commit record, an LSN of the server, without the epoch.
     pub lsn: u64,

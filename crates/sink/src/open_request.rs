@@ -1,4 +1,4 @@
-//! [`OpenRequest`]: what is in flight to a server.
+//! [`OpenRequest`]: the records in flight to a server.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -23,7 +23,7 @@ use crate::{EventPosition, PublishedLsn};
 /// # Readings
 /// Before the relay sends anything, the topic of dead letters must be read to its end, and again
 /// when the relay takes the slot over from another one, which may have parked keys meanwhile. Each
-/// [`require_reading`](Self::require_reading) asks for one more reading, which begins later.
+/// [`require_reading`](Self::require_reading) asks for one more reading, which starts later.
 pub struct Parking {
     state: Mutex<ParkingState>,
     /// The number of open dead letters. It is usually 0, and then a query costs one load.
@@ -223,7 +223,7 @@ mod tests {
         row: 0,
     };
 
-    /// The log of a server that the outbox was moved to begins lower.
+    /// The log of a server that the outbox was moved to starts lower.
     #[test]
     fn a_key_stays_parked_and_resolved_after_a_move_to_lower_positions() {
         let at = |epoch, lsn| EventPosition { epoch, lsn, row: 0 };

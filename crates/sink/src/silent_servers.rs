@@ -1,4 +1,4 @@
-//! [`Unanswered`]: the servers that answer nothing of what is in flight to them.
+//! [`Unanswered`]: the servers that answer none of the records in flight to them.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

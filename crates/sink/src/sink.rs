@@ -74,7 +74,7 @@ pub struct TransactionEnd {
     pub position: EventPosition,
 }
 
-/// The place where the stream of a sink begins.
+/// The place where the stream of a sink starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamStart {
     /// The `system_identifier` of the server: positions of two systems cannot be compared.
@@ -82,7 +82,7 @@ pub struct StreamStart {
     /// The timeline of the server when the sink was created.
     pub timeline: u32,
     /// The slot that is read and confirmed: positions of two slots cannot be compared. `None` if none
-    /// is, as in a replay, which sends events again beside the relay.
+    /// is, as in a replay, which sends events again alongside the relay.
     pub slot: Option<String>,
     /// The position that was confirmed before. Every transaction that ends after it is sent.
     pub confirmed: CommitEnd,
@@ -192,7 +192,7 @@ pub trait SinkFactory: Send {
     /// The reason why a sink could not be created.
     type Error: Error + Send + Sync + 'static;
 
-    /// Creates a sink that reports to `deliveries`. `start`: the place where the stream begins;
+    /// Creates a sink that reports to `deliveries`. `start`: the place where the stream starts;
     /// `None` if the records belong to no stream, such as dead letters that are sent again.
     ///
     /// Does not wait for the server to be reachable, unless the sink must ask it for

@@ -50,7 +50,7 @@ pub struct SinkStats {
     pub ends: StreamEnds,
     /// The sizes of the accepted events.
     pub sizes: EventSizes,
-    /// The clocks of the servers that tell theirs.
+    /// The clocks of the servers that report theirs.
     pub clocks: ServerClocks,
 }
 
@@ -112,7 +112,7 @@ pub struct EndpointStats {
 }
 
 impl SinkStats {
-    /// Notes why the certificate of a server was refused; `None`: a server takes requests.
+    /// Notes why the certificate of a server was refused; `None`: a server accepts requests.
     pub fn set_certificate_fault(&self, fault: Option<CertificateFault>) {
         *lock(&self.certificate_fault) = fault.map(|fault| (fault, Instant::now()));
     }
@@ -296,7 +296,7 @@ impl SinkStats {
         self.unavailable.add()
     }
 
-    /// Returns the destinations in use that take no record at the moment, each once: partitions of
+    /// Returns the destinations in use that accept no record at the moment, each once: partitions of
     /// Kafka without a leader.
     pub fn unavailable(&self) -> BTreeSet<String> {
         self.unavailable.entries().into_iter().collect()

@@ -76,7 +76,7 @@ impl Remembered {
 }
 
 impl StreamEnds {
-    /// Adds what a former process has kept, for streams of which this process knows nothing yet.
+    /// Adds the notes of a former process, for streams of which this process knows nothing yet.
     pub fn load(&self, former: BTreeMap<String, StreamEnd>) {
         let mut remembered = lock(&self.0);
         let room = MAX_STREAMS.saturating_sub(remembered.ends.len());

@@ -13,7 +13,7 @@ use super::error::NatsError;
 use super::wire::Operation;
 use super::{Connection, Input, ServerInfo, ended, io_error, is_permission, protocol};
 
-/// The status of an answer that says that nobody is subscribed to the subject.
+/// The status of an answer that says that the subject has no subscriber.
 pub(crate) const NO_RESPONDERS: u16 = 503;
 
 /// The answer to a request.
@@ -24,7 +24,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Returns true if nobody is subscribed to the subject.
+    /// Returns true if the subject has no subscriber.
     pub(crate) fn is_from_nobody(&self) -> bool {
         self.status == Some(NO_RESPONDERS) && self.payload.is_empty()
     }

@@ -8,7 +8,7 @@ use walrelay_sink::{EventPosition, Record, RecordKind, dlq_headers};
 use super::jetstream::KeptMessage;
 use super::message::{KEY, MESSAGE_ID, NULL, POSITION, SOURCE, SUBJECT, headers, line};
 
-/// The bytes between the places where records of the WAL can begin.
+/// The bytes between the places where records of the WAL can start.
 const RECORD_ALIGNMENT: u64 = 8;
 
 /// Returns true if the message that a stream has under the id of this record is the record. `source`:

@@ -33,7 +33,7 @@ pub(crate) enum Refusal {
     WrongLast,
     /// The subject is one of another stream than the headers expect.
     OtherStream,
-    /// The stream cannot be written to until somebody changes it.
+    /// The stream cannot be written to until an operator changes it.
     Configuration(u64, &'static str),
     /// Something that may pass, with the number of the error.
     Other(u64, &'static str),

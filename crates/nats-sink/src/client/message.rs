@@ -31,7 +31,7 @@ pub(super) const DEAD_LETTER_ID: &str = "dead-letter/";
 /// The most bytes of a subject. A server takes control lines of 4096 bytes by default, which have the
 /// subject of the answer too.
 const MAX_SUBJECT: usize = 3_500;
-/// The most bytes of headers that a stream takes.
+/// The most bytes of headers that a stream accepts.
 const MAX_HEADERS: usize = 65_535;
 /// The bytes of headers that a dead letter leaves for its source.
 const ROOM: usize = 512;

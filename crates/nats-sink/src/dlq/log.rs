@@ -67,7 +67,7 @@ impl SubjectLog {
         Ok(())
     }
 
-    /// Reads to the end of the stream that it has after the call has begun.
+    /// Reads to the end of the stream that it has after the start of the call.
     fn read_all(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), Failure> {
         if self.reader.is_none() {
             self.find_stream()?;
@@ -93,7 +93,7 @@ impl SubjectLog {
     }
 
     /// Sees that the stream is the one that was read and has the subject, and asks for its end.
-    /// Otherwise it is read anew.
+    /// Otherwise it is read again.
     fn verify(&mut self) -> Result<(), Failure> {
         let Some(reader) = &mut self.reader else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Compares what former sinks have kept of streams with what the streams have, before anything is published.
+//! Compares the notes of former sinks with the streams, before anything is published.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::client::message::put_request;
 
 /// The most streams that are asked for at once.
 const ASKED_AT_ONCE: usize = 16;
-/// The connections over which it is tried. JetStream may not answer while its streams take messages.
+/// The connections over which it is tried. JetStream may not answer while its streams accept messages.
 const ATTEMPTS: u32 = 2;
 /// The longest wait for the answers: nothing is published meanwhile, also to streams that answer.
 const LONGEST: Duration = Duration::from_secs(2);

@@ -36,14 +36,14 @@ pub(crate) struct Settings {
     pub(crate) max_retrying_keys: usize,
     /// The most bytes of headers and payload.
     pub(crate) max_message: u64,
-    /// The stream that nobody else writes to.
+    /// The stream that only the relay writes to.
     pub(crate) exclusive_stream: Option<String>,
     /// The longest wait for an acknowledgement, and for a sign of the server.
     pub(crate) ack: Duration,
     /// The first and the longest pause before a connection is tried again, and before a message is
     /// sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),
-    /// For how long an event that no stream takes is sent again.
+    /// For how long an event that no stream accepts is sent again.
     pub(crate) refusals: Patience,
 }
 
@@ -109,16 +109,16 @@ fn source_of(start: &StreamStart) -> Option<String> {
     Some(format!("{}/{}/{slot}", start.system_id, start.timeline))
 }
 
-/// Publishes records on a thread of its own, which has one connection.
+/// Publishes records on its own thread, which has one connection.
 ///
 /// # After a failure
 /// After a connection that breaks, the records in flight are sent again with the same ids: the server
 /// may have them or not. A record that is refused for good is out of the queues, and all others go on.
 pub(crate) enum NatsSink {
     /// At most one record of a key is in flight ([`KeyQueues`]), whatever its subject: a stream has
-    /// many subjects, and one that is full refuses a record and may take the next. Records without a
+    /// many subjects, and one that is full refuses a record and may accept the next. Records without a
     /// key have no order. A record that is not acknowledged in time is sent again on the same
-    /// connection; either copy's acknowledgement counts. A subject is a lane: one that no stream takes
+    /// connection; either copy's acknowledgement counts. A subject is a lane: one that no stream accepts
     /// holds back no other one.
     Keyed(SinkThread<KeyQueues, Arc<Settings>>),
     /// The first records of the queue are a batch, of which each message names the one that it
@@ -130,7 +130,7 @@ pub(crate) enum NatsSink {
 
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
-/// Checks what can be told of a record without asking a server.
+/// Checks a record as far as possible without asking a server.
 pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<u64, DeliveryError> {
     let checked = message::check(record, settings.max_message);
     checked.map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))

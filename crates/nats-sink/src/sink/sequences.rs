@@ -1,4 +1,4 @@
-//! The numbers of acknowledged messages, to see that a stream has lost what it acknowledged.
+//! The numbers of acknowledged messages, to see that a stream has lost acknowledged messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Acknowledged {
         }
     }
 
-    /// Takes what a former sink has kept of a stream; `None` if that is nothing.
+    /// Accepts a former sink's notes on a stream; `None` if that is nothing.
     pub(super) fn from_end(end: &StreamEnd) -> Option<Self> {
         end.number.map(|_| Self {
             first: end.first,
@@ -40,7 +40,7 @@ impl Acknowledged {
         })
     }
 
-    /// Returns what the next sink is to know of a stream whose newest message has this number.
+    /// Returns the notes for the next sink on a stream whose newest message has this number.
     pub(super) fn end(self, number: u64) -> StreamEnd {
         StreamEnd {
             number: Some(number),
@@ -75,7 +75,7 @@ pub(super) struct Floor {
 /// that were there when it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Sequences {
-    /// Has what former sinks have kept.
+    /// Has the notes of former sinks.
     stats: Arc<SinkStats>,
     numbers: HashMap<String, usize>,
     streams: Vec<Stream>,

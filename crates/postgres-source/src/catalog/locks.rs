@@ -68,7 +68,7 @@ impl TableLock {
         )
     }
 
-    /// Returns what to do about these locks; `None` if there are none.
+    /// Returns the remedy for these locks; `None` if there are none.
     pub fn remedy(locks: &[Self]) -> Option<String> {
         let first = locks.first()?;
         // A process that waits goes on when the one before it ends.

@@ -41,7 +41,7 @@ pub use survey::{
 /// The rows that a snapshot reads, and their order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
-    /// Only rows that no relay has sent, by a column of the table. A `filter` takes its place.
+    /// Only rows that no relay has sent, by a column of the table. A `filter` replaces it.
     pub unsent: bool,
     /// An SQL condition.
     pub filter: Option<String>,
@@ -54,7 +54,7 @@ pub struct Selection {
     pub time: Option<String>,
 }
 
-/// A polling relay that sends rows while there is no slot, as far as the configuration tells.
+/// A polling relay that sends rows while there is no slot, as far as the configuration shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poller {
     /// None is known.
@@ -113,7 +113,7 @@ pub struct Wanted {
     pub kept_wal: u64,
     /// The account of sent rows; `None`: no rows are deleted by it.
     pub account: Option<AccountSettings>,
-    /// Names of columns that tell a row's age: each table must have one of them. Empty: nothing
+    /// Names of columns that show a row's age: each table must have one of them. Empty: nothing
     /// deletes old rows.
     pub age: Vec<String>,
 }
@@ -300,7 +300,7 @@ pub(crate) async fn is_synchronous(session: &mut Session, name: &str) -> Result<
 }
 
 /// Returns true if the value of `synchronous_standby_names` names this `application_name`: in the
-/// form `FIRST n (names)`, `ANY n (names)`, or as names alone.
+/// form `FIRST n (names)`, `ANY n (names)`, or only as names.
 /// <https://www.postgresql.org/docs/current/runtime-config-replication.html#GUC-SYNCHRONOUS-STANDBY-NAMES>
 pub fn names_standby(setting: &str, name: &str) -> bool {
     let names = setting.split_once('(').map_or(setting, |(_, names)| names);
@@ -412,7 +412,7 @@ fn server(major: u32, rows: &Rows) -> ServerFacts {
     }
 }
 
-/// The table `c` and its partitions, down to the leaves: by the catalogs alone, because the functions for it
+/// The table `c` and its partitions, down to the leaves: read only from the catalogs, because the functions for it
 /// lock the tables.
 const PARTITIONS: &str = "parts AS (SELECT c.oid AS oid, c.relkind AS kind UNION ALL \
      SELECT i.inhrelid, p.relkind FROM parts JOIN pg_catalog.pg_inherits i ON i.inhparent = parts.oid AND parts.kind = 'p' \

@@ -1,4 +1,4 @@
-//! The place of a table of the WAL in the catalogs of today.
+//! The place of a table of the WAL in the current catalogs.
 
 use walrelay_lsn::RelationId;
 use walrelay_relay::{TableName, TablePlace};

@@ -1,4 +1,4 @@
-//! The tables that a publication carries, from the catalogs alone.
+//! The tables that a publication carries, read only from the catalogs.
 //!
 //! The view `pg_publication_tables` has them, too. Its function opens each table (since Postgres 15),
 //! so a query of it waits for every migration that locks a table, and a relay that reconnects would
@@ -17,7 +17,7 @@ pub(crate) const HIDDEN_FILTER: &str = "a condition that is not shown while the 
 /// The choice whether row filters are printed of tables that another session locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Filters {
-    /// A text takes the place of such a filter: the query waits for no lock.
+    /// A text replaces such a filter: the query waits for no lock.
     Hidden,
     /// The query waits for the lock, unless this transaction holds the table.
     Shown,

@@ -22,7 +22,7 @@ pub struct RetainedWal {
 }
 
 impl RetainedWal {
-    /// Reads what a server says of a slot.
+    /// Reads a server's report on a slot.
     pub fn new(server: &ServerFacts, slot: &SlotRow) -> Self {
         let behind = |position: Option<walrelay_lsn::Lsn>| {
             server

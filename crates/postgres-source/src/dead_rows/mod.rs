@@ -80,7 +80,7 @@ pub struct DeadMarking {
     run: String,
     /// Keys are stored, as far as is known.
     has_rows: bool,
-    /// Rows were stored, or are locked, since the last scan began.
+    /// Rows were stored, or are locked, since the last scan started.
     is_due: bool,
     scan: Option<Scan>,
     /// The end of the last complete read of the resolutions, and those that the last scan knew.

@@ -46,7 +46,7 @@ pub enum PostgresError {
         #[source]
         source: walrelay_walsender::Error,
     },
-    /// The beginning of what is to be read was published before the outbox was moved away from this server
+    /// The start of the range to read was published before the outbox was moved away from this server
     /// and back.
     #[error(
         "the outbox was moved to this server at {since} of its log: events committed from {start} on were \
@@ -80,7 +80,7 @@ pub enum PostgresError {
          connection, so that the server can remove WAL"
     )]
     MakeWay(String),
-    /// The server has ended a session of the relay, and takes no other.
+    /// The server has ended a session of the relay, and accepts no other.
     #[error("the server shuts down: closing the connection, for it waits for its clients")]
     ShutsDown(#[source] walrelay_walsender::Error),
     /// The system starts no thread for the session that holds the lock of a snapshot.

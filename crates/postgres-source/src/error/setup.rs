@@ -26,7 +26,7 @@ pub enum SetupError {
         /// `replica` would do: Postgres 19 and newer.
         replica_suffices: bool,
     },
-    /// A newer walrelay has written what this one cannot read.
+    /// A newer walrelay has written data that this one cannot read.
     #[error(
         "schema walrelay_state of the database is of version {0}, this walrelay knows version {VERSION}: a newer \
          walrelay has written it"
@@ -84,7 +84,7 @@ pub enum SetupError {
         /// The columns are named by templates, not by Debezium's options.
         by_templates: bool,
     },
-    /// No column tells a row's age, and `[prune]` deletes old rows.
+    /// No column shows a row's age, and `[prune]` deletes old rows.
     #[error("[prune]: table {table} has no column {}, which would tell a row's age", wanted.join(" or "))]
     AgeUnknown {
         /// The table.
@@ -420,7 +420,7 @@ impl SetupError {
         }
     }
 
-    /// Returns what the user does about the error.
+    /// Returns the remedy for the error.
     pub fn remedy(&self) -> String {
         match self {
             Self::WalLevel { .. } => {

@@ -90,7 +90,7 @@ enum Way {
     Partitions,
 }
 
-/// Returns the names of columns that tell a row's age: the configured one, or those of the presets'
+/// Returns the names of columns that show a row's age: the configured one, or those of the presets'
 /// tables.
 pub fn age_columns(configured: Option<&str>) -> Vec<String> {
     match configured {

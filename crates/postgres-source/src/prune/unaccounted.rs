@@ -12,7 +12,7 @@ use crate::sent_rows::policy::{BucketRows, Difference, Estimate, Verdict};
 use crate::sent_rows::unaccounted::Unaccounted;
 
 impl Pruning {
-    /// Returns the rows of each table that stay, as far as numbers alone tell: old rows that are too
+    /// Returns the rows of each table that stay, as far as numbers show: old rows that are too
     /// many or too few, and rows of dead letters in other stores than the configured one.
     pub async fn unaccounted(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
         let Evidence::Account { store, .. } = &self.evidence else {

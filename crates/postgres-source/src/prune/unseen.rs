@@ -1,7 +1,7 @@
 //! Finds the rows that are no part of the account of sent rows, for `walrelay stuck`.
 //!
-//! The account has sums of rows. So the rows that a bucket has more are told from the others only if it is one:
-//! then the difference of the sums is its hash.
+//! The account has sums of rows. So the rows that a bucket has more are distinguished from the
+//! others only if it is one: then the difference of the sums is its hash.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::unseen::{UnseenRow, UnseenTable};
 /// The rows that a bucket has more than the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtraRows {
-    /// The time when the bucket begins, in milliseconds since 1970.
+    /// The time when the bucket starts, in milliseconds since 1970.
     pub from_ms: i64,
     /// The number of rows; negative if rows are missing.
     pub rows: i64,

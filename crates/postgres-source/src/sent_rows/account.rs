@@ -18,7 +18,7 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The account, and the objects that it is made of.
 const TABLES: [&str; 2] = ["walrelay_state.account", "walrelay_state.accounts"];
 
-/// Returns SQL that creates the tables, which everybody may read. `role`: the relay's role, if
+/// Returns SQL that creates the tables, which every role may read. `role`: the relay's role, if
 /// another one creates them.
 pub fn create_sql(role: Option<&str>) -> String {
     let [account, accounts] = TABLES;

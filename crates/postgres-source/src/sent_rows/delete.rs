@@ -1,4 +1,4 @@
-//! Deletes rows that count as sent, and takes them out of the account. Each function that deletes, or
+//! Deletes rows that count as sent, and removes them from the account. Each function that deletes, or
 //! forgets a dead letter, asks for the [`Proof`] of the policy.
 
 use walrelay_relay::{RowSum, TableName};
@@ -88,7 +88,7 @@ impl AccountedTable {
         )
     }
 
-    /// Deletes rows of a bucket by their places, but those that are locked, and takes them out of the
+    /// Deletes rows of a bucket by their places, but those that are locked, and removes them from the
     /// accounts. Returns their number.
     pub(crate) async fn delete(
         &self,
@@ -126,7 +126,7 @@ impl AccountedTable {
             .unwrap_or(0))
     }
 
-    /// Writes CTEs that take the rows `gone` out of the account of each slot. `bucket`: the bucket's
+    /// Writes CTEs that remove the rows `gone` from the account of each slot. `bucket`: the bucket's
     /// number, or a column of `gone`.
     fn subtract(&self, bucket: &str) -> String {
         let slots: Vec<String> = self

@@ -1,11 +1,11 @@
 //! Which rows were sent: by evidence that the relay wrote down before its slot moved past them.
 //!
-//! - [`policy`]: the decision, from numbers alone, and the proof without which no row is deleted.
+//! - [`policy`]: the decision, only from numbers, and the proof without which no row is deleted.
 //! - [`account`]: the sums of acknowledged rows in the database, by table and time bucket.
 //! - [`hashed`]: the same sums of the rows that a table has, in SQL.
 //! - [`compare`]: reads both under one snapshot.
 //! - [`extra`]: the rows that a bucket has more than the account.
-//! - [`delete`]: deletes rows that count as sent, and takes them out of the account.
+//! - [`delete`]: deletes rows that count as sent, and removes them from the account.
 //! - [`unaccounted`]: names the rows that stay.
 
 pub mod account;

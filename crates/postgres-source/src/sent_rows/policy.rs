@@ -1,4 +1,4 @@
-//! The policy of sent rows: decides from numbers alone which rows count as sent.
+//! The policy of sent rows: decides only from numbers which rows count as sent.
 //!
 //! The rows of a bucket count as sent if the table has, for each slot, exactly the rows that its relay
 //! accounted: the same number, and the same sums of hashes. Whatever a slot did not carry, and whatever
@@ -52,7 +52,7 @@ pub(crate) enum Estimate {
     Gone,
     /// The rows stay.
     Differs(Difference),
-    /// The rows may be those of the accounts: an exact comparison tells.
+    /// The rows may be those of the accounts: an exact comparison decides.
     MayBeSent,
 }
 
@@ -80,7 +80,7 @@ impl Candidate {
         is_any.then_some(Self { counts, estimate })
     }
 
-    /// Returns what the counts tell.
+    /// Returns the verdict of the counts.
     pub(crate) fn estimate(&self) -> Estimate {
         self.estimate
     }

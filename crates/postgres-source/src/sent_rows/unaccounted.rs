@@ -124,7 +124,7 @@ fn write_times(f: &mut fmt::Formatter<'_>, buckets: &[&Difference]) -> fmt::Resu
     Ok(())
 }
 
-/// The time when a bucket begins.
+/// The time when a bucket starts.
 struct Time(i64);
 
 impl fmt::Display for Time {

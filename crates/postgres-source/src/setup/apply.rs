@@ -71,7 +71,7 @@ pub(crate) struct Prepared {
     pub snapshot: bool,
 }
 
-/// The part of a setup that was begun and not completed: a publication without its slot would look
+/// The part of a setup that was started and not completed: a publication without its slot would look
 /// as if the slot had been dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Unfinished {
@@ -150,7 +150,7 @@ impl Setup {
     }
 
     /// Plans the setup, and carries out the plan under the setup lock. If that fails, the caller
-    /// undoes what is unfinished.
+    /// undoes the unfinished part.
     pub(crate) async fn prepare(
         &mut self,
         wanted: &Wanted,

@@ -160,7 +160,7 @@ pub fn wal_level(facts: &Facts) -> Result<LogicalDecoding, SetupError> {
         })
 }
 
-/// Checks that no newer walrelay has written what this one cannot read.
+/// Checks that no newer walrelay has written data that this one cannot read.
 pub fn state_version(facts: &Facts) -> Result<(), SetupError> {
     let found = facts.server.state_version;
     if found > VERSION {
@@ -239,7 +239,7 @@ pub fn table(
     Ok(())
 }
 
-/// Checks that a table has a column that tells a row's age, if old rows are to be deleted.
+/// Checks that a table has a column that shows a row's age, if old rows are to be deleted.
 pub fn tells_age(
     wanted: &Wanted,
     name: &TableName,

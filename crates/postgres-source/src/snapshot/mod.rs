@@ -3,7 +3,7 @@
 //! An [`Anchor`] is a session whose transaction exports the snapshot. As long as the session lives,
 //! the rows of this moment can be read again. [`RowStream`] reads them over a second session.
 //! `query` selects and orders the rows, `frames` encodes them as pgoutput messages. Before the rows
-//! are sent, [`SnapshotLock`] shows that no other relay reads them, from a thread of its own.
+//! are sent, [`SnapshotLock`] shows that no other relay reads them, from its own thread.
 //!
 //! Progress is not stored: docs/adr/0028-a-slot-after-the-snapshot.md.
 

@@ -103,7 +103,7 @@ impl Table {
     /// table's index in its group.
     ///
     /// # Errors
-    /// If no column tells which rows to read, or in which order.
+    /// If no column shows which rows to read, or in which order.
     fn select(&self, number: usize, selection: &Selection) -> Result<String, SetupError> {
         let filters = self.filters(selection)?;
         let order = self.order(selection);

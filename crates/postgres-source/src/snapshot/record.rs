@@ -21,7 +21,7 @@ fn quoted(name: &str) -> String {
     format!("walrelay_state.{}", quote_ident(name))
 }
 
-/// Returns SQL that creates the sequence, which everybody may read. `role`: the relay's role, if another
+/// Returns SQL that creates the sequence, which every role may read. `role`: the relay's role, if another
 /// one creates it. Empty for a slot whose name is too long.
 pub fn create_sql(slot: &str, role: Option<&str>) -> String {
     let Some(name) = name(slot) else {

@@ -29,7 +29,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The rows of a snapshot, as one transaction.
 ///
 /// The commit ends at the snapshot's position, so that this position is confirmed. The commit
-/// begins one byte before. No WAL record begins there, so no event of the WAL has the position of a
+/// starts one byte before. No WAL record starts there, so no event of the WAL has the position of a
 /// row.
 pub struct RowStream {
     /// The position at which the snapshot ends.
@@ -202,7 +202,7 @@ impl RowStream {
     }
 }
 
-/// Returns the position before `point`. No WAL record begins there, because records begin at
+/// Returns the position before `point`. No WAL record starts there, because records start at
 /// multiples of eight.
 fn position_before(point: Lsn) -> Lsn {
     Lsn::new(point.get().saturating_sub(1))

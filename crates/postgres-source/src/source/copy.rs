@@ -50,7 +50,7 @@ pub struct CopySource {
     relay_slot: String,
     /// Prefix of the copies' names.
     name: String,
-    /// The stream begins here, or at the slot's position if that is later.
+    /// The stream starts here, or at the slot's position if that is later.
     start: Lsn,
     /// A missing slot is an error.
     must_exist: bool,
@@ -88,7 +88,7 @@ impl CopySource {
 
     /// Creates a source for `walrelay run` with a sink that confirms nothing: the configured slot,
     /// after the checks of a relay's setup. Creates nothing that outlives the connection. If the
-    /// slot is missing, a temporary slot at the end of the WAL takes its place.
+    /// slot is missing, a temporary slot at the end of the WAL replaces it.
     pub fn from_configured(info: ConnInfo, wanted: Wanted, wal_sender_timeout: Duration) -> Self {
         let original = Original {
             info,
@@ -204,8 +204,7 @@ impl CopySource {
         Ok(copy.confirmed.unwrap_or(Lsn::ZERO))
     }
 
-    /// Returns the error that a stream which begins at `position` lacks the beginning of what is to
-    /// be read.
+    /// Returns the error that a stream which starts at `position` lacks the start of the range to read.
     pub(super) fn missing(&self, resume: Option<&Resume>, position: Lsn) -> Option<PostgresError> {
         let start = self.first(resume);
         (position > start).then(|| PostgresError::ReplayGone {

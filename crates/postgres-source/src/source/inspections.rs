@@ -1,4 +1,4 @@
-//! Inspections of the catalogs beside a stream. They run in a task and over a connection of their
+//! Inspections of the catalogs alongside a stream. They run in a task and over a connection of their
 //! own, so that no query delays the stream, however slow the server's answers are.
 
 use std::future::pending;
@@ -92,7 +92,7 @@ impl Inspections {
         }
     }
 
-    /// Starts an inspection, unless one is running. `last`: what the publication carried. `unresolved`: a
+    /// Starts an inspection, unless one is running. `last`: the former contents of the publication. `unresolved`: a
     /// table whose place is asked for.
     pub(super) fn start(
         &mut self,

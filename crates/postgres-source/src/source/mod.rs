@@ -1,4 +1,4 @@
-//! [`PostgresSource`]: the replication connection of one slot, with a control connection beside it.
+//! [`PostgresSource`]: the replication connection of one slot, with a control connection alongside it.
 
 mod copy;
 mod held_slot;
@@ -60,14 +60,14 @@ pub struct SourceOptions {
     pub last_error: Arc<FoundError>,
 }
 
-/// Opens the replication connection of one slot, with a control connection beside it.
+/// Opens the replication connection of one slot, with a control connection alongside it.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 pub struct PostgresSource {
     info: ConnInfo,
     wanted: Wanted,
     wal_sender_timeout: Duration,
-    /// The inspections beside the current stream. They own the control connection.
+    /// The inspections alongside the current stream. They own the control connection.
     inspections: Inspections,
     state_file: Option<StateWriter>,
     /// The path of the state file.

@@ -1,11 +1,11 @@
-//! [`Notes`]: notes each position in the database before it is confirmed, over a connection of its own.
+//! [`Notes`]: notes each position in the database before it is confirmed, over its own connection.
 //!
-//! The slot is therefore never beyond what is noted, unless something else than a relay moved it, or
+//! The slot is therefore never beyond the note, unless something else than a relay moved it, or
 //! recreated it: then rows were passed over that no relay sent. The opening of a stream compares the two
 //! before the first note.
 //!
 //! A note never keeps the stream from going on. If it fails for [`PATIENCE`], positions are confirmed
-//! without it. Until notes work again the slot is beyond what is noted, so no row is marked or deleted
+//! without it. Until notes work again the slot is beyond the note, so no row is marked or deleted
 //! on account of its position, and a relay that starts meanwhile stops.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const ATTEMPT: Duration = Duration::from_secs(6);
 const KEPT: Duration = Duration::from_millis(1_500);
 /// Timeout of a connection to one address of the host.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The time for which the opening of a stream waits for the first note. Later it is made beside the stream.
+/// The time for which the opening of a stream waits for the first note. Later it is made alongside the stream.
 const OPENING: Duration = Duration::from_secs(1);
 /// After events, or much WAL, a little more WAL is confirmed as well for this time: a command that
 /// waits for a position writes WAL, then reads the position.
@@ -50,7 +50,7 @@ const SEGMENT_INTERVAL: Duration = Duration::from_secs(3600);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Delay after an attempt that failed.
 const RETRY: Duration = Duration::from_secs(1);
-/// Delay after an attempt that fails until somebody changes the database.
+/// Delay after an attempt that fails until an operator changes the database.
 const RETRY_LASTING: Duration = Duration::from_secs(10);
 /// Settings of the session. A note is durable before it counts. It waits for no standby: a session that
 /// waits for one notices neither a timeout nor that its client is gone.
@@ -196,12 +196,12 @@ pub(super) struct Notes {
     unproved: Option<Lsn>,
     /// When the first attempt since the last success failed.
     failing_since: Option<Instant>,
-    /// Attempts fail until somebody changes the database.
+    /// Attempts fail until an operator changes the database.
     lasting: bool,
     retry_at: Option<Instant>,
     /// When a note was due last because of events, or of much WAL.
     active_at: Option<Instant>,
-    /// When the last attempt began.
+    /// When the last attempt started.
     began_at: Option<Instant>,
 }
 
@@ -230,7 +230,8 @@ impl Notes {
     }
 
     /// Begins the notes of a stream that was opened on this host, before anything is confirmed on it.
-    /// `is_proved`: everything before the slot's position was relayed, as far as the opening could tell. `is_synchronous`: the relay is a synchronous standby.
+    /// `is_proved`: everything before the slot's position was relayed, as far as the opening could
+    /// see. `is_synchronous`: the relay is a synchronous standby.
     pub(super) async fn open<S>(
         &mut self,
         info: &ConnInfo,
@@ -296,7 +297,7 @@ impl Notes {
     ///
     /// # Errors
     /// If the server shuts down: it waits until all WAL is confirmed, or this client is gone, and
-    /// takes no notes any more.
+    /// accepts no notes any more.
     pub(super) fn persist_position(
         &mut self,
         position: CommitEnd,
@@ -442,7 +443,7 @@ impl Notes {
     }
 }
 
-/// Returns true if the attempt fails until somebody changes the database: a missing object or
+/// Returns true if the attempt fails until an operator changes the database: a missing object or
 /// privilege, or a server that is read-only.
 fn is_lasting(error: &PostgresError) -> bool {
     let PostgresError::Wal(error) = error else {
@@ -452,7 +453,7 @@ fn is_lasting(error: &PostgresError) -> bool {
     state.starts_with("42") || state == "3F000" || state == "25006"
 }
 
-/// Returns true if the server takes no connections, at one of its addresses.
+/// Returns true if the server accepts no connections, at one of its addresses.
 fn shuts_down(error: &Error) -> bool {
     match error {
         Error::NoServer { attempts } => attempts.iter().all(shuts_down),

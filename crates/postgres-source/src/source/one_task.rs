@@ -1,4 +1,4 @@
-//! [`OneTask`]: queries that run beside the stream, one at a time.
+//! [`OneTask`]: queries that run alongside the stream, one at a time.
 
 use std::future::{Future, pending};
 

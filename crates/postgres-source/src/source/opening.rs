@@ -176,13 +176,13 @@ impl PostgresSource {
         bounded("reading the record of a move", found).await
     }
 
-    /// Connects a control session that a thread of its own drives: it will hold the lock of a snapshot.
+    /// Connects a control session that its own thread drives: it will hold the lock of a snapshot.
     async fn connect_by_thread(&mut self) -> Result<Session, PostgresError> {
         let thread = LockThread::start().map_err(PostgresError::Thread)?;
         Ok(self.lock_thread.insert(thread).connect(&self.info).await?)
     }
 
-    /// Undoes what the last attempt has left of its setup, over a new session.
+    /// Undoes the rest of the last attempt's setup, over a new session.
     pub(super) async fn undo_anew(&mut self) -> Result<(), PostgresError> {
         let undone = async {
             let mut control = Session::connect(&self.info, SessionKind::Sql, &[]).await?;
@@ -191,7 +191,7 @@ impl PostgresSource {
         bounded_by(UNDO_DEADLINE, "undoing an unfinished setup", undone).await
     }
 
-    /// Undoes what the last attempt has left of its setup, if that was not possible before.
+    /// Undoes the rest of the last attempt's setup, if that was not possible before.
     pub(super) async fn undo_last_setup(
         &mut self,
         control: &mut Session,
@@ -374,7 +374,7 @@ impl PostgresSource {
     }
 
     /// Checks that the slot is not beyond the position that is noted of it. Returns whether everything
-    /// before the slot's position was relayed, as far as the note tells. If it was not, and the gap is
+    /// before the slot's position was relayed, as far as the note shows. If it was not, and the gap is
     /// accepted, the first note of the stream records that.
     fn continue_note(
         &mut self,
@@ -420,7 +420,7 @@ impl PostgresSource {
         Ok(true)
     }
 
-    /// Checks that the publication carries what it carried when the slot was read last.
+    /// Checks that the publication is unchanged since the slot was read last.
     fn continue_publication(
         &mut self,
         facts: &Facts,
@@ -452,7 +452,7 @@ impl PostgresSource {
         Ok(())
     }
 
-    /// Notes what the publication carries, if this role may.
+    /// Notes the contents of the publication, if this role may.
     async fn note_carried(&self, control: &mut Session, noted: &Noted) {
         let Some(last) = &self.last_look else {
             return;

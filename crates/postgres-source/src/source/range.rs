@@ -190,7 +190,7 @@ pub struct RangeStream {
     /// The decision about the peeked frame, until the frame is consumed.
     decision: Option<Decision>,
     /// The slot has moved on since it was chosen: the error, unless the first transaction shows that
-    /// the range begins later.
+    /// the range starts later.
     missing: Option<PostgresError>,
 }
 

@@ -1,4 +1,4 @@
-//! The state file: the acknowledged position of a relay, stored beside the slot.
+//! The state file: the acknowledged position of a relay, stored alongside the slot.
 //!
 //! ```text
 //! # walrelay: how far this relay has come. Written by it; docs/operate/running.md says what for.
@@ -301,7 +301,7 @@ impl StateFileError {
         }
     }
 
-    /// Returns what the user does about the error.
+    /// Returns the remedy for the error.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Read { .. } | Self::Write { .. } => {

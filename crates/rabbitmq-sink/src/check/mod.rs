@@ -37,7 +37,7 @@ pub(crate) fn check(
     checked.unwrap_or_else(|error| vec![(LOGIN, failed(&error.into()))])
 }
 
-/// Returns why no dead letter can be published; `None` if one can be, or if the server tells nothing.
+/// Returns why no dead letter can be published; `None` if one can be, or if the server reports nothing.
 pub(crate) fn dead_letter_obstacle(login: &Login, settings: &Settings) -> Option<String> {
     let check = async || {
         let mut connection = connect(login, 0).await?;
@@ -125,7 +125,7 @@ impl Server<'_> {
         Ok(checks)
     }
 
-    /// Asks whether the exchange is there, or for the default exchange, the queue of the routing key.
+    /// Asks whether the exchange exists, or for the default exchange, the queue of the routing key.
     async fn exists(
         &mut self,
         exchange: &str,

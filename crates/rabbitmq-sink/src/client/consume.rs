@@ -79,7 +79,7 @@ struct Partial {
 
 impl QueueReader {
     /// Connects, declares exchange and queue if they do not exist, as the sink does by `declare`, and
-    /// begins to read.
+    /// starts to read.
     ///
     /// # Errors
     /// If the server cannot be reached, or refuses it.
@@ -158,7 +158,7 @@ impl Connection {
         Ok((self, channel))
     }
 
-    /// Reads frames until a message is there as a whole.
+    /// Reads frames until a message has arrived as a whole.
     async fn read(
         &mut self,
         channel: u16,

@@ -198,7 +198,7 @@ impl Connection {
         })
     }
 
-    /// Sends methods on a channel of their own, and waits for the answer or the close of the channel by the
+    /// Sends methods on their own channel, and waits for the answer or the close of the channel by the
     /// server. Closes the channel: the server allows so many, which the publisher may need.
     pub(super) async fn ask(
         &mut self,

@@ -1,5 +1,5 @@
 //! A client that publishes: connection, login, a channel in confirm mode. `consume` reads a queue, for
-//! demonstrations; `stream` reads a stream, which takes nothing away.
+//! demonstrations; `stream` reads a stream, which removes nothing.
 
 pub(crate) mod consume;
 pub(crate) mod declare;
@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     pub(crate) heartbeat: Duration,
     /// The server may confirm messages to a stream that it drops.
     pub(crate) may_drop_confirmed: bool,
-    /// The server refuses to begin at an offset of a queue that is no stream.
+    /// The server refuses to start at an offset of a queue that is no stream.
     pub(crate) refuses_offsets: bool,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn drops_confirmed(version: &str) -> Option<bool> {
 }
 
 /// Returns whether a server of this version refuses a consumer with the argument `x-stream-offset` of a
-/// queue that is no stream, before it takes a message (`check_consume_arguments` of
+/// queue that is no stream, before it accepts a message (`check_consume_arguments` of
 /// `rabbit_amqqueue.erl`). RabbitMQ does since 3.10.0. Of other products it is not known.
 fn refuses_offsets(product: &[u8], version: &str) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
@@ -96,7 +96,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Returns the next frame, if it is there as a whole.
+    /// Returns the next frame, if it has arrived as a whole.
     pub(crate) fn next(&mut self) -> Result<Option<Frame<'_>>, ProtocolError> {
         let Self { bytes, consumed } = self;
         let rest = bytes.get(*consumed..).unwrap_or_default();

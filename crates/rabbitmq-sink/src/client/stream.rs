@@ -1,4 +1,4 @@
-//! A consumer of one stream, which takes nothing away. It has a connection of its own, so that what is
+//! A consumer of one stream, which removes nothing. It has a connection of its own, so that what is
 //! not read yet waits on the server.
 //!
 //! # The end of a stream
@@ -43,7 +43,7 @@ const CHANNEL: u16 = 1;
 const READER: &[u8] = b"r";
 const WAITER: &[u8] = b"w";
 
-/// The place at which reading begins.
+/// The place at which reading starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartOffset {
     First,
@@ -53,7 +53,7 @@ pub(crate) enum StartOffset {
     LastChunk,
     /// The first chunk that was written at this time or later, in seconds since 1970.
     Since(u64),
-    /// This offset, or the first one that is there.
+    /// This offset, or the first existing one.
     Offset(i64),
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct StreamConsumer {
     pending_bytes: usize,
     /// The answers that are to come.
     awaited: u32,
-    /// The second consumer is there, and has got a message.
+    /// The second consumer exists, and has got a message.
     has_waiter: bool,
     has_waited: bool,
     /// The number of messages in the last answer to `queue.declare`.
@@ -120,7 +120,7 @@ pub(crate) struct StreamConsumer {
 }
 
 impl StreamConsumer {
-    /// Begins to read, and waits until a message is there or none seems to be. If the node of the first
+    /// Starts to read, and waits until a message has arrived or none seems to be. If the node of the first
     /// host has no replica, the others are asked. `known`: the offset of a message that is there; with it,
     /// none is there if none has come.
     pub(crate) async fn open(
@@ -184,7 +184,7 @@ impl StreamConsumer {
         Ok(consumer)
     }
 
-    /// Waits until the first messages are there, or none seems to be.
+    /// Waits until the first messages have arrived, or none seems to be.
     async fn settle(&mut self, known: Option<i64>) -> Result<(), StreamError> {
         let mut out = Vec::new();
         let place = known.map_or(StartOffset::Next, StartOffset::Offset);
@@ -243,7 +243,7 @@ impl StreamConsumer {
         Ok(())
     }
 
-    /// Waits until all answers or a message is there.
+    /// Waits until all answers or a message have arrived.
     async fn event_or_answers(&mut self) -> Result<(), StreamError> {
         while self.pending.is_empty() && self.awaited > 0 {
             self.event().await?;
@@ -317,7 +317,7 @@ impl StreamConsumer {
         Ok(())
     }
 
-    /// Reads until one more answer or message is there.
+    /// Reads until one more answer or message has arrived.
     async fn event(&mut self) -> Result<(), StreamError> {
         let address = self.connection.address.clone();
         let event = within(self.patience, &address, self.next_event()).await;
@@ -440,7 +440,7 @@ fn put_cancel(out: &mut Vec<u8>) {
 /// Appends `basic.consume`, by which each message is to be acknowledged.
 ///
 /// RabbitMQ refuses the argument `x-stream-offset` if the queue is no stream: it closes the channel
-/// before it takes a message.
+/// before it accepts a message.
 fn put_consume(out: &mut Vec<u8>, stream: &str, tag: &[u8], place: StartOffset) {
     put_method(out, CHANNEL, (60, 20), |out| {
         out.extend_from_slice(&[0, 0]);

@@ -9,7 +9,7 @@ use super::error::ProtocolError;
 pub(crate) const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\0\0\x09\x01";
 /// The longest short string in bytes.
 pub(crate) const MAX_SHORT: usize = 255;
-/// The largest frame in bytes that this client takes, and offers in `connection.tune-ok`.
+/// The largest frame in bytes that this client accepts, and offers in `connection.tune-ok`.
 pub(crate) const MAX_FRAME: u32 = 128 * 1024;
 /// The bytes of a frame around its payload.
 pub(crate) const FRAME_OVERHEAD: usize = 8;

@@ -55,7 +55,7 @@ impl fmt::Debug for Management {
     }
 }
 
-/// The management interface does not tell what was asked.
+/// The management interface does not answer the question.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManagementError {
     /// There is no answer, or it is not understood.
@@ -233,7 +233,7 @@ impl Interface<'_> {
         self.get("queues", name, "")
     }
 
-    /// Reads the version of the server; empty if the interface does not tell it.
+    /// Reads the version of the server; empty if the interface does not report it.
     pub(crate) fn version(&self) -> Result<String, ManagementError> {
         let overview = self.read::<Overview>("overview")?;
         Ok(overview.unwrap_or_default().rabbitmq_version)

@@ -29,7 +29,7 @@ pub(super) enum Fault {
 pub(super) enum Way {
     /// Publish it among others.
     Publish(Arc<str>),
-    /// Publish it on a channel of its own.
+    /// Publish it on its own channel.
     Alone,
     /// It waits until more is known of its exchange.
     Wait,

@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     /// sent again. Pauses double.
     pub(crate) pauses: (Duration, Duration),
     pub(crate) dead_letters: DeadLetterAddress,
-    /// For how long events that no queue takes, and exchanges that accept none, are tried again.
+    /// For how long events that no queue accepts, and exchanges that accept none, are tried again.
     pub(crate) refusals: Patience,
     /// Declared after each login; `None`: nothing.
     pub(crate) declare: Option<Declare>,
@@ -93,7 +93,7 @@ impl SinkFactory for RabbitmqSinkFactory {
     }
 }
 
-/// Publishes records on a thread of its own, which has one connection.
+/// Publishes records on its own thread, which has one connection.
 ///
 /// # Ordering
 /// At most one record of an exchange and key is in flight ([`KeyQueues`]; the topic of an event is its
@@ -109,7 +109,7 @@ pub(crate) struct RabbitmqSink(SinkThread<KeyQueues, Arc<Settings>>);
 
 type Shared = walrelay_sink_client::Shared<KeyQueues, Arc<Settings>>;
 
-/// Checks what can be told of a record without asking a server.
+/// Checks a record as far as possible without asking a server.
 pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<u64, DeliveryError> {
     let checked = publish::check(record, &settings.dead_letters, settings.max_message);
     checked.map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))

@@ -33,7 +33,7 @@ impl BlockingClient {
         })
     }
 
-    /// Sends commands that read from `stream`, and returns their replies, if the server takes writes.
+    /// Sends commands that read from `stream`, and returns their replies, if the server accepts writes.
     /// The connection of an earlier call may have ended meanwhile, so a failed call is tried once
     /// more, with the next host.
     pub(crate) fn read(

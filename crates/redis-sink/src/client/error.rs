@@ -24,7 +24,7 @@ pub enum RedisError {
         /// The violation.
         reason: String,
     },
-    /// The server takes no commands at the moment, or another one does.
+    /// The server accepts no commands at the moment, or another one does.
     #[error("{address}: {code}: {why}")]
     NotReady {
         /// Host and port.

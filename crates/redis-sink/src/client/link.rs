@@ -121,7 +121,7 @@ impl Link {
         self.stats = Some(Arc::clone(stats));
     }
 
-    /// Reads the map of the cluster anew, from the server that was [noted](Self::note_moved) if it
+    /// Reads the map of the cluster again, from the server that was [noted](Self::note_moved) if it
     /// answers. Connections to servers that are still masters stay open.
     pub(crate) async fn renew(&mut self) -> Result<(), RedisError> {
         self.stale = false;
@@ -144,7 +144,7 @@ impl Link {
         Ok(())
     }
 
-    /// Notes that a server has refused what it was asked.
+    /// Notes that a server has refused a request.
     pub(crate) fn note_refusal(&mut self, server: usize) {
         self.shown = server;
     }
@@ -238,7 +238,7 @@ impl Link {
         self.servers[server].expected += replies;
     }
 
-    /// Sends what the buffers have, to all servers at once, and reads the replies. After an error, or
+    /// Sends the contents of the buffers, to all servers at once, and reads the replies. After an error, or
     /// if it is cancelled, the link cannot be used any more.
     pub(crate) async fn call(
         &mut self,

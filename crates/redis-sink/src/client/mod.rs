@@ -132,12 +132,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes the error of a server that takes no commands, or not from this user.
+    /// Makes the error of a server that accepts no commands, or not from this user.
     fn refused(&self, text: &[u8]) -> RedisError {
         refused(&self.address, text)
     }
 
-    /// Makes the error of a server that takes no commands.
+    /// Makes the error of a server that accepts no commands.
     pub(crate) fn not_ready(&self, text: &[u8], refusal: Refusal) -> RedisError {
         not_ready(&self.address, text, refusal)
     }
@@ -216,7 +216,7 @@ impl Connection {
     }
 }
 
-/// Makes the error of a server that takes no commands, or not from this user.
+/// Makes the error of a server that accepts no commands, or not from this user.
 pub(crate) fn refused(address: &str, text: &[u8]) -> RedisError {
     match meaning(text) {
         Refusal::Denied => RedisError::Denied {
@@ -235,7 +235,7 @@ pub(crate) fn protocol(address: &str, error: ProtocolError) -> RedisError {
     }
 }
 
-/// Makes the error of a server that takes no commands.
+/// Makes the error of a server that accepts no commands.
 pub(crate) fn not_ready(address: &str, text: &[u8], refusal: Refusal) -> RedisError {
     let why = match refusal {
         Refusal::Wait(why, _) | Refusal::Reconnect(why) | Refusal::Configuration(why) => why,

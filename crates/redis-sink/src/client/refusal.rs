@@ -8,15 +8,15 @@ const ABORTED_BY: &[u8] = b"EXECABORT Transaction discarded because of: ";
 /// The meaning of an error reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The server takes no writes at the moment. They are sent again on the same connection.
+    /// The server accepts no writes at the moment. They are sent again on the same connection.
     Wait(&'static str, &'static str),
-    /// This server takes no writes, or not yet. They are sent again on a new connection.
+    /// This server accepts no writes, or not yet. They are sent again on a new connection.
     Reconnect(&'static str),
     /// This node does not serve the slot, or not for now.
     Moved,
     /// The id is not above the newest of the stream.
     Behind,
-    /// The entry is larger than the server takes.
+    /// The entry is larger than the server accepts.
     Oversize,
     /// The user may not do it, or is none.
     Denied,
@@ -86,7 +86,7 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
     }
 }
 
-/// Returns why a stream is refused, by a server that may take others; `None` if the reply is about something
+/// Returns why a stream is refused, by a server that may accept others; `None` if the reply is about something
 /// else.
 pub(crate) fn refused_stream(text: &[u8]) -> Option<&'static str> {
     let text = text.strip_prefix(ABORTED_BY).unwrap_or(text);
@@ -104,7 +104,7 @@ pub(crate) fn refused_stream(text: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns true if the server would take a write, and refuses the id `0-0`, which no entry can have.
+/// Returns true if the server would accept a write, and refuses the id `0-0`, which no entry can have.
 pub(crate) fn is_forbidden_id(text: &[u8]) -> bool {
     text.starts_with(b"ERR The ID specified in XADD must be greater than 0-0")
 }

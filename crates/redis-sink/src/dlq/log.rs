@@ -64,8 +64,8 @@ impl StreamLog {
         }
     }
 
-    /// Reads to the end of the stream. An error: it was deleted or made anew since it was read; the next
-    /// read begins at its beginning.
+    /// Reads to the end of the stream. An error: it was deleted or recreated since it was read; the next
+    /// read starts at its first entry.
     pub(super) fn read_all(&mut self, each: &mut dyn FnMut(DlqEntry)) -> Result<(), RedisError> {
         let newest = self.newest()?;
         if let Some(last) = self.ids.last()

@@ -8,7 +8,7 @@
 //!   [`DeadLetterStore`](walrelay_sink_kind::dead_letters::DeadLetterStore).
 //!
 //! # Invariants
-//! - What is read comes from a server that takes writes: a replica may lack the newest dead letters.
+//! - What is read comes from a server that accepts writes: a replica may lack the newest dead letters.
 //! - Entries that are no dead letters are counted and skipped; they are never fatal.
 
 mod failure;

@@ -58,7 +58,7 @@ impl Lost {
 }
 
 impl Contents {
-    /// Takes what a former sink has kept of the stream.
+    /// Accepts a former sink's notes on the stream.
     pub(super) fn from_end(end: &StreamEnd) -> Self {
         Self {
             exists: true,
@@ -72,7 +72,7 @@ impl Contents {
         }
     }
 
-    /// Returns what the next sink is to know of the stream; the default if nothing can be lost. `id`: the
+    /// Returns the notes for the next sink on the stream; the default if nothing can be lost. `id`: the
     /// highest one that was delivered.
     pub(super) fn end(&self, id: Option<EntryId>) -> StreamEnd {
         let Some(last) = self.last else {

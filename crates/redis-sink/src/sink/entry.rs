@@ -47,7 +47,7 @@ impl EntryId {
         })
     }
 
-    /// Returns the id that follows; the greatest one follows itself, which no server takes.
+    /// Returns the id that follows; the greatest one follows itself, which no server accepts.
     pub(super) fn following(self) -> Self {
         match (self.second.checked_add(1), self.first.checked_add(1)) {
             (Some(second), _) => Self { second, ..self },

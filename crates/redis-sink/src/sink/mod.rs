@@ -88,7 +88,7 @@ impl SinkFactory for RedisSinkFactory {
     }
 }
 
-/// Writes records on a thread of its own, which has one connection, or one to each node of a cluster that
+/// Writes records on its own thread, which has one connection, or one to each node of a cluster that
 /// is needed.
 ///
 /// # Ordering
@@ -98,7 +98,7 @@ impl SinkFactory for RedisSinkFactory {
 ///
 /// # After a failure
 /// After a connection that breaks, the transaction is sent again: the server has all of it or
-/// nothing. With ids that are positions, entries that are there are found, and not written again.
+/// nothing. With ids that are positions, existing entries are found, and not written again.
 ///
 /// # Refusals
 /// A stream that is refused holds back its own records, which are tried again for `retry_for`. A record
@@ -108,7 +108,7 @@ pub(crate) struct RedisSink(SinkThread<BatchQueue, Arc<Settings>>);
 
 type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>;
 
-/// Checks what can be told of a record without asking a server.
+/// Checks a record as far as possible without asking a server.
 pub(crate) fn check_record(record: &Record<'_>, settings: &Settings) -> Result<u64, DeliveryError> {
     entry::check(record, settings.max_message)
         .map_err(|(poison, reason)| DeliveryError::poison(record.topic, poison, reason))

@@ -56,14 +56,14 @@ pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
     found
 }
 
-/// Returns the id that each record gets; `None`: its entry is there, or is written by the same
+/// Returns the id that each record gets; `None`: its entry exists, or is written by the same
 /// transaction. `there`: the indexes of those that were looked up and found. Notes in `streams` the
 /// newest ids when all is written, and which streams are being repeated. The end of a repeat is noted
 /// when it is stored: until then the transaction may be refused, and planned again.
 ///
 /// From the first record on that is not there, all up to the newest are written behind it: they are
 /// the same suffix of the stream once more, and the last of each key stays the last. A record that this
-/// sink has sent, and is there, ends no repeat and is not repeated, unless one of its transaction is that
+/// sink has sent, and that exists, ends no repeat and is not repeated, unless one of its transaction is that
 /// comes before it.
 pub(super) fn ids(
     heads: &[Head],

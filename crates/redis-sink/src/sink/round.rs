@@ -12,7 +12,7 @@ pub(super) const WRONG: ProtocolError =
 /// The first records of the queue, and what becomes of them.
 pub(super) struct Round {
     pub(super) heads: Vec<Head>,
-    /// The ids that are sent; `None`: the entry is there, or is sent before.
+    /// The ids that are sent; `None`: the entry exists, or is sent before.
     pub(super) ids: Vec<Option<NewId>>,
     pub(super) outcomes: Vec<Outcome>,
     pub(super) parts: Vec<Part>,
@@ -21,7 +21,7 @@ pub(super) struct Round {
 /// The end of a record in a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Its entry is there.
+    /// Its entry exists.
     Stored,
     /// Its stream does not exist any more. Nothing was appended.
     Gone,
@@ -43,13 +43,13 @@ pub(super) struct Part {
     pub(super) beside: Beside,
 }
 
-/// The write that goes to the replicas beside the transactions.
+/// The write that goes to the replicas alongside the transactions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Beside {
     Nothing,
     /// The newest id of a stream, before them: if they are refused, it is still the newest.
     NewestId,
-    /// A message to nobody, behind them.
+    /// A message without a receiver, after them.
     Message,
 }
 

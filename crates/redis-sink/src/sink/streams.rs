@@ -35,7 +35,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Creates a stream, with what a former sink has kept of it.
+    /// Creates a stream, with a former sink's notes on it.
     fn new(name: &str, end: SharedEnd) -> Self {
         let known = Some(lock(&end).clone());
         let known = known.filter(|known| *known != StreamEnd::default());
@@ -52,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// Keeps what is known of the stream for the next sink.
+    /// Keeps the notes on the stream for the next sink.
     pub(super) fn keep_end(&self) {
         *lock(&self.end) = self.contents.end(self.delivered);
     }
@@ -103,7 +103,7 @@ impl Stream {
 /// The streams that a sink writes to, by number. They outlive a connection.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    /// Has what former sinks have kept.
+    /// Has the notes of former sinks.
     stats: Arc<SinkStats>,
     numbers: HashMap<Box<str>, usize>,
     all: Vec<Stream>,

@@ -7,7 +7,7 @@ use walrelay_sink::{Disposition, Obstacle};
 use crate::client::error::ProtocolError;
 use crate::client::resp::{Reply, put_command};
 
-/// A message to nobody, on a channel of its own. It is written for the replicas, too, but for those of a
+/// A message without a receiver, on its own channel. It is written for the replicas, too, but for those of a
 /// cluster.
 pub(super) const MESSAGE: [&str; 3] = ["PUBLISH", "walrelay.wait", ""];
 

@@ -15,7 +15,7 @@ use crate::client::Login;
 use crate::client::error::RedisError;
 use crate::client::link::Link;
 
-/// The connections over which streams are compared with what former sinks have kept. A node that is down must not
+/// The connections over which streams are compared with the notes of former sinks. A node that is down must not
 /// hold up the streams of the others: those that are not compared then are compared by the next write to them.
 const COMPARISONS: u32 = 3;
 

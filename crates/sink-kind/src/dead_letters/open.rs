@@ -7,7 +7,7 @@ use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, Outcome, Re
 use walrelay_sink::EventPosition;
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
-/// events are in the topic of dead letters alone, and without a value not even there.
+/// events are only in the topic of dead letters, and without a value not even there.
 ///
 /// Memory: some 200 bytes for each dead letter that was read, and its event id.
 pub struct OpenEvents {
@@ -33,7 +33,7 @@ impl OpenEvents {
         }
     }
 
-    /// Makes the reader of the open dead letters of a slot, for a sink whose log begins anew after an error.
+    /// Makes the reader of the open dead letters of a slot, for a sink whose log starts again after an error.
     /// `open`: opens the log; `None`: there is no topic. `read`: as [`DlqLog::read`](super::DlqLog::read).
     /// An error for which `means_none` holds means that there is no dead letter.
     pub fn reader<L, R, E>(

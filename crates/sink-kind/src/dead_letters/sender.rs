@@ -29,7 +29,7 @@ impl RecordSender {
     }
 
     /// Sends a record. **Blocks** until it is acknowledged or refused, for about `patience` at
-    /// most. Repeats what is refused for a reason that may pass.
+    /// most. Repeats records that are refused for a reason that may pass.
     ///
     /// # Errors
     /// If the outcome is unknown.

@@ -17,7 +17,7 @@ use crate::topics::{Position, ReadRecord};
 /// The topic of dead letters.
 const TOPIC: &str = "letters";
 
-/// The records of all topics. A topic that is named `closed` takes nothing.
+/// The records of all topics. A topic that is named `closed` accepts nothing.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Vec<ReadRecord>>>);
 

@@ -36,9 +36,9 @@ pub struct ReadRecord {
     /// When the record was written to the topic, in milliseconds since 1970-01-01 UTC; `None` if the
     /// topic does not tell.
     pub written_ms: Option<i64>,
-    /// The id of the event, if the sink stores it beside the headers.
+    /// The id of the event, if the sink stores it alongside the headers.
     pub event_id: Option<Vec<u8>>,
-    /// The position of the event, if the sink stores it beside the headers.
+    /// The position of the event, if the sink stores it alongside the headers.
     pub event_position: Option<EventPosition>,
     /// The key; `None` is null.
     pub key: Option<Vec<u8>>,
@@ -107,7 +107,7 @@ pub trait TopicReader: Send {
     /// **Blocks** for `timeout` at most for each request.
     ///
     /// # Errors
-    /// If no server answers, the topic may not be read, or it does not tell times.
+    /// If no server answers, the topic may not be read, or it has no times.
     fn follow(
         &mut self,
         topic: &str,
@@ -147,7 +147,7 @@ pub trait ReadableTopics: Send + Sync {
     /// If the configuration cannot be used.
     fn reader(&self) -> Result<Box<dyn TopicReader>, Failure>;
 
-    /// Returns true if the sink stores the ids of events beside the headers
+    /// Returns true if the sink stores the ids of events alongside the headers
     /// ([`ReadRecord::event_id`]).
     fn has_event_ids(&self) -> bool {
         false

@@ -19,7 +19,7 @@ use crate::client::message::{
 
 /// The bytes from which on a batch gets no further record.
 const BATCH_BYTES: usize = 1 << 20;
-/// Refusals in a row after which the relay pauses: somebody writes to the stream all the time.
+/// Refusals in a row after which the relay pauses: another client writes to the stream all the time.
 const MAX_REFUSALS: u32 = 3;
 
 /// A message without the subject of its answer.
@@ -246,8 +246,8 @@ impl Chain<'_> {
         queued.is_some_and(|queued| queued.record.with(|record| is_same(record, source, kept)))
     }
 
-    /// Decides about the first record of a batch that is not stored. `None`: nobody is subscribed to
-    /// its subject.
+    /// Decides about the first record of a batch that is not stored. `None`: its subject has no
+    /// subscriber.
     async fn refused(
         &mut self,
         exchange: &mut Exchange,
@@ -296,7 +296,7 @@ impl Chain<'_> {
         }))
     }
 
-    /// Decides about a record for whose subject nobody answers.
+    /// Decides about a record whose subject has no subscriber.
     async fn nobody(&mut self, exchange: &mut Exchange, seq: u64) -> Result<(), Stop> {
         let body = {
             let state = self.shared.state();
@@ -320,7 +320,7 @@ impl Chain<'_> {
         })
     }
 
-    /// Pauses before a record is sent again that the stream does not take, because that may be changed;
+    /// Pauses before a record is sent again that the stream does not accept, because that may be changed;
     /// refuses it for good when it was so for `retry_for`.
     fn no_place(&self, seq: u64, why: &str) -> Result<(), Stop> {
         let now = Instant::now();

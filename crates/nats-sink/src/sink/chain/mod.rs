@@ -1,4 +1,4 @@
-//! Publishes to a stream that nobody else writes to: each message names the one that it follows.
+//! Publishes to a stream that only the relay writes to: each message names the one that it follows.
 
 mod batch;
 mod repeats;
@@ -28,7 +28,7 @@ pub(super) type Shared = walrelay_sink_client::Shared<BatchQueue, Arc<Settings>>
 enum Stop {
     /// The connection ended.
     Connection(NatsError),
-    /// The stream takes nothing for a while.
+    /// The stream accepts nothing for a while.
     Pause(Obstacle),
     /// Nothing can be published. The sink ends.
     Broken(Failure),
@@ -57,7 +57,7 @@ impl From<ExchangeError> for Stop {
 /// # Fencing
 /// The first message of a batch expects the number that this sink knows as the stream's last one, and
 /// each other one also expects the id of the message before. So the stream refuses all of them if
-/// anybody else has written meanwhile. The sink then reads what was written, and sends only what is
+/// another client has written meanwhile. The sink then reads what was written, and sends only what is
 /// not there.
 struct Chain<'s> {
     shared: &'s Shared,
@@ -66,12 +66,12 @@ struct Chain<'s> {
     /// The number of the last message of the stream of which this sink knows whether it is one of its
     /// events; `None`: it has not asked yet.
     last: Option<u64>,
-    /// The number of the last message when the sink began. Later ones are of this sink, or of somebody
-    /// else who may have taken over.
+    /// The number of the last message when the sink started. Later ones are of this sink, or of a
+    /// relay that may have taken over.
     since: Option<u64>,
     /// The stream has refused a message that follows `last`.
     is_refused: bool,
-    /// The messages behind the first of these numbers, up to the second, were written by somebody, and
+    /// The messages behind the first of these numbers, up to the second, are of another client, and
     /// are not read yet.
     unread: Option<(u64, u64)>,
     /// The highest position of an event of the source that the stream has, as far as is known.
@@ -80,7 +80,7 @@ struct Chain<'s> {
     looked_for: Option<u64>,
     /// The number of the highest message in which a record was found on the way back.
     found_at: Option<u64>,
-    /// Events up to this position are repeated, whether they are there or not: an earlier one of them was
+    /// Events up to this position are repeated, whether they exist or not: an earlier one of them was
     /// not found, and must not come behind later ones of its key.
     repeat_to: Option<EventPosition>,
     /// The records that follow were stored from this number of the stream on, as far as is known.
@@ -132,7 +132,7 @@ impl<'s> Chain<'s> {
         self.publish(exchange).await
     }
 
-    /// Takes what a former sink has kept of the stream.
+    /// Accepts a former sink's notes on the stream.
     fn take_end(&mut self) {
         let end = || self.shared.stats.ends.stream(&self.stream);
         if self.acknowledged.is_none() {
@@ -140,7 +140,7 @@ impl<'s> Chain<'s> {
         }
     }
 
-    /// Keeps what is known of the stream for the next sink.
+    /// Keeps the notes on the stream for the next sink.
     fn keep_end(&self) {
         if let (Some(acknowledged), Some(last)) = (self.acknowledged, self.last) {
             let end = self.shared.stats.ends.stream(&self.stream);

@@ -101,8 +101,8 @@ impl Chain<'_> {
         Ok(None)
     }
 
-    /// Looks for the first records of the queue in the stream, if somebody else may have written them,
-    /// and reports those that are there. Returns true if there are any.
+    /// Looks for the first records of the queue in the stream, if another client may have written them,
+    /// and reports the existing ones. Returns true if there are any.
     pub(super) async fn look_for(&mut self, exchange: &mut Exchange) -> Result<bool, Stop> {
         let count = self.rising();
         let (seqs, heads) = {
@@ -154,7 +154,7 @@ impl Chain<'_> {
         self.delivered(&found);
         if !is_clear {
             // An event that is not found may have been stored, and deleted since, or by a relay of
-            // another configuration. A relay that has the slot begins anew, and repeats it; one that was
+            // another configuration. A relay that has the slot starts again, and repeats it; one that was
             // displaced must not.
             return Err(Stop::Broken(Failure {
                 class: "given up",

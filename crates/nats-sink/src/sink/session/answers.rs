@@ -20,11 +20,11 @@ use crate::sink::unacked::{Awaited, Question};
 /// The cause for which a repeat is sent again: JetStream does not say of which message it is one. It is no
 /// subject of an event.
 const NO_ANSWER: &[u8] = b"$JS.API.STREAM.MSG.GET";
-/// The status of an answer that says that nobody is subscribed to the subject.
+/// The status of an answer that says that the subject has no subscriber.
 const NO_RESPONDERS: u16 = 503;
 
 impl Session<'_> {
-    /// Handles all operations that are there. `Some`: the sink ends.
+    /// Handles all received operations. `Some`: the sink ends.
     pub(super) fn take_operations(
         &mut self,
         input: &mut Input,
@@ -95,7 +95,7 @@ impl Session<'_> {
             return None;
         }
         let Some(answer) = pub_answer(payload) else {
-            // Of somebody else who is subscribed to the subject. That of the stream may follow.
+            // Of another subscriber of the subject. That of the stream may follow.
             self.in_flight.await_again(token, awaited);
             return None;
         };
@@ -264,7 +264,7 @@ impl Session<'_> {
         }
     }
 
-    /// Sends a message again for whose subject nobody answers, while JetStream does not say whether
+    /// Sends a message again whose subject has no subscriber, while JetStream does not say whether
     /// there is a stream.
     pub(super) fn nobody_says(&mut self, seq: u64) {
         let remedy = if self.may_not_ask {

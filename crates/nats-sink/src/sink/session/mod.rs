@@ -28,7 +28,7 @@ const MAX_UNACKED: usize = 2_000;
 /// The longest wait for the last bytes of a connection that is closed.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The use of one connection, and what is in flight on it.
+/// The use of one connection, and the records in flight on it.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each follows what the server sends, whatever the others are"
@@ -262,7 +262,7 @@ impl<'s> Session<'s> {
     }
 
     /// Sends messages again whose acknowledgements have not come in time. The first copy may be on its
-    /// way: the stream takes one of them, and the acknowledgement of either counts.
+    /// way: the stream stores one of them, and the acknowledgement of either counts.
     fn send_overdue(&mut self, now: Instant) {
         if !self.out.is_empty() {
             // The first copies are not written yet.

@@ -14,7 +14,7 @@ use crate::client::{Input, closed, printable, protocol};
 use crate::sink::in_flight::{Answer, Unconfirmed};
 
 impl Publisher<'_> {
-    /// Handles all frames that are there.
+    /// Handles all received frames.
     pub(super) fn take_frames(&mut self, input: &mut Input) -> Result<(), RabbitmqError> {
         while let Some(frame) = input
             .next()
@@ -146,7 +146,7 @@ impl Publisher<'_> {
         Err(protocol(&self.address, &error))
     }
 
-    /// Takes messages with what the server says of them; `None`: it confirms what is not in flight.
+    /// Removes messages, with the server's answer on them; `None`: it confirms what is not in flight.
     fn answered(
         &mut self,
         messages: Option<Vec<(Unconfirmed, Answer)>>,

@@ -10,7 +10,7 @@ use crate::client::declare::put_channel_close;
 use crate::client::put_channel_open;
 use crate::sink::in_flight::InFlight;
 
-/// A channel in confirm mode, and what is in flight on it.
+/// A channel in confirm mode, and the records in flight on it.
 pub(super) struct Channel {
     pub(super) number: u16,
     /// The time at which it was asked for.

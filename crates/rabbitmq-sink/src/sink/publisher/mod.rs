@@ -57,7 +57,7 @@ pub(super) struct Publisher<'s> {
     max_number: u16,
     /// The number of the channel that was opened last.
     last_number: u16,
-    /// The server takes no messages at the moment.
+    /// The server accepts no messages at the moment.
     blocked: bool,
     /// The last `channel.flow` of each channel that is not answered. The server may ask for more answers than it
     /// reads.
@@ -267,7 +267,7 @@ impl<'s> Publisher<'s> {
         ConnectError::Timeout { address, seconds }.into()
     }
 
-    /// Returns true if no message may be appended before the server answers or takes bytes.
+    /// Returns true if no message may be appended before the server answers or reads bytes.
     fn is_paused(&self) -> bool {
         let mut main = self.channels.iter().filter(|it| it.role == Role::Main);
         self.blocked || self.out.len() >= OUTPUT_BYTES || main.any(|it| !it.is_open)
@@ -328,7 +328,7 @@ impl<'s> Publisher<'s> {
         self.suspects.pop_front()
     }
 
-    /// Publishes a message on a channel of its own.
+    /// Publishes a message on its own channel.
     fn try_alone(&mut self, seq: u64, now: Instant) {
         let exchange = {
             let state = self.shared.state();

@@ -7,7 +7,7 @@ use walrelay_sink_client::FOREVER;
 
 use super::{Publisher, Role};
 
-/// The interval in which the age of a message without a confirm is shown anew.
+/// The interval in which the age of a message without a confirm is shown again.
 const SHOWN: Duration = Duration::from_secs(1);
 
 /// The time since which an answer is due and none has come.

@@ -116,7 +116,7 @@ impl SlotMap {
         Ok(map)
     }
 
-    /// Returns the number of the master that serves a slot; `None`: nobody does.
+    /// Returns the number of the master that serves a slot; `None`: no master does.
     pub(crate) fn master_of(&self, slot: u16) -> Option<usize> {
         let behind = self.ranges.partition_point(|range| range.first <= slot);
         let range = self.ranges.get(behind.checked_sub(1)?)?;
@@ -134,7 +134,7 @@ impl SlotMap {
         masters.flat_map(|master| std::iter::once(&master.address).chain(&master.replicas))
     }
 
-    /// Returns how many slots nobody serves.
+    /// Returns the number of slots that no node serves.
     pub(crate) fn unserved(&self) -> usize {
         let served = |range: &Range| usize::from(range.last - range.first) + 1;
         SLOTS.saturating_sub(self.ranges.iter().map(served).sum())

@@ -110,7 +110,7 @@ impl Batches<'_> {
         Ok(())
     }
 
-    /// Compares what former sinks have kept of streams with what the servers have, before anything is written.
+    /// Compares the notes of former sinks with the servers' streams, before anything is written.
     /// A stream of which a server does not say it is compared by the next write to it.
     pub(in crate::sink) async fn compare_ends(
         &mut self,

@@ -34,7 +34,7 @@ const BATCH_BYTES: u64 = 1 << 20;
 pub(super) enum Stop {
     /// The connection ended, or its server cannot be used.
     Connection(RedisError),
-    /// The server takes no writes for a while.
+    /// The server accepts no writes for a while.
     Pause(Obstacle),
     /// Records are out of the queue, or held back. Begin with the others.
     Again,
@@ -230,7 +230,7 @@ impl<'s> Batches<'s> {
         Ok(heads)
     }
 
-    /// Finds the id of each record; `None`: its entry is there, or is written for an earlier record.
+    /// Finds the id of each record; `None`: its entry exists, or is written for an earlier record.
     /// Returns for each server a stream that has such an entry, too. The newest ids of all streams are
     /// known.
     async fn ids(
