@@ -350,5 +350,5 @@ fn a_table_removed_from_the_publication_stops_the_relay() {
     );
     // The next start names it, too.
     let log = ends(&mut rig.start(&rig.config()), 78, "publication-lacks-table");
-    assert_has(&log, &["what was committed to it from "]);
+    assert_has(&log, &["changes committed to it from "]);
 }

@@ -250,7 +250,7 @@ fn no_relay_reads_the_slot_of_a_rollback() {
     db.batch("DROP TRIGGER gate ON outbox");
     rig.workload().rows(10).seed(2).run();
     let relay = rig.start_with(&config, &["--accept-gap"]);
-    relay.says("the snapshot relays the rows that are there");
+    relay.says("the snapshot relays the existing rows");
     // A stop before the slot is opened is not complete, and loses nothing.
     relay.streaming();
     eventually(PATIENCE, || ids(&db, kind.unsent()).is_empty());

@@ -56,7 +56,7 @@ fn the_last_error_is_shown_until_the_slot_has_passed_it() {
         "last run       ended at 20",
         "by [unroutable]: a row of public.outbox",
         "018f5a3e-7c1d-7b1a-9c55-0123456789ab",
-        "-> what came before is confirmed.",
+        "-> everything before it is confirmed.",
     ];
     assert_has(&text, &words);
     assert_lacks(&text, &["start walrelay run", "secret-value"]);

@@ -550,7 +550,7 @@ fn rows_of_an_accepted_gap_are_sent_before_they_are_marked() {
     db.batch("SELECT pg_drop_replication_slot('walrelay')");
     insert(&db, 20, "gap");
     let relay = rig.start_with(&config, &["--accept-gap"]);
-    relay.says("the snapshot relays the rows that are there");
+    relay.says("the snapshot relays the existing rows");
     // A stop before the slot is opened is not complete, and loses nothing.
     relay.streaming();
     wait_until_all_are_marked(&db);

@@ -359,7 +359,7 @@ fn a_warning_about_retained_wal_names_the_oldest_transaction() {
     relay.says(" (batch), open for ");
     let words = ["server process ", " (batch), open for "];
     let alert = "WalrelaySlotRetainsWal, after 5m";
-    Views::new(&configured, &relay).show_problem(&words, "open for long keeps the log", alert);
+    Views::new(&configured, &relay).show_problem(&words, "a long transaction keeps the log", alert);
     writer.batch("ROLLBACK");
     relay.ends_well();
 }

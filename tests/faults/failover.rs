@@ -313,7 +313,7 @@ pub(crate) fn without_slot(ctx: &mut Context) -> Outcome {
 fn range(log: &str) -> (Lsn, Lsn) {
     let words: Vec<&str> = log
         .lines()
-        .filter(|line| line.contains("was committed from"))
+        .filter(|line| line.contains("committed from"))
         .flat_map(str::split_whitespace)
         .collect();
     let found = words.windows(4).find_map(|four| match four {

@@ -329,5 +329,5 @@ impl<'a> Translation<'a> {
 }
 
 /// The remedy of a setting that no rule knows.
-const UNKNOWN: &str = "no option of Debezium, Kafka Connect or the producer that is known here; see what it does, and \
-     whether walrelay needs an equivalent";
+const UNKNOWN: &str = "no known option of Debezium, Kafka Connect or the producer; find out its \
+    purpose, and whether walrelay needs an equivalent";

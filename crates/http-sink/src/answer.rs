@@ -77,7 +77,8 @@ pub(crate) fn to_outcome(
     match code {
         200..=299 => Outcome::Delivered,
         304 => stop(
-            "that answers a request for a document, so the URL is no endpoint that takes events: correct url in [sink.http]",
+            "that answers a request for a document, so the URL is no endpoint for events: correct \
+             url in [sink.http]",
         ),
         300..=399 => {
             stop("it redirects, and no redirect is followed: set url in [sink.http] to the new URL")

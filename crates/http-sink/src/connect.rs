@@ -54,12 +54,13 @@ impl ConnectError {
             }
             Self::Private => "set allow_private in [sink.http] if events may name such hosts",
             Self::Proxy(_) | Self::ProxyRefuses => {
-                "check proxy in [sink.http], and what the proxy allows"
+                "check proxy in [sink.http], and the rules of the proxy"
             }
             Self::Certificate(fault) => fault.remedy,
             Self::Tls(_) => {
-                "the cause says what is wrong with the certificate; ca_file in [sink.http] names the \
-                 authority that is trusted, certificate_file and key_file the relay's own certificate"
+                "the cause names the fault of the certificate; ca_file in [sink.http] names the \
+                 authority that is trusted, certificate_file and key_file the relay's own \
+                 certificate"
             }
             Self::Version => "set http_version = \"1.1\" in [sink.http]",
         }

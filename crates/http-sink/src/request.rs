@@ -85,7 +85,7 @@ pub(crate) fn check_headers(record: &Record<'_>) -> Result<(), (Poison, String)>
     }
     let count = record.headers.len();
     if count > MAX_HEADERS {
-        let why = format!("the event has {count} headers, a request takes {MAX_HEADERS}");
+        let why = format!("the event has {count} headers, a request accepts {MAX_HEADERS}");
         return Err((Poison::Oversize, why));
     }
     let named = |header: &Header<'_>| header_name(header.name).map(drop);

@@ -247,7 +247,7 @@ impl Worker {
                 let obstacle = Obstacle {
                     what: format!("{reason} for an event, which is refused in the end"),
                     disposition: Disposition::Retryable,
-                    remedy: Some("see the log of the server; [poison] decides what happens then"),
+                    remedy: Some("see the log of the server; then [poison] decides"),
                 };
                 self.send_again(seq, obstacle, None, because_of == Fault::Address);
             }

@@ -28,7 +28,7 @@ pub enum KafkaError {
     /// No broker of `bootstrap.servers` could be reached in the time allowed.
     #[error(
         "no broker answers at {servers}: {detail}; check bootstrap.servers, the network, and that \
-         security.protocol is what this port speaks"
+         security.protocol is the protocol of this port"
     )]
     Unreachable {
         /// `bootstrap.servers`.

@@ -28,15 +28,15 @@ impl ToFailure for KafkaError {
                 "kafka-token",
                 Exit::Config,
                 "there is no token for Kafka",
-                "correct token_file or token_command in [sink.oauthbearer], or what is behind it",
+                "correct token_file or token_command in [sink.oauthbearer], or its source",
             ),
             Self::Tls { .. } => (
                 "kafka-tls",
                 Exit::Config,
                 "TLS to Kafka fails",
-                "the cause says what is wrong with the certificate. Where it says that the connection was \
-                 closed, this port may not speak TLS: security.protocol in [sink.kafka] must be that of \
-                 the listener",
+                "the cause names the fault of the certificate. If it says that the connection was \
+                 closed, this port may not speak TLS: security.protocol in [sink.kafka] must be \
+                 that of the listener",
             ),
             Self::Create { .. } => (
                 "kafka-client",

@@ -87,7 +87,7 @@ fn advice(code: Code) -> &'static str {
         Code::InvalidRequiredAcks => "the broker does not accept acks=all",
         Code::UnsupportedCompressionType => "choose another compression.type",
         Code::UnsupportedVersion => "the broker is too old for an idempotent producer",
-        Code::UnsupportedFeature => "the broker is too old for what is asked of it",
+        Code::UnsupportedFeature => "the broker is too old for this request",
         Code::SaslAuthenticationFailed => "check sasl.username and sasl.password",
         Code::TransactionalIdAuthorizationFailed => "allow the principal its transactional.id",
         Code::InvalidDifferentRecord => "another record of its batch was refused",

@@ -90,7 +90,7 @@ fn describe(finding: &Finding) -> CertificateFault {
             "see whether the clock of this machine, or of the one that issued it, is wrong",
         ),
         2 | 18..=21 => (
-            "was issued by no authority that is trusted here",
+            "was issued by no trusted authority",
             "name the file with the authority's certificate in ssl.ca.location",
         ),
         other => {
@@ -125,8 +125,8 @@ mod tests {
             (64, "not for this host name"),
             (10, "the certificate of b.example:9093 has expired"),
             (9, "not valid yet"),
-            (20, "no authority that is trusted here"),
-            (18, "no authority that is trusted here"),
+            (20, "no trusted authority"),
+            (18, "no trusted authority"),
             (26, "error 26"),
         ] {
             assert!(text(error, 0).contains(expected), "{}", text(error, 0));

@@ -348,8 +348,8 @@ fn exclusively(exclusive: &str, streams: &Streams) -> Check {
         )),
         Some(_) => Check::warn(
             format!(
-                "{exclusive} deletes what was consumed, so the relay cannot find it, and repeats it after \
-                 a lost acknowledgement"
+                "{exclusive} deletes consumed messages, so the relay cannot find them, and repeats \
+                 them after a lost acknowledgement"
             ),
             "set retention to limits, or let consumers drop repeats",
         ),

@@ -115,7 +115,7 @@ impl SinkKind for NatsKind {
     }
 
     fn warnings(&self) -> Vec<Check> {
-        let what = "the password or token and the events are sent without TLS: everybody on the way \
+        let what = "the password or token and the events are sent without TLS: others on the way \
                     can read them";
         let warning = Check::warn(what, "set tls = true in [sink.nats]");
         let expiry = self.certificate_file.as_deref();

@@ -47,14 +47,15 @@ const LOSSES: &[Loss] = &[
         only: Some(Content::DeadLetters),
         is_of_acknowledged: true,
         is_set: |config| config["retention"] != "limits",
-        does: "deletes what was consumed",
+        does: "deletes consumed messages",
         remedy: "set retention to limits",
     },
     Loss {
         only: Some(Content::Events),
         is_of_acknowledged: true,
         is_set: |config| config["retention"] == "interest",
-        does: "drops at once what no consumer is there for (retention interest), and acknowledges it",
+        does: "drops messages without a consumer at once (retention interest), and acknowledges \
+               them",
         remedy: "set retention to limits, or create all consumers before the relay starts",
     },
     Loss {

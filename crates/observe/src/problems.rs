@@ -289,9 +289,9 @@ fn add_slot_problems(found: &mut Problems, report: &StatusReport) {
         let oldest = slot.oldest_transaction.as_ref();
         oldest.map(|oldest| format!("the oldest open transaction: {oldest}"))
     };
-    let find = "see what keeps walrelay from delivering; a transaction that is open for long keeps the log, too: end it";
-    let raise = "raise max_slot_wal_keep_size now, or remove what keeps walrelay from delivering: past the limit the \
-                 slot is lost";
+    let find = "see why walrelay does not deliver; a long transaction keeps the log, too: end it";
+    let raise = "raise max_slot_wal_keep_size now, or remove the obstacle to delivery: past the \
+                 limit the slot is lost";
     let title = "Postgres keeps much WAL for the slot";
     let status = slot.wal_status.as_deref();
     if status == Some("lost") || slot.invalidation_reason.is_some() {
@@ -529,9 +529,10 @@ fn add_events_problems(found: &mut Problems, report: &StatusReport) {
         } else {
             found.add("warn", RETRYING, title)
         };
-        problem
-            .reason(retrying.text())
-            .remedy("the log says what the destination answers: repair it; [poison] decides about events that it refuses for retry_for");
+        problem.reason(retrying.text()).remedy(
+            "the log has the destination's answer: repair it; [poison] decides about events \
+             that it refuses for retry_for",
+        );
     }
     if let Some(obstacle) = &dead.obstacle {
         found

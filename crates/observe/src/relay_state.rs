@@ -374,7 +374,7 @@ pub(super) fn remedy(state: &PipelineState) -> Option<String> {
         PipelineState::Blocked { remedy, .. } => {
             let remedy = remedy.unwrap_or("see the items of the sink in walrelay check");
             Some(format!(
-                "{remedy}. Nothing is lost: Postgres keeps the log of what waits"
+                "{remedy}. Nothing is lost: Postgres keeps the log of waiting events"
             ))
         }
         PipelineState::WaitingForSchema { .. } => Some(

@@ -26,7 +26,9 @@ const LONGEST: usize = 1_000;
 pub(crate) const OPEN_TRANSACTIONS: &str = "open-transactions";
 
 /// The remedy while the server waits for standbys.
-pub(crate) const STANDBY_REMEDY: &str = "start the standby, or take its slot out of synchronized_standby_slots: walrelay check names it (standby-slots)";
+pub(crate) const STANDBY_REMEDY: &str = "start the standby, or remove its slot from \
+                                         synchronized_standby_slots: walrelay check names it \
+                                         (standby-slots)";
 
 /// The remedies of failures that the relay retries, by
 /// [`PipelineError::cause`](walrelay_relay::PipelineError::cause).

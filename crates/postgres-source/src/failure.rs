@@ -71,8 +71,8 @@ fn words(error: &PostgresError) -> Failure {
         PostgresError::MakeWay(_) => of(
             "slot-limit-near",
             Exit::Unavailable,
-            "see what the relay waits for: walrelay status. Raise max_slot_wal_keep_size if the disk of Postgres has \
-             room; otherwise the server removes WAL of events that were not sent",
+            "see why the relay waits: walrelay status. Raise max_slot_wal_keep_size if the disk of \
+             Postgres has room; otherwise the server removes WAL of events that were not sent",
         ),
         PostgresError::ShutsDown(_) => of(
             "postgres-unreachable",
@@ -105,13 +105,14 @@ fn words(error: &PostgresError) -> Failure {
         PostgresError::RowsSql(_) => of(
             "snapshot-sql",
             Exit::Config,
-            "the cause says what of the SQL is wrong: snapshot_where or snapshot_order in [source], or \
-             --where or --id of resend. Columns are those of the table, as psql shows them",
+            "the cause names the fault of the SQL: snapshot_where or snapshot_order in [source], \
+             or --where or --id of resend. Columns are those of the table, as psql shows them",
         ),
         PostgresError::Row(_) => of(
             "snapshot-row",
             Exit::Data,
-            "that is a bug, of this program or of what is between it and Postgres: report it",
+            "this is a bug of this program, or of a proxy or pooler between it and Postgres: \
+             report it",
         ),
         PostgresError::Wal(error) => error_words(error).without_cause(),
         PostgresError::Log(error) => log_failure(error),

@@ -71,8 +71,8 @@ pub fn remedy(present: &[String], by_templates: bool) -> String {
         "as in \"table.field.event.payload\" = [\"body\", \"payload\"]"
     };
     let mut remedy = format!(
-        "the table has the columns {}. If a column was renamed, give its name of now and that of then, {how}: the log \
-         has rows of both. Otherwise ",
+        "the table has the columns {}. If a column was renamed, give its current and its former \
+         name, {how}: the log has rows of both. Otherwise ",
         present.join(", ")
     );
     let mut fits = fits(present, by_templates);
@@ -96,13 +96,13 @@ pub fn remedy(present: &[String], by_templates: bool) -> String {
              and write the value again:\n\n[router.route.value]\n{value}\n"
         ),
         None if by_templates => {
-            "write each part that reads another column anew in [router.route]: \
-                                 what is not written there stays the preset's"
+            "write each part that reads another column in [router.route]: the other parts stay the \
+             preset's"
                 .to_owned()
         }
         None => {
             "name yours in [router.debezium], such as \"table.field.event.payload\" = \"…\", or \
-                 choose another [router] preset and say in [router.route] what differs from it"
+             choose another [router] preset and write the differences in [router.route]"
                 .to_owned()
         }
     };

@@ -22,7 +22,7 @@ impl RabbitmqError {
                 "rabbitmq-limit",
                 Exit::Denied,
                 "RabbitMQ lets in no more connections",
-                "close connections that are not needed, or raise the limit that the cause names: rabbitmqctl \
+                "close unneeded connections, or raise the limit that the cause names: rabbitmqctl \
                  set_vhost_limits, set_user_limits, or connection_max of the node",
             ),
             Self::Denied { .. } => (

@@ -72,7 +72,7 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
 fn short(text: &str) -> Result<String, String> {
     (text.len() <= 255)
         .then(|| text.to_owned())
-        .ok_or_else(|| "AMQP takes 255 bytes".to_owned())
+        .ok_or_else(|| "AMQP accepts 255 bytes".to_owned())
 }
 
 fn name(text: &str) -> Result<String, String> {

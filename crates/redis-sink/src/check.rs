@@ -504,7 +504,7 @@ fn durability(info: Option<&str>, sync: Option<&str>, wait: Wait) -> Check {
         ),
         None => Check::warn(
             "appendfsync is not seen: the user may not use CONFIG GET",
-            "look at it by hand: always means that what was delivered is on disk",
+            "look at it by hand: always means that delivered entries are on disk",
         ),
     }
 }

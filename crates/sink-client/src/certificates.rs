@@ -25,7 +25,7 @@ pub fn certificate_fault(address: &str, failed: &io::Error) -> Option<Certificat
         Problem::NotValidForName => (not_for_this_name(&[]), RENAME),
         Problem::NotValidForNameContext { presented, .. } => (not_for_this_name(presented), RENAME),
         Problem::UnknownIssuer => (
-            "was issued by no authority that is trusted here".to_owned(),
+            "was issued by no trusted authority".to_owned(),
             "name the file with the authority's certificate in ca_file",
         ),
         other => (
@@ -93,7 +93,7 @@ mod tests {
             (Problem::Expired, "the certificate of b:5671 has expired"),
             (Problem::NotValidYet, "is not valid yet"),
             (Problem::NotValidForName, "is not for this host name"),
-            (Problem::UnknownIssuer, "no authority that is trusted here"),
+            (Problem::UnknownIssuer, "no trusted authority"),
             (Problem::Revoked, "is refused"),
         ] {
             let fault = of(rustls::Error::InvalidCertificate(problem)).expect(words);

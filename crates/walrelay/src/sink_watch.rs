@@ -83,7 +83,7 @@ impl SinkWatch {
                 );
             }
             if risks.is_empty() && !before.is_empty() {
-                info!("the destination's settings keep what it has acknowledged");
+                info!("the destination's settings keep acknowledged events");
             }
             if let Some(telemetry) = &telemetry {
                 telemetry.sink_risks(risks.clone());
@@ -105,5 +105,5 @@ impl SinkWatch {
     }
 }
 
-const REMEDY: &str = "create what is missing, or give the relay the right to write to it: docs/operate/alerts.md, \
-                      \"WalrelayDeadLetterTopic\"";
+const REMEDY: &str = "create it if it is missing, or give the relay the right to write to it: \
+                      docs/operate/alerts.md, \"WalrelayDeadLetterTopic\"";

@@ -44,7 +44,7 @@ fn privilege_remedy(error: &Error) -> &'static str {
         "to read rows, for [source] snapshot and walrelay resend, the role needs SELECT on the outbox tables, and \
          BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
     } else {
-        "the cause says what it was refused. The relay itself needs REPLICATION only; publication, \
+        "the cause names the missing right. The relay itself needs REPLICATION only; publication, \
          table and slot are made by an administrator: walrelay init, or the SQL of walrelay init \
          --dry-run"
     }

@@ -9,26 +9,28 @@ use crate::translation::Translation;
 
 const DEFAULT: &str = "it has its default, which changes nothing";
 const QUEUE: &str = "walrelay has no queue of its own in between: rows go from the socket to the \
-    producer, and delivery.max_in_flight_bytes bounds what is in flight";
+    producer, and delivery.max_in_flight_bytes bounds the events in flight";
 const HEARTBEAT: &str = "not needed: walrelay confirms an idle slot by itself, so that other tables' \
     WAL is not kept; nothing is written and nothing is published for it. Consumers of the topic of \
     heartbeats get no more of them";
 const OFFSETS: &str = "the position is in the slot, and nowhere else";
 const RETRIES: &str = "walrelay tries again for ever, with the pauses of delivery.backoff_initial \
     and delivery.backoff_max, where a retry can help";
-const SIGNALS: &str = "walrelay takes no snapshots on request, and listens to no signals";
+const SIGNALS: &str = "walrelay makes no snapshots on request, and listens to no signals";
 /// `source.snapshot` is not written: with it a missing slot would be created again, where
 /// `create = false` stops the relay.
-const INITIAL: &str = "Debezium has published the rows that were there when it first started; walrelay \
-    begins where the slot stands, and repeats none of them. For a relay without a slot yet, \
-    source.snapshot = \"initial\" does the same; it is not written here, as it would make a slot that is \
-    gone anew, where source.create = false stops with slot-missing";
-const OVERRIDES: &str = "source.snapshot_where takes its condition, and source.snapshot_order its order, \
-    for all tables together: docs/how-to/snapshots.md";
+const INITIAL: &str = "Debezium has published the rows that existed when it first started; \
+    walrelay starts at the slot's position, and repeats none of them. For a \
+    relay without a slot yet, source.snapshot = \"initial\" does the same; it \
+    is not written here, because it would recreate a missing slot, where \
+    source.create = false stops with slot-missing";
+const OVERRIDES: &str = "source.snapshot_where has its condition, and source.snapshot_order its \
+    order, for all tables together: docs/how-to/snapshots.md";
 const ROWS: &str = "it changes values in between: do it where the row is written";
 const JVM: &str = "it concerns the Java process";
 const RENAMES: Rule = Breaks("it renames columns");
-const JDBC: &str = "no parameter of the JDBC driver that is known here; the URL's are in docs/reference/configuration.md";
+const JDBC: &str = "no known parameter of the JDBC driver; the URL's are in \
+    docs/reference/configuration.md";
 const MANUAL: &str = "Debezium leaves the slot where it is, and walrelay always moves it: whoever \
     else moves it must stop";
 const POSTGRES: &str = "walrelay reads Postgres, and nothing else";
@@ -57,18 +59,18 @@ const SETTINGS: Rules = rules! {
         "required" => Set("delivery", "guarantee", "exactly-once");
         "*" =>
             Ignore("it asks for nothing. If the worker has exactly.once.source.support=enabled, \
-                consumers have had no duplicates so far: walrelay's at-least-once delivery repeats \
-                what was in flight when it is killed");
+                    consumers have had no duplicates so far: walrelay's at-least-once delivery \
+                    repeats the events in flight when it is killed");
     });
     "skipped.operations" => Call(skipped_operations);
     "snapshot.mode" => When(rules! {
         "no_data|never|schema_only" => Set("source", "snapshot", "never");
         "initial|exported" => Ignore(INITIAL);
         "when_needed" =>
-            Unsupported("Debezium takes a snapshot when its position is gone. walrelay stops with \
-                slot-missing or slot-lost, and names what is missing: events may be, that no table has any \
-                more. To read the rows again by hand: walrelay resend, or source.snapshot = \"initial\" \
-                without the slot");
+            Unsupported("Debezium reads a snapshot when its position is gone. walrelay stops with \
+                         slot-missing or slot-lost, and names the missing range, because its \
+                         events may be in no table any more. To read the rows again by hand: \
+                         walrelay resend, or source.snapshot = \"initial\" without the slot");
         "always" =>
             Unsupported("Debezium publishes the whole table at each start. walrelay reads it before it \
                 makes the slot, and never again; `walrelay resend` sends rows again when you ask");
@@ -84,8 +86,8 @@ const SETTINGS: Rules = rules! {
     "lsn.flush.mode" => When(rules! {
         "manual" => Unsupported(MANUAL);
         "*" =>
-            Ignore("walrelay confirms what the broker has acknowledged, and an idle slot up to the \
-                end of the log");
+            Ignore("walrelay confirms acknowledged records, and an idle slot up to the end of the \
+                    log");
     });
 };
 
@@ -128,7 +130,7 @@ pub(super) const RULES: Rules = rules! {
     "streaming.delay.ms" => Ignore("walrelay begins at once");
     // Slot and publication.
     "slot.stream.params" =>
-        Unsupported("walrelay asks pgoutput for what it needs, and for nothing else");
+        Unsupported("walrelay asks pgoutput only for the parts that it needs");
     "create.slot.command.timeout" => Ignore("walrelay makes no slot here");
     "replica.identity.autoset.values" => Ignore("INSERT needs no replica identity");
     // Snapshots and signals.
@@ -144,11 +146,11 @@ pub(super) const RULES: Rules = rules! {
     "snapshot.mode.*" =>
         Unsupported("source.snapshot is never, initial or unsent: docs/how-to/snapshots.md");
     "snapshot.delay.ms|snapshot.fetch.size|snapshot.max.threads*|snapshot.lock.timeout.ms" =>
-        Ignore("walrelay reads the tables one after the other, as fast as Kafka takes their rows");
+        Ignore("walrelay reads the tables one after the other, as fast as Kafka accepts their rows");
     "snapshot.*" => Unsupported("no option of walrelay's snapshots: docs/how-to/snapshots.md");
     "incremental.snapshot.*|read.only" => Ignore(SIGNALS);
     "signal.*" => Unsupported(SIGNALS);
-    "notification.*" => Unsupported("walrelay sends no notifications; its log says what happens");
+    "notification.*" => Unsupported("walrelay sends no notifications; its log has the progress");
     // What is captured.
     "table.exclude.list|table.blacklist|schema.exclude.list" =>
         Unsupported("the tables are named one by one in source.tables");
@@ -159,9 +161,9 @@ pub(super) const RULES: Rules = rules! {
     "column.mask.*|column.truncate.*" => Breaks(ROWS);
     "column.propagate.source.type|datatype.propagate.source.type" =>
         Breaks("it adds parameters to schemas, and walrelay's have none of them");
-    "message.key.columns" => Ignore("the router takes the key from table.field.event.key");
+    "message.key.columns" => Ignore("the router reads the key from table.field.event.key");
     "skip.messages.without.change" => Ignore("it concerns UPDATE, which the router drops");
-    "tombstones.on.delete" => Ignore("the router drops what DELETE makes, tombstones too");
+    "tombstones.on.delete" => Ignore("the router drops the records of DELETE, tombstones too");
     "message.prefix.*" =>
         Unsupported("messages of pg_logical_emit_message are relayed where [source.messages] in \
             docs/reference/configuration.md says so, by a prefix and in a form of its own");
@@ -201,7 +203,7 @@ pub(super) const RULES: Rules = rules! {
         Breaks("converters of columns are Java code: cast in the database, say by a generated \
             column");
     "post.processors*" =>
-        Breaks("post-processors are Java code: do what they do where the row is written");
+        Breaks("post-processors are Java code: do their work where the row is written");
     // Failures.
     "errors.max.retries|errors.retry.*|retriable.restart.connector.wait.ms|restart.*|\
         slot.max.retries|slot.retry.delay.ms" => Ignore(RETRIES);
@@ -211,11 +213,11 @@ pub(super) const RULES: Rules = rules! {
     "transaction.boundary*" => Ignore("it belongs to exactly-once delivery in Kafka Connect");
     // Database.
     "database.query.timeout.ms" => Ignore("walrelay's own queries are a few looks at the catalogs");
-    "database.tcpKeepAlive|driver.tcpKeepAlive" => Ignore("it is what walrelay does anyway");
+    "database.tcpKeepAlive|driver.tcpKeepAlive" => Ignore("walrelay does this anyway");
     "database.sslpassword" =>
         Unsupported("encrypted keys are not read: decrypt it, and protect it by its permissions");
     "database.sslfactory" =>
-        Unsupported("it is Java code; sslmode, sslrootcert, sslcert and sslkey do what it is for");
+        Unsupported("it is Java code; sslmode, sslrootcert, sslcert and sslkey replace it");
     "database.initial.statements" => Unsupported("set it for the role: ALTER ROLE … SET …");
     "database.*|driver.*" => Unsupported(JDBC);
     "connection.validation.timeout.ms" => Ignore("it concerns the check before a connector starts");
@@ -227,10 +229,10 @@ pub(super) const RULES: Rules = rules! {
     "config.action.reload" => Ignore("references are looked up when walrelay starts");
     "header.converter*" => Ignore(DEFAULT);
     "topic.creation.enable" => Ignore("sink.topics.create says so");
-    "worker.*" => Ignore("it concerns the worker, not what the connector sends");
+    "worker.*" => Ignore("it concerns the worker, not the connector's records");
     // Debezium Server.
     "consumer" => Ignore("there is one consumer, Kafka");
-    "termination.wait" => Ignore("delivery.drain_timeout says how long a stop may take");
+    "termination.wait" => Ignore("delivery.drain_timeout limits the time of a stop");
     "api.*" => Ignore("walrelay has no such interface");
     "predicates*" => Ignore("no transform that is taken over asks for a predicate");
     "format.*" => Ignore("no converter has such an option");
@@ -292,7 +294,7 @@ fn skipped_operations(translation: &mut Translation<'_>, number: usize) {
     let rule = if word.split(',').any(|operation| operation.trim() == "c") {
         Breaks("it skips INSERT, so that nothing is relayed; walrelay relays INSERT")
     } else {
-        Ignore("the router takes INSERT alone; walrelay passes over everything else")
+        Ignore("the router reads only INSERT; walrelay passes over everything else")
     };
     rule.apply(translation, number);
 }

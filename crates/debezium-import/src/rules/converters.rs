@@ -178,7 +178,7 @@ fn default(translation: &mut Translation<'_>, part: &'static str, option: &str) 
     for (number, _) in translation.below(&format!("{option}.")) {
         if !own && !translation.is_of_worker(number) {
             let why = "Kafka Connect reads it only beside";
-            let why = format!("{why} {option} in the same configuration, and that is not there");
+            let why = format!("{why} {option} in the same configuration, which is missing");
             translation.ignored(number, why);
         }
     }

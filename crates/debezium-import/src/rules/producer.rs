@@ -36,8 +36,8 @@ const SINK_TYPE: Rules = rules! {
 /// Options of Debezium Server's sink, without `debezium.sink.`.
 pub(super) const SINK: Rules = rules! {
     "kafka.wait.message.delivery.timeout.ms" =>
-        Ignore("walrelay waits for acknowledgements as long as it takes and confirms nothing \
-            before");
+        Ignore("walrelay waits for acknowledgements as long as necessary and confirms nothing \
+                before");
     "kafka.*" => Unsupported("walrelay's sink for Kafka has no such option");
     "*" => Ignore("it belongs to another sink than the one in use");
 };
@@ -75,8 +75,8 @@ pub(super) const PROPERTIES: Rules = rules! {
     "acks|enable.idempotence|retries|max.in.flight.requests.per.connection|delivery.timeout.ms" =>
         Ignore(FIXED);
     "buffer.memory" =>
-        Ignore("delivery.max_in_flight_bytes bounds what is in flight, 12MiB by default");
-    "max.block.ms" => Ignore("walrelay waits for a broker as long as it takes");
+        Ignore("delivery.max_in_flight_bytes bounds the events in flight, 12MiB by default");
+    "max.block.ms" => Ignore("walrelay waits for a broker as long as necessary");
     "metadata.max.idle.ms|socket.connection.setup.timeout.max.ms|metric.reporters|\
         auto.include.jmx.reporter|metrics.num.samples|metrics.recording.level|\
         metrics.sample.window.ms|security.providers|config.providers|ssl.provider|\
@@ -86,7 +86,7 @@ pub(super) const PROPERTIES: Rules = rules! {
         Ignore("it concerns records without a key");
     "ssl.protocol|ssl.enabled.protocols" => Ignore("TLS 1.2 and 1.3 are spoken");
     "interceptor.classes" =>
-        Unsupported("it is Java code that sees each record; do what it does elsewhere");
+        Unsupported("it is Java code that sees each record; do its work elsewhere");
     "transactional.id" =>
         Unsupported("walrelay's producer is not transactional under at-least-once delivery");
     "transaction.timeout.ms|transaction.two.phase.commit.enable" =>
@@ -119,8 +119,8 @@ pub(super) const PROPERTIES: Rules = rules! {
             Breaks("walrelay places records by their keys; without that there is no order per key");
     });
     "*" =>
-        Unsupported("no property of Java's producer that is known here: if librdkafka has one that \
-            does the same, add it to [sink.kafka]");
+        Unsupported("no known property of Java's producer: if librdkafka has one that does the \
+                     same, add it to [sink.kafka]");
 };
 
 /// Properties of Java's key and trust stores, as `<type of the store>/<property without ssl.>`.

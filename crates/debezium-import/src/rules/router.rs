@@ -78,7 +78,7 @@ pub(super) fn apply(translation: &mut Translation<'_>) {
             && let Some(line) = translation.draft.lines.last_mut()
             && line.settings == [number]
         {
-            line.redundant = Some("it is Debezium's default, and what walrelay does");
+            line.redundant = Some("it is Debezium's default, and walrelay's behaviour");
         }
     }
     apply_each(translation, CONTEXT_HEADERS);
@@ -172,7 +172,7 @@ const INSTEAD: &[(&str, &str)] = &[
     ),
     (
         "*",
-        "do what it does where the row is written, or in the consumer",
+        "do its work where the row is written, or in the consumer",
     ),
 ];
 

@@ -46,7 +46,8 @@ const RABBITMQ_DEFAULTS: Rules = rules! {
         "static" => Ignore("the routing key is a text, as it is in sink.rabbitmq.routing_key");
         "topic" => Call(topic_as_routing_key);
         "key" => Call(key_as_routing_key);
-        "*" => Breaks("Debezium takes static, topic or key; anything else makes an empty routing key");
+        "*" => Breaks("Debezium accepts static, topic or key; anything else makes an empty routing \
+                       key");
     });
     "sink.rabbitmq.routingKeyFromTopicName" => When(rules! {
         "true" => Call(topic_as_routing_key);

@@ -40,7 +40,7 @@ const SETTINGS: Rules = rules! {
     "publication.name" => Copy("source", "publication"),
         absent Write("source", "publication", "dbz_publication", "Debezium's default");
     "publication.autocreate.mode" => When(rules! {
-        "disabled" => Ignore("walrelay, too, takes the publication as it is");
+        "disabled" => Ignore("walrelay, too, uses the publication as it is");
         "filtered" => Ignore("the publication is there already, and walrelay never changes one");
         "no_tables" =>
             Ignore("the publication is there already, and walrelay never changes one; it must have \
@@ -112,7 +112,7 @@ fn password(translation: &mut Translation<'_>, from: &mut Vec<usize>) -> String 
         translation.note(
             "source.url",
             "a password that goes into a URL must be percent-encoded where it has signs such as @ \
-             / : ? # %; or take it out of the URL and name a password_file",
+             / : ? # %; or remove it from the URL and name a password_file",
             false,
         );
     }

@@ -538,7 +538,7 @@ fn tls_verifies_the_server_and_has_the_configured_version() {
         let expired = Server::reacting(version, Some(expired), |_, _| Reaction::Store(200));
         let of_expired = format!("https://localhost:{}/x", expired.address().port());
         for (url, ca, words) in [
-            (&url, None, "no authority that is trusted here"),
+            (&url, None, "no trusted authority"),
             (&of_expired, Some(ca.clone()), "has expired"),
         ] {
             let refusing = config(url, version, ROOMY).with_tls(&files(ca)).unwrap();

@@ -215,7 +215,7 @@ fn rights(client: &Client, topics: &[String], timeout: Duration) -> Vec<TopicRig
         return Vec::new();
     }
     ffi::topic_rights(client.inner(), topics, timeout).unwrap_or_else(|code| {
-        tracing::debug!(%code, "the brokers do not say what may be done with topics");
+        tracing::debug!(%code, "the brokers do not report the rights on topics");
         Vec::new()
     })
 }

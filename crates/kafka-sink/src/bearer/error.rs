@@ -18,8 +18,8 @@ pub(super) enum Problem {
     )]
     Slow { after: Duration },
     #[error(
-        "ended with {status}; run it by hand to see why: what it says on standard error is not \
-         shown, because it may hold a secret"
+        "ended with {status}; run it by hand to see why: its standard error is not shown, because \
+         it may hold a secret"
     )]
     Status { status: ExitStatus },
     #[error("there is nothing in it; it must print or hold one token")]
@@ -33,6 +33,6 @@ pub(super) enum Problem {
          new one is valid"
     )]
     NoEnd,
-    #[error("the token expired {} s ago; is what renews it still running?", ago.as_secs())]
+    #[error("the token expired {} s ago; is its renewal still running?", ago.as_secs())]
     Expired { ago: Duration },
 }

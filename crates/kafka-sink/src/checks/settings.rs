@@ -74,7 +74,7 @@ impl Cluster<'_> {
             && most > client
         {
             return Check::warn(
-                format!("{row}, more than message.max.bytes = {client} of [sink.kafka] takes"),
+                format!("{row}, more than message.max.bytes = {client} of [sink.kafka] allows"),
                 format!("[sink.kafka] \"message.max.bytes\" = {}", with_room(most)),
             );
         }
@@ -101,7 +101,7 @@ impl Cluster<'_> {
             Some(format!("{replicas} replica(s)"))
         };
         let Some((finding, _)) = self.problems(few) else {
-            return Check::pass("3 replicas or more, of what is seen");
+            return Check::pass("3 replicas or more, as far as seen");
         };
         Check::warn(
             format!("{finding}: with fewer than 3, two brokers that fail lose acknowledged events"),
@@ -147,7 +147,7 @@ impl Cluster<'_> {
                 _ => None,
             }
         };
-        self.warn_about((setting, "2"), weak, "fits the replicas, of what is seen")
+        self.warn_about((setting, "2"), weak, "fits the replicas, as far as seen")
     }
 
     pub(super) fn unclean_election(&self) -> Check {
@@ -156,7 +156,7 @@ impl Cluster<'_> {
             (subject.setting(setting)? == "true")
                 .then(|| format!("{setting} = true: acknowledged events may be lost"))
         };
-        self.warn_about((setting, "false"), unclean, "off, of what is seen")
+        self.warn_about((setting, "false"), unclean, "off, as far as seen")
     }
 
     pub(super) fn dead_letters(&self, topic: Option<&str>) -> Check {
@@ -174,7 +174,7 @@ impl Cluster<'_> {
             );
         }
         match subject.setting("retention.ms") {
-            None | Some("-1") => Check::pass(format!("topic {topic} keeps what it has")),
+            None | Some("-1") => Check::pass(format!("topic {topic} keeps its records")),
             Some(millis) => Check::warn(
                 format!("topic {topic} removes dead letters after {millis} ms"),
                 self.alter_command(topic, "retention.ms", "-1"),

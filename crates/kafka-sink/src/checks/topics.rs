@@ -121,7 +121,7 @@ impl Cluster<'_> {
         Check::pass(match (count, not_reported) {
             (0, _) => NONE_KNOWN.to_owned(),
             (_, true) => "the brokers do not say who may write".to_owned(),
-            (_, false) => format!("the relay may write to what exists of {count} topic(s)"),
+            (_, false) => format!("the relay may write to the existing ones of {count} topic(s)"),
         })
     }
 

@@ -263,8 +263,8 @@ impl KafkaConfig {
             let verify = "enable.ssl.certificate.verification";
             if self.get(verify).is_some_and(off) {
                 warnings.push(
-                    "enable.ssl.certificate.verification is off: anybody between here and the \
-                     broker can pose as the broker, and read and change what is sent",
+                    "enable.ssl.certificate.verification is off: a server on the way can pose as \
+                     the broker, and read and change records",
                 );
             } else if self
                 .get("ssl.endpoint.identification.algorithm")
@@ -283,8 +283,8 @@ impl KafkaConfig {
                      network in clear; use SASL_SSL",
                 ),
                 _ => warnings.push(
-                    "security.protocol is SASL_PLAINTEXT: what is sent can be read and changed on \
-                     its way; use SASL_SSL",
+                    "security.protocol is SASL_PLAINTEXT: records can be read and changed on their \
+                     way; use SASL_SSL",
                 ),
             }
         }

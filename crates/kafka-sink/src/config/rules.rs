@@ -141,7 +141,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         names: "builtin.features",
         allows: never,
-        reason: "it says what this build of librdkafka can do and cannot be set",
+        reason: "it lists the features of this build of librdkafka and cannot be set",
         remedy: "remove it",
     },
     Rule {

@@ -218,7 +218,7 @@ impl Inquiry {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that asks what records wait for panicked");
+            tracing::error!("the thread that asks why records wait panicked");
         }
     }
 }

@@ -122,7 +122,7 @@ impl Producer {
             if start.elapsed() > PURGE_GRACE {
                 tracing::error!(
                     records = self.client.in_flight_count(),
-                    "librdkafka did not report what it gave up"
+                    "librdkafka did not report the records that it gave up"
                 );
                 return;
             }

@@ -48,7 +48,10 @@ impl Comparison {
                 true
             }
             Err(error) => {
-                debug!(?error, "streams cannot be compared with what they had");
+                debug!(
+                    ?error,
+                    "streams cannot be compared with their noted contents"
+                );
                 if !matches!(error, ExchangeError::Connection(_)) {
                     self.attempts = 0;
                 }

@@ -356,7 +356,7 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
     relay.sink.close(PATIENCE);
     let other = write("other.pem", &Authority::new("other").pem());
     for (host, ca, words) in [
-        ("localhost", &other, "no authority that is trusted here"),
+        ("localhost", &other, "no trusted authority"),
         ("127.0.0.1", &ca, "is not for this host name"),
     ] {
         let mut relay = Relay::with(&with(host, ca), &options());

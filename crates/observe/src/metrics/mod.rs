@@ -302,7 +302,7 @@ pub(crate) static METRICS: &[Metric] = &[
         rows: |r| count(r.slo.as_ref().map(|slo| slo.seconds)) },
     Metric { name: "slo_missed", unit: Some(Unit::Seconds), kind: Counter, help: "Those of them in which an event waited longer than slo.commit_to_ack",
         rows: |r| count(r.slo.as_ref().map(|slo| slo.missed_seconds)) },
-    Metric { name: "slo_budget_left_ratio", unit: None, kind: Gauge, help: "Part of the budget of 30 days that is left, as far as this run has seen them; below 0 if more is used",
+    Metric { name: "slo_budget_left_ratio", unit: None, kind: Gauge, help: "Rest of the budget of 30 days, as far as this run has seen them; below 0 if more is used",
         rows: |r| one(r.slo.as_ref().map(|slo| slo.budget_left_percent / 100.0)) },
     Metric { name: "transactions", unit: None, kind: Counter, help: "Transactions received, those without events included",
         rows: |r| count(r.delivery.transactions) },

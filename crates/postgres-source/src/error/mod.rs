@@ -36,7 +36,7 @@ pub enum PostgresError {
     #[error(transparent)]
     StateFile(#[from] StateFileError),
     /// The server has removed the slot's WAL, though its catalogs do not show that.
-    #[error("the log that slot {slot} needs is gone: what was committed {gap} cannot be relayed")]
+    #[error("the log that slot {slot} needs is gone: changes committed {gap} cannot be relayed")]
     WalGone {
         /// Name of the slot.
         slot: String,
@@ -62,8 +62,8 @@ pub enum PostgresError {
     },
     /// The slot has moved on since it was selected for a replay, so its copy lacks the beginning.
     #[error(
-        "slot {slot} has moved on to {position}: what was committed from {start} on can no longer be \
-         replayed from it"
+        "slot {slot} has moved on to {position}: changes committed from {start} on can no longer \
+         be replayed from it"
     )]
     ReplayGone {
         /// Name of the slot.
@@ -96,8 +96,8 @@ pub enum PostgresError {
     },
     /// The database is one of the two of a move, and this server was not switched to.
     #[error(
-        "the outbox of slot {slot} is being moved ({}), and this server was not switched to: what its log holds may \
-         have been sent from the old server",
+        "the outbox of slot {slot} is being moved ({}), and this server was not switched to: the \
+         events of its log may have been sent from the old server",
         state.name()
     )]
     AwaitsSwitch {
@@ -108,8 +108,8 @@ pub enum PostgresError {
     },
     /// The records go to another cluster than those before the noted position.
     #[error(
-        "the sink now sends to the cluster {now}: what was committed before {confirmed} was sent to another one, and \
-         nothing was confirmed since"
+        "the sink now sends to the cluster {now}: changes committed before {confirmed} were sent \
+         to another one, and nothing was confirmed since"
     )]
     OtherCluster {
         /// The id of the cluster that acknowledged records.

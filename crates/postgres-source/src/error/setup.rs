@@ -63,8 +63,8 @@ pub enum SetupError {
     },
     /// A mark would move the row to another partition.
     #[error(
-        "mark_sent sets column {column}, by which table {table} is partitioned: a row that is marked would move to another \
-         partition, and be sent again as an insert"
+        "mark_sent sets column {column}, by which table {table} is partitioned: a marked row would \
+         move to another partition, and be sent again as an insert"
     )]
     MarkMovesRows {
         /// The table.
@@ -222,8 +222,9 @@ pub enum SetupError {
     },
     /// The slot is beyond the position that its relay has noted at most.
     #[error(
-        "replication slot {slot} is at {to}, and a relay noted {from} at most: something else moved the slot, or \
-         dropped and recreated it: what was committed from {from} to {to} may not be relayed"
+        "replication slot {slot} is at {to}, and a relay noted {from} at most: something else \
+         moved the slot, or dropped and recreated it: changes committed from {from} to {to} may \
+         not be relayed"
     )]
     SlotPassedOver {
         /// Name of the slot.
@@ -235,14 +236,14 @@ pub enum SetupError {
     },
     /// A polling relay may send the rows: before `cutover switch`, and after `cutover rollback`.
     #[error(
-        "replication slot {0} does not exist, and [source] mark_sent is set: a polling relay may send what this \
-         relay would"
+        "replication slot {0} does not exist, and [source] mark_sent is set: a polling relay may \
+         send the same events"
     )]
     NotSwitched(String),
     /// The slot that this process was reading is gone, with the WAL that it retained.
     #[error(
-        "replication slot {slot}, which was being relayed, does not exist any more: what was \
-         committed {gap} is not relayed"
+        "replication slot {slot}, which was being relayed, does not exist any more: changes \
+         committed {gap} are not relayed"
     )]
     SlotGone {
         /// Name of the slot.
@@ -277,7 +278,7 @@ pub enum SetupError {
     },
     /// The server has invalidated the slot, usually because it removed WAL that the slot needs.
     #[error(
-        "replication slot {slot} is lost ({reason}): what was committed {gap} cannot be relayed \
+        "replication slot {slot} is lost ({reason}): changes committed {gap} cannot be relayed \
          from it"
     )]
     SlotLost {
@@ -327,14 +328,14 @@ impl fmt::Display for Gap {
 
 fn uncarried(gap: Option<&Gap>) -> String {
     gap.map_or_else(String::new, |gap| {
-        format!(": what was committed to it {gap} is not relayed")
+        format!(": changes committed to it {gap} are not relayed")
     })
 }
 
 fn if_dropped(gap: Option<&Gap>) -> String {
     gap.map_or_else(String::new, |gap| {
         format!(
-            ", though a relay was set up here: if it was dropped, what was committed {gap} is not \
+            ", though a relay was set up here: if it was dropped, changes committed {gap} are not \
              relayed"
         )
     })
@@ -491,7 +492,7 @@ impl SetupError {
                 let publication = quote_ident(publication);
                 match generated {
                     Generated::Virtual => {
-                        "make the column STORED or an ordinary one, which takes DROP COLUMN and ADD COLUMN, \
+                        "make the column STORED or an ordinary one, by DROP COLUMN and ADD COLUMN, \
                          or name another column in [router]"
                             .to_owned()
                     }
@@ -513,8 +514,9 @@ impl SetupError {
             }
             Self::PublicationMissing(_) => "run walrelay init".to_owned(),
             Self::PublicationNotYet { slot, .. } => format!(
-                "if the publication is there now, pass over what was committed before it by walrelay slots advance {slot} \
-                 --to now, start again, and {PUBLISH}. If it is not: docs/operate/troubleshooting.md, \"The publication is gone\""
+                "if the publication is there now, pass over the changes before it by walrelay \
+                 slots advance {slot} --to now, start again, and {PUBLISH}. If it is not: \
+                 docs/operate/troubleshooting.md, \"The publication is gone\""
             ),
             Self::PublicationGone { slot, .. } => format!(
                 "if nothing was written to the outbox since the publication was dropped, create it \
@@ -548,8 +550,9 @@ impl SetupError {
                 tables,
                 ..
             } => format!(
-                "if it carries what it should, {GO_ON}. If not, correct it first (all rows: ALTER PUBLICATION {} SET TABLE \
-                 {}), {GO_ON}, and {PUBLISH}: docs/operate/troubleshooting.md, \"The publication was changed\"",
+                "if it carries all events, {GO_ON}. If not, correct it first (all rows: ALTER \
+                 PUBLICATION {} SET TABLE {}), {GO_ON}, and {PUBLISH}: \
+                 docs/operate/troubleshooting.md, \"The publication was changed\"",
                 quote_ident(publication),
                 script::tables(tables)
             ),
@@ -590,8 +593,8 @@ impl SetupError {
                  \"The slot is gone or was moved\""
             ),
             Self::NotSwitched(_) => format!(
-                "make the slot by walrelay cutover switch, when the polling relay is to stop. If there is none, \
-                 {GO_ON}: it sends the rows that are not marked, and makes the slot"
+                "make the slot by walrelay cutover switch, when the polling relay is to stop. If \
+                 there is none, {GO_ON}: it sends the unmarked rows, and creates the slot"
             ),
             Self::SlotGone { .. } => format!(
                 "find out who dropped it, {GO_ON} with a new one, and {PUBLISH}: \

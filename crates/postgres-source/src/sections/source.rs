@@ -131,8 +131,8 @@ fn snapshot(reader: &mut Reader<'_>, source: &SourceSection) -> Result<(), Alrea
         return Err(reader.conflict("source.mark_dead", what.to_owned()));
     }
     if source.mark_sent.is_some() && source.snapshot != SnapshotMode::Unsent {
-        let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: rows from before the slot would be \
-                    marked that nobody sent";
+        let what = "`source.mark_sent` needs `source.snapshot = \"unsent\"`: unsent rows from \
+                    before the slot would be marked";
         return Err(reader.conflict("source.mark_sent", what.to_owned()));
     }
     if source.snapshot == SnapshotMode::Never {

@@ -186,7 +186,8 @@ impl Setup {
             if let Some(gap) = gap {
                 warn!(
                     slot,
-                    "accepted by --accept-gap: of what was committed {gap}, the snapshot relays the rows that are there"
+                    "accepted by --accept-gap: of the changes committed {gap}, the snapshot relays \
+                     the existing rows"
                 );
             }
             // The lock is held until the slot exists.
@@ -200,7 +201,7 @@ impl Setup {
         if let Some(gap) = gap {
             warn!(
                 slot,
-                "accepted by --accept-gap: what was committed {gap} is not relayed"
+                "accepted by --accept-gap: changes committed {gap} are not relayed"
             );
         }
         Ok(Prepared { gap, snapshot })

@@ -342,8 +342,9 @@ fn missing_slot(
                 plan.gap = Some(gap(moment.confirmed()));
             } else if set_up && wanted.poller != Poller::Stopped {
                 plan.notes.push(format!(
-                    "publication {} is there and slot {slot} is not: if no snapshot was interrupted, the slot was \
-                     dropped, and what was relayed from it is relayed again",
+                    "publication {} is there and slot {slot} is not: if no snapshot was \
+                     interrupted, the slot was dropped, and events relayed from it are relayed \
+                     again",
                     wanted.publication
                 ));
             }
@@ -366,8 +367,8 @@ fn missing_slot(
             return Err(SetupError::SlotGone { slot, gap });
         }
         Moment::Init if set_up => plan.notes.push(format!(
-            "publication {} was there already: if there was a slot before, what was committed since \
-             it was dropped is not relayed",
+            "publication {} was there already: if there was a slot before, changes committed since \
+             it was dropped are not relayed",
             wanted.publication
         )),
         Moment::Start { accept_gap, .. } if moment.confirmed().is_some() || set_up => {

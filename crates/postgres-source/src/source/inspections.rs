@@ -175,8 +175,8 @@ async fn bound_bookmarks(session: &mut Session, wanted: &Wanted) {
         Ok(Ok(dropped)) => warn!(
             bookmarks = dropped.join(", "),
             max_wal = wanted.kept_wal,
-            "dropped bookmarks that a command had kept of the slot: Postgres kept more WAL for them than max_wal of \
-             [retention], so what they held can no longer be replayed"
+            "dropped bookmarks that a command had kept of the slot: Postgres kept more WAL for \
+             them than max_wal of [retention], so their events can no longer be replayed"
         ),
         Ok(Err(error)) => warn!(
             error = %Chain(&error),

@@ -393,15 +393,15 @@ impl PostgresSource {
             Standing::OtherCluster => warn!(
                 slot,
                 position = %to,
-                "the noted position is of another cluster: the slot is read from where it is, and what was committed \
-                 before it is unknown"
+                "the noted position is of another cluster: the slot is read from where it is, and \
+                 changes before it are unknown"
             ),
             Standing::Promoted { from } => warn!(
                 slot,
                 %from,
                 %to,
-                "a standby was promoted that has the slot's position and not yet the note of it: what was committed in \
-                 this range counts as relayed from the former primary"
+                "a standby was promoted that has the slot's position and not yet the note of it: \
+                 changes committed in this range count as relayed from the former primary"
             ),
             Standing::PassedOver { from } => {
                 let error = SetupError::SlotPassedOver {

@@ -250,8 +250,8 @@ pub enum StateFileError {
     },
     /// The records go to another cluster than before.
     #[error(
-        "the cluster id of the sink changed from {kept} to {now}: what was committed before {confirmed} was \
-         sent to the former cluster, and nothing was confirmed since"
+        "the cluster id of the sink changed from {kept} to {now}: changes committed before \
+         {confirmed} were sent to the former cluster, and nothing was confirmed since"
     )]
     OtherCluster {
         /// The id in the file.
@@ -264,9 +264,10 @@ pub enum StateFileError {
 }
 
 /// The remedy when the sink has another cluster than before.
-pub const OTHER_CLUSTER: &str = "the address now leads to another cluster. If that is not meant, correct the servers in \
-     [sink]; if it is, run walrelay run --accept-gap once: the relay goes on from the slot, and what \
-     was sent before stays in the former cluster";
+pub const OTHER_CLUSTER: &str = "the address now leads to another cluster. If that is not meant, \
+                                 correct the servers in [sink]; if it is, run walrelay run \
+                                 --accept-gap once: the relay goes on from the slot, and events \
+                                 sent before stay in the former cluster";
 
 impl StateFileError {
     /// Tells whether another attempt can succeed, and whose it is to mend.
@@ -311,12 +312,13 @@ impl StateFileError {
             Self::Version {
                 found: Some(found), ..
             } if *found > VERSION => {
-                "a newer walrelay has written it: start that one again. To go back for good, remove the file: the relay \
-                 then takes the slot as it finds it, and cannot tell whether another client moved or recreated it meanwhile"
+                "a newer walrelay has written it: start that one again. To go back for good, \
+                 remove the file: the relay then accepts the slot as it finds it, and cannot tell \
+                 whether another client moved or recreated it meanwhile"
             }
             Self::Broken { .. } | Self::Version { .. } => {
-                "restore it, or remove it: the relay then takes the slot as it finds it, and cannot \
-                 tell whether another client moved or recreated it meanwhile"
+                "restore it, or remove it: the relay then accepts the slot as it finds it, and \
+                 cannot tell whether another client moved or recreated it meanwhile"
             }
             Self::Foreign { .. } => {
                 "give each relay a state file of its own, or remove the file if it is an old one"

@@ -182,9 +182,9 @@ impl Bindings {
             let delayed = shortened(self.delayed.into_iter().collect(), LISTED).join(", ");
             return Check::warn(
                 format!(
-                    "{delayed}: exchanges of the type x-delayed-message are not supported. They return \
-                     events that have a header x-delay, which the relay takes for unroutable, and \
-                     deliver them later"
+                    "{delayed}: exchanges of the type x-delayed-message are not supported. They \
+                     return events that have a header x-delay, which the relay counts as \
+                     unroutable, and deliver them later"
                 ),
                 "use another type of exchange, or give no event a header x-delay",
             );

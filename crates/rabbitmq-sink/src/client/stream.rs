@@ -65,7 +65,7 @@ pub(crate) enum StreamError {
     #[error("{0}: no queue has this name")]
     Missing(String),
     #[error(
-        "{0}: the queue is no stream, and reading it would take its messages from its consumers"
+        "{0}: the queue is no stream, and reading it would remove its messages from its consumers"
     )]
     NoStream(String),
     #[error(

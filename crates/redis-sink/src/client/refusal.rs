@@ -35,7 +35,7 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
     match &*code(text) {
         "OOM" => Refusal::Wait(
             "Redis has no memory left for writes (maxmemory)",
-            "trim or delete what was read, or raise maxmemory",
+            "trim or delete entries that were read, or raise maxmemory",
         ),
         "MISCONF" => Refusal::Wait(
             "Redis accepts no writes because it cannot write to its disk",

@@ -402,7 +402,7 @@ fn the_certificate_of_the_server_is_verified() {
     assert!(stored(&server, "tls").into_iter().eq(0..100));
     let other = write("other.pem", &Authority::new("other").pem());
     for (host, ca, words) in [
-        ("localhost", &other, "no authority that is trusted here"),
+        ("localhost", &other, "no trusted authority"),
         ("127.0.0.1", &ca, "is not for this host name"),
     ] {
         let mut relay = Relay::with(&with(host, ca));

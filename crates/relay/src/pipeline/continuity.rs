@@ -40,8 +40,8 @@ pub enum LogError {
     /// The slot is beyond the last position that was to be confirmed: another reader confirmed a
     /// later position, or the slot was dropped and created again.
     #[error(
-        "the slot was moved by another client, or dropped and recreated: what was committed from \
-         {from} to {to} was not relayed"
+        "the slot was moved by another client, or dropped and recreated: changes committed from \
+         {from} to {to} were not relayed"
     )]
     SlotMoved {
         /// The last position that was to be confirmed.
@@ -54,8 +54,8 @@ pub enum LogError {
     /// lost). Other transactions get these positions now, so what is known of the positions is
     /// wrong.
     #[error(
-        "the server's log went back: it ends at {from}, and what was received reached {to}; \
-         what was committed from {from} to {to} is gone from the server"
+        "the server's log went back: it ends at {from}, and the relay had received it up to {to}; \
+         changes committed from {from} to {to} are gone from the server"
     )]
     LogWentBack {
         /// The end of the server's WAL now.
@@ -65,9 +65,9 @@ pub enum LogError {
     },
     /// The server belongs to another cluster than before.
     #[error(
-        "the server's system identifier changed from {before} to {now}: what was committed from \
-         {from} on to the end of the old log, and from the beginning of the new one to {to}, was \
-         not relayed"
+        "the server's system identifier changed from {before} to {now}: changes committed from \
+         {from} on to the end of the old log, and from the start of the new one to {to}, were not \
+         relayed"
     )]
     OtherServer {
         /// The old system identifier.
@@ -83,7 +83,7 @@ pub enum LogError {
     /// timelines have in common, or the new timeline does not continue the old one.
     #[error(
         "the server's timeline changed from {before} to {now}, and the slot does not continue what \
-         was relayed{}: what was committed from {from} to {to} was not relayed",
+         was relayed{}: changes committed from {from} to {to} were not relayed",
         with_parted(*parted)
     )]
     OtherTimeline {

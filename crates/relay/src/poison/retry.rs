@@ -68,8 +68,8 @@ impl RetryPolicy {
             tracing::warn!(
                 topic = %error.topic,
                 reason = error.reason,
-                "gave the topic up: its events are treated by the poison policy until the relay \
-                 is started anew"
+                "gave the topic up: its events are treated by the poison policy until the relay is \
+                 started again"
             );
             self.suspect = None;
             return Decision::ReadAgain;
@@ -77,7 +77,7 @@ impl RetryPolicy {
         if !alone {
             tracing::warn!(
                 error = %error,
-                "a request was refused: sending its records one by one to find the one that is meant"
+                "a request was refused: sending its records one by one to find the refused one"
             );
             decisions.send_alone_until(refusal.last);
             return Decision::ReadAgain;

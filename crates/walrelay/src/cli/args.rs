@@ -57,7 +57,7 @@ pub enum Command {
   walrelay run --config /etc/walrelay.toml
   walrelay run --set sink.kind=stdout --set log.level=debug
   walrelay run --set 'source.tables=[\"app.outbox\", \"app.audit\"]'
-  walrelay run --accept-gap        once, after an error that named what is gone")]
+  walrelay run --accept-gap        once, after an error that named the gap")]
     Run(RunArgs),
 
     /// Write a first configuration: finds the outbox tables of a database, and the preset for them.

@@ -52,8 +52,9 @@ pub(crate) use sections::{SinkSection, SinkSettings, StdoutSection, descriptions
 
 /// Returns the JSON Schema of the configuration file, with a newline at its end.
 pub(crate) fn json_schema() -> String {
-    let description = "The configuration of walrelay. Printed by `walrelay schema`; docs/reference/configuration.md explains \
-                       each key, and `walrelay check --offline` finds what a schema cannot.";
+    let description = "The configuration of walrelay. Printed by `walrelay schema`; \
+                       docs/reference/configuration.md explains each key, and `walrelay check \
+                       --offline` finds the mistakes that a schema cannot.";
     format!(
         "{:#}\n",
         sections::KEYS.json_schema("walrelay.toml", description)

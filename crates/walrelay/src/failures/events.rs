@@ -88,14 +88,14 @@ pub(crate) fn schema(error: SchemaError) -> Failure {
         SchemaFailure::Refused => (
             "schema-refused",
             Exit::Config,
-            "correct the schema, or what [router.registry] says of its format and subject; whether it \
-             goes with earlier ones is a matter of the subject's compatibility in the registry.",
+            "correct the schema, or its format and subject in [router.registry]; the subject's \
+             compatibility in the registry decides whether it goes with earlier ones.",
         ),
     };
     Failure::new(id, exit, "there is no schema for values")
         .caused_by(error)
         .remedy(format!(
-            "{remedy} A relay that stopped has confirmed what was sent, and goes on from there when \
+            "{remedy} A stopped relay has confirmed all sent events, and goes on from there when \
              started again"
         ))
 }

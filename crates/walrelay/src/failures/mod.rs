@@ -77,10 +77,12 @@ pub(crate) fn pipeline<K: ToFailure>(error: PipelineError<PostgresError, K>) -> 
             Failure::new("unsendable", Exit::Data, what)
                 .caused_by(source)
                 .remedy(format!(
-                    "the cause says what is wrong with the row that follows. The transaction's rows are those WHERE \
-                     xmin = '{xid}'::xid; everything before it is delivered. To pass over the whole transaction: walrelay \
-                     slots advance SLOT --to {after}, start again (with a state_file once with --accept-gap), and \
-                     insert again those of its rows that can be sent: docs/operate/troubleshooting.md, \"A row cannot be sent\""
+                    "the cause names the fault of the row that follows. The transaction's rows are \
+                     those WHERE xmin = '{xid}'::xid; everything before it is delivered. To pass \
+                     over the whole transaction: walrelay slots advance SLOT --to {after}, start \
+                     again (with a state_file once with --accept-gap), and insert again those of \
+                     its rows that can be sent: docs/operate/troubleshooting.md, \"A row cannot be \
+                     sent\""
                 ))
         }
         // The relay retries these for as long as it runs, so a run does not end with them.
@@ -96,9 +98,9 @@ pub(crate) fn correct_for_copy(failure: Failure) -> Failure {
         return failure;
     }
     failure.remedy(
-        "the cause says what is wrong with the row that follows. The slot itself need not be moved for this: a \
-         relay that reads it stops at the transaction as well, and names the way out. walrelay replay can begin \
-         behind it, with --from and a later position",
+        "the cause names the fault of the row that follows. The slot itself need not be moved for \
+         this: a relay that reads it stops at the transaction as well, and names the way out. \
+         walrelay replay can begin behind it, with --from and a later position",
     )
 }
 
@@ -117,7 +119,8 @@ pub(crate) fn core(error: CoreError) -> Failure {
                      dropped\"",
                 );
             }
-            let again = "what was sent is confirmed; the relay goes on from here when started again. ";
+            let again = "all sent events are confirmed; the relay goes on from here when started \
+                         again. ";
             failure.remedy = failure.remedy.map(|remedy| again.to_owned() + &remedy);
             failure
         }
@@ -128,29 +131,31 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 "add it to [source] tables, or "
             };
             Failure::new("table-unknown", Exit::Config, what).remedy(format!(
-                "what came before is confirmed. If its rows are events, {now}start with [source] former_tables = \
-                 [\"{table}\"] to send them. If no consumer needs them, start with --pass-over {table}: its rows are \
-                 confirmed and sent to nobody. Either stays necessary until the slot has passed these rows: \
-                 docs/operate/troubleshooting.md, \"An outbox was renamed, detached or dropped\""
+                "everything before it is confirmed. If its rows are events, {now}start with \
+                 [source] former_tables = [\"{table}\"] to send them. If no consumer needs them, \
+                 start with --pass-over {table}: its rows are confirmed and not sent. Either stays \
+                 necessary until the slot has passed these rows: docs/operate/troubleshooting.md, \
+                 \"An outbox was renamed, detached or dropped\""
             ))
         }
         CoreError::AboveOutbox { table, partition } => {
             Failure::new("table-above-outbox", Exit::Config, what).remedy(format!(
-                "what came before is confirmed. Put {table} in the place of {partition} in [source] tables, with \
-                 publish_via_partition_root = true in the publication: rows under either name are then sent as those \
-                 of {table}. If no row of {table} is an event, start with --pass-over {table}: its rows are confirmed \
-                 and sent to nobody"
+                "everything before it is confirmed. Put {table} in the place of {partition} in \
+                 [source] tables, with publish_via_partition_root = true in the publication: rows \
+                 under either name are then sent as those of {table}. If no row of {table} is an \
+                 event, start with --pass-over {table}: its rows are confirmed and not sent"
             ))
         }
         CoreError::Route { source, .. } => {
             let again = match *source {
                 RouteError::SchemaMismatch { .. } => {
-                    "have what writes the events keep to the schema, or register one that they fit,"
+                    "have the service that writes the events keep to the schema, or register one \
+                     that they fit,"
                 }
                 RouteError::Value { why, .. } => again(why),
                 _ => "correct the row's table",
             };
-            let confirmed = "what came before is confirmed.";
+            let confirmed = "everything before it is confirmed.";
             let Some(class) = source.poison().map(Poison::name) else {
                 return Failure::new("unroutable", Exit::Data, what)
                     .caused_by(source)
@@ -166,10 +171,10 @@ pub(crate) fn core(error: CoreError) -> Failure {
                 ))
         }
         CoreError::OfDeadLetters { .. } => Failure::new("unroutable", Exit::Data, what).remedy(
-            "what came before is confirmed. Start again with [poison] unroutable = \"dead-letter\" \
-             (--set poison.unroutable=dead-letter) to keep the event as a dead letter and go on, or \
-             \"skip\" to pass it over; and let no event have the topic of [poison], or a header whose \
-             name begins with walrelay.dlq.",
+            "everything before it is confirmed. Start again with [poison] unroutable = \
+             \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the event as a dead \
+             letter and go on, or \"skip\" to pass it over; and let no event have the topic of \
+             [poison], or a header whose name begins with walrelay.dlq.",
         ),
         CoreError::Schema { source, .. } => Failure {
             what,
@@ -178,30 +183,31 @@ pub(crate) fn core(error: CoreError) -> Failure {
         CoreError::Message { source, .. } => Failure::new("message", Exit::Data, what)
             .caused_by(source)
             .remedy(
-                "what came before is confirmed. Write such events with outbox.emit, which refuses \
-                 what is no event: docs/reference/configuration.md, \"[source.messages]\". To go on, start \
-                 again with [poison] undecodable or unroutable = \"dead-letter\" \
-                 (--set poison.undecodable=dead-letter), or \"skip\"",
+                "everything before it is confirmed. Write such events with outbox.emit, which \
+                 refuses messages that are no events: docs/reference/configuration.md, \
+                 \"[source.messages]\". To go on, start again with [poison] undecodable or \
+                 unroutable = \"dead-letter\" (--set poison.undecodable=dead-letter), or \"skip\"",
             ),
         CoreError::NotTransactional { .. } => {
             Failure::new("message-not-transactional", Exit::Data, what).remedy(
-                "emit it with true as the first argument, or with outbox.emit. What came before is \
-                 confirmed. If no consumer needs this one, start once with --set poison.unroutable=skip",
+                "emit it with true as the first argument, or with outbox.emit. Everything before \
+                 it is confirmed. If no consumer needs this one, start once with --set \
+                 poison.unroutable=skip",
             )
         }
-        CoreError::PositionTooHigh { .. } => Failure::new("position-too-high", Exit::Data, what).remedy(
-            "move the outbox to a server whose log begins lower: walrelay move",
-        ),
+        CoreError::PositionTooHigh { .. } => Failure::new("position-too-high", Exit::Data, what)
+            .remedy("move the outbox to a server whose log begins lower: walrelay move"),
         CoreError::Update { .. } => Failure::new("outbox-updated", Exit::Data, what).remedy(
-            "events are inserted rows, and table.op.invalid.behavior = \"fatal\" asks for this. Have \
-             the publication carry insertions only (ALTER PUBLICATION … SET (publish = 'insert')), or \
-             start with [router.debezium] \"table.op.invalid.behavior\" = \"warn\": the update itself \
-             is never sent. What came before is confirmed",
+            "events are inserted rows, and table.op.invalid.behavior = \"fatal\" asks for this. \
+             Have the publication carry insertions only (ALTER PUBLICATION … SET (publish = \
+             'insert')), or start with [router.debezium] \"table.op.invalid.behavior\" = \"warn\": \
+             the update itself is never sent. Everything before it is confirmed",
         ),
         CoreError::SinkPosition { .. } => Failure::new("sink-position", Exit::Data, what).remedy(
-            "what the sink has was written from another log: of another server, of a server before it was restored, \
-             or of one that lost its end in a failover. Nothing was sent from here. Find out which events the sink \
-             has, and use a new sink, or remove the position that it stores",
+            "the events of the sink were written from another log: of another server, of a server \
+             before it was restored, or of one that lost its end in a failover. Nothing was sent \
+             from here. Find out which events the sink has, and use a new sink, or remove the \
+             position that it stores",
         ),
         CoreError::Decode { source, .. } => Failure::new("undecodable", Exit::Internal, what)
             .caused_by(source)

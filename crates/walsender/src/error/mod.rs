@@ -97,7 +97,7 @@ pub enum Error {
     #[error(transparent)]
     ConnInfo(Arc<ConnInfoError>),
     /// A command or a setting cannot be sent, because it contains a NUL character.
-    #[error("{what} contains a NUL character, which Postgres cannot take")]
+    #[error("{what} contains a NUL character, which Postgres does not accept")]
     Nul { what: &'static str },
 }
 

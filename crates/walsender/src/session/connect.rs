@@ -249,8 +249,8 @@ impl Plan<'_> {
                 what: "the server answered with an error when asked for TLS",
             }),
             (b'S' | b'N', 2..) => Err(Error::protocol(
-                "unencrypted data after the answer to the request for TLS; somebody may be \
-                 interfering with the connection",
+                "unencrypted data after the answer to the request for TLS; the connection may be \
+                 under attack",
             )),
             (b'S', _) => {
                 let stream = tls.handshake(host, socket).await?;

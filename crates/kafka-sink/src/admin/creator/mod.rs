@@ -339,7 +339,7 @@ impl Connection {
             .iter()
             .map(|name| match outcomes.get(&**name) {
                 _ if existing.contains(&**name) => Ok(TopicStatus::Exists),
-                None => Err("the broker did not say what became of it".to_owned()),
+                None => Err("the broker did not report the result".to_owned()),
                 Some(outcome) => {
                     if outcome.is_ok() {
                         // -1 is the broker's default, which is not known here.

@@ -34,8 +34,8 @@ use held_topics::{HeldTopic, HeldTopics};
 pub(crate) use refusals::check_limits;
 use refusals::{check_record, refusal, refused, size_in_request};
 
-const BROKEN: &str = "this producer takes nothing after a record that was not delivered: a new one \
-                      must be made and everything unconfirmed sent again";
+const BROKEN: &str = "this producer accepts nothing after an undelivered record: a new one must be \
+                      created, and everything unconfirmed sent again";
 
 /// Creates [`KafkaSink`]s of one configuration.
 #[derive(Debug)]

@@ -342,7 +342,7 @@ impl Chain<'_> {
         Err(Stop::Pause(Obstacle {
             what: format!("an event is refused in the end: {why}"),
             disposition: Disposition::Retryable,
-            remedy: Some("give the subject to the stream; [poison] decides what happens otherwise"),
+            remedy: Some("give the subject to the stream; otherwise [poison] decides"),
         }))
     }
 }

@@ -291,7 +291,7 @@ impl Session<'_> {
                 what: "no stream has the subject of an event, which is refused in the end"
                     .to_owned(),
                 disposition: Disposition::Retryable,
-                remedy: Some("create a stream for it; [poison] decides what happens otherwise"),
+                remedy: Some("create a stream for it; otherwise [poison] decides"),
             };
             self.send_again(seq, obstacle);
             return;

@@ -237,7 +237,7 @@ impl Publisher<'_> {
                  which is refused in the end"
             ),
             disposition: Disposition::Retryable,
-            remedy: Some("bind a queue for it; [poison] decides what happens otherwise"),
+            remedy: Some("bind a queue for it; otherwise [poison] decides"),
         };
         self.send_again(seq, obstacle);
     }

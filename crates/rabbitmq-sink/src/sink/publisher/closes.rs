@@ -197,14 +197,14 @@ impl Publisher<'_> {
                     "the exchange {exchange:?} does not exist, and its events are refused in the end"
                 ),
                 "there is no such exchange (404 NOT_FOUND)",
-                "declare it; [poison] decides what happens otherwise",
+                "declare it; otherwise [poison] decides",
             ),
             Fault::Denied => (
                 format!(
                     "the user may not write to the exchange {exchange:?}, whose events are refused in the end"
                 ),
                 "the user may not write to the exchange (403 ACCESS_REFUSED)",
-                "give the user the right; [poison] decides what happens otherwise",
+                "give the user the right; otherwise [poison] decides",
             ),
         };
         let patience = &self.shared.settings.refusals;

@@ -95,7 +95,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                 false
             }
             Err(_) => {
-                warn!(%confirmed, "the server did not take the last status in time");
+                warn!(%confirmed, "the server did not accept the last status in time");
                 false
             }
         };

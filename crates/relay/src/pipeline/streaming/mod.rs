@@ -453,7 +453,8 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
                         error = why,
                         lasts_s = warning.lasts.as_secs(),
                         suppressed = warning.suppressed,
-                        "waiting for a schema: nothing is sent meanwhile, the slot keeps what follows"
+                        "waiting for a schema: nothing is sent meanwhile, the slot keeps later \
+                         events"
                     );
                 }
                 Some(PipelineState::WaitingForSchema { why })

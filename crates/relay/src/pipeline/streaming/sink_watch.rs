@@ -18,7 +18,7 @@ const BLOCKED_NOTICE: Duration = Duration::from_secs(1);
 const UNANSWERED_NOTICE: Duration = Duration::from_secs(5);
 
 const TAKES_NOTHING: &str =
-    "the sink accepts nothing more: waiting for it, the slot keeps what follows";
+    "the sink accepts nothing more: waiting for it, the slot keeps later events";
 const ACKNOWLEDGES_NOTHING: &str =
     "the sink acknowledges nothing: waiting for it, nothing is confirmed meanwhile";
 /// The text instead of that where the sink knows which keys wait, and others go on.

@@ -99,7 +99,7 @@ async fn create(args: &CreateBookmarkArgs, server: Server) -> Result<(), Failure
         .confirmed
         .map_or_else(String::new, |at| format!(" at {at}"));
     print_line(&format!(
-        "created bookmark {name}{at}: what is committed from there on can be replayed, and the server keeps \
+        "created bookmark {name}{at}: events from there on can be replayed, and the server keeps \
          WAL for it in slot {slot}"
     ))
 }
@@ -139,7 +139,7 @@ async fn drop_bookmark(args: &DropBookmarkArgs, server: Server) -> Result<(), Fa
         let from = slot
             .confirmed
             .map_or_else(String::new, |from| format!(" from {from} on"));
-        format!("what was committed{from} can no longer be replayed from it")
+        format!("events committed{from} can no longer be replayed from it")
     })
     .await
 }

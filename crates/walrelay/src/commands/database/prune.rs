@@ -311,8 +311,8 @@ pub(crate) fn failed(error: PruneError) -> Failure {
             Failure::new("prune-dead-letters", Exit::Temporary, what)
                 .caused_by(why)
                 .remedy(
-                    "the cause says what to see to: the sink, the right to READ the topic of dead letters, or the dead \
-                     letters (walrelay dlq list)",
+                    "see to the cause: the sink, the right to READ the topic of dead letters, or \
+                     the dead letters (walrelay dlq list)",
                 )
         }
         PruneError::Confirmed(_) => {

@@ -79,7 +79,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     noted.map_err(failure)?;
     session.close().await;
     print_line(&format!(
-        "created slot {name}: what is committed from now on can be relayed, and the server keeps WAL for it"
+        "created slot {name}: events committed from now on can be relayed, and the server keeps \
+         WAL for it"
     ))
 }
 
@@ -87,17 +88,22 @@ async fn drop_by_name(args: &DropSlotArgs, server: Server) -> Result<(), Failure
     let name = &args.name;
     let session = server.connect().await?;
     let keep = keeps(&server, name, args.no_bookmark);
-    drop_slot(session, name, name, &args.ask, keep.then_some(KeptBy::Drop), |slot| {
-        match (slot.confirmed, slot.retained) {
-            (Some(confirmed), _) => format!(
-                "what was committed from {confirmed} on and is not relayed yet is lost to its reader"
-            ),
+    drop_slot(
+        session,
+        name,
+        name,
+        &args.ask,
+        keep.then_some(KeptBy::Drop),
+        |slot| match (slot.confirmed, slot.retained) {
+            (Some(confirmed), _) => {
+                format!("each unrelayed event from {confirmed} on is lost to its reader")
+            }
             (None, retained) => format!(
                 "{} of WAL that a standby may need are no longer kept",
                 bytes(retained.unwrap_or(0))
             ),
-        }
-    })
+        },
+    )
     .await
 }
 

@@ -221,7 +221,7 @@ fn not_redriven(id: &DlqRecordId, record: Option<&DlqRecord>, why: NotRedriven) 
         NotRedriven::NoTopic => Failure::new("dlq-no-topic", Exit::Data, what)
             .remedy("say where it is to go with --topic-override, or drop it"),
         NotRedriven::Gone => Failure::new("dlq-gone", Exit::Data, what)
-            .remedy("set retention.ms=-1 on the topic of dead letters: what it removes is lost"),
+            .remedy("set retention.ms=-1 on the topic of dead letters: a removed one is lost"),
         _ => Failure::new("dlq-refused", Exit::Data, what).remedy(
             "mend the cause and redrive it again, or send it elsewhere with --topic-override",
         ),

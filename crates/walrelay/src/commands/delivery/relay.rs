@@ -477,8 +477,8 @@ fn copy_failure(failure: Failure) -> Failure {
         return failures::correct_for_copy(failure);
     }
     failure.remedy(
-        "the connection was lost, and the slot has moved on since: another relay confirmed what \
-         was committed meanwhile, and it is not printed. Start again to print what follows",
+        "the connection was lost, and the slot has moved on since: another relay confirmed the \
+         events of the meantime, which are not printed. Start again to print later ones",
     )
 }
 
@@ -563,7 +563,7 @@ fn check_outcome<K: ToFailure>(
             };
             Err(Failure::new("drain-incomplete", Exit::Temporary, what)
                 .caused_by(reason)
-                .remedy("nothing is lost: the next start sends again what was not confirmed"))
+                .remedy("nothing is lost: the next start sends unconfirmed events again"))
         }
         Err(error) => Err(failures::pipeline(error)),
     }

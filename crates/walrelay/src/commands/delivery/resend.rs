@@ -44,9 +44,7 @@ pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
             Exit::Data,
             "no row matches: nothing is sent",
         )
-        .remedy(
-            "a row that was deleted cannot be sent again. Look with psql at what is in the tables",
-        );
+        .remedy("a row that was deleted cannot be sent again. Look at the tables with psql");
         return Err(vec![failure]);
     }
     if args.ask.change.dry_run {
@@ -162,7 +160,7 @@ fn send(
         _ => {
             let what = format!("resend {id} was interrupted: not all records are acknowledged");
             Err(Failure::new("resend-interrupted", Exit::Temporary, what)
-                .remedy("begin it again: what was sent is sent once more"))
+                .remedy("start it again: rows already sent are sent once more"))
         }
     }
 }

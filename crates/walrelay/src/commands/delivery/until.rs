@@ -128,6 +128,6 @@ impl Reached {
         }
         let what = "the run was stopped before everything up to --until was delivered";
         Err(Failure::new("until-not-reached", Exit::Temporary, what)
-            .remedy("start it again: what was delivered is confirmed, and the rest follows"))
+            .remedy("start it again: delivered events are confirmed, and the rest follows"))
     }
 }

@@ -40,11 +40,12 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 const MISSING_SLOT: &str = "if a relay has run before, its slot was dropped: docs/operate/troubleshooting.md, \"The slot is gone or was \
      moved\"; otherwise run walrelay init, or walrelay run, which makes it";
 const LOST_SLOT: &str = "docs/operate/troubleshooting.md, \"The slot is lost\"; walrelay check has the range of the log that is gone";
-const NEAR_LIMIT: &str = "docs/operate/alerts.md, \"WalrelaySlotWalNearLimit\": raise max_slot_wal_keep_size now, or end what \
-     keeps the relay from delivering";
+const NEAR_LIMIT: &str = "docs/operate/alerts.md, \"WalrelaySlotWalNearLimit\": raise \
+                          max_slot_wal_keep_size now, or remove the obstacle to delivery";
 const SILENT: &str = "a process has the address of [http] listen, and does not answer";
 const NO_ENDPOINT: &str = "to see the relay itself, add to the configuration, and start the relay again:\n[http]\nlisten = \"127.0.0.1:9187\"";
-const UNREAD_SLOT: &str = "start walrelay run, or see what stops it: walrelay check; if the slot is no longer needed, walrelay slots drop, because Postgres keeps its log";
+const UNREAD_SLOT: &str = "start walrelay run, or see why it stops: walrelay check; if the slot is \
+                           no longer needed, walrelay slots drop, because Postgres keeps its log";
 
 /// The document of `--output json`.
 #[derive(Serialize)]

@@ -182,7 +182,7 @@ fn assert_refused(
 /// Asserts that the sink is broken and accepts no further record.
 fn assert_ended(sink: &mut impl Sink) {
     let record = record("t", b"k", b"v");
-    assert_refused(Retryable, sink, &record, "a new one must be made");
+    assert_refused(Retryable, sink, &record, "a new one must be created");
 }
 
 /// Computes Austin Appleby's MurmurHash2 as in `org.apache.kafka.common.utils.Utils.murmur2`.

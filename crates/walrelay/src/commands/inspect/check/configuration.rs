@@ -64,8 +64,8 @@ pub(super) fn check(config: &PipelineConfig, env: EnvVars<'_>, checks: &mut Chec
     });
     // The server does not show whether a slot was dropped or never created (ADR 28).
     if config.source.snapshot != SnapshotMode::Never && config.source.state_file.is_none() {
-        let finding = "without state_file a slot that is dropped later looks like an interrupted snapshot: \
-                       all rows are read again, and what is in no table any more is missing unnoticed";
+        let finding = "without state_file a slot that is dropped later looks like an interrupted \
+                       snapshot: all rows are read again, and deleted rows are missing unnoticed";
         let remedy = "set source.state_file; or, once the slot is there, remove source.snapshot";
         checks.push((Item::StateFile, Check::warn(finding, remedy)));
     }

@@ -24,7 +24,8 @@ pub(super) fn check(path: &Path) -> Option<Check> {
             format!(
                 "every user of this machine may read the file, which holds the password of {key}"
             ),
-            "chmod 640, with the relay's group; or take the password out: ${VARIABLE} or a file, as in password_file",
+            "chmod 640, with the relay's group; or remove the password: ${VARIABLE} or a file, as \
+             in password_file",
         )
     })
 }

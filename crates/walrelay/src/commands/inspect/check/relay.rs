@@ -147,7 +147,8 @@ fn servers(sink: &SinkReport) -> Option<Check> {
     }
     let start = || {
         format!(
-            "start these {term}s, or see what is between them and the relay: events wait for {}",
+            "start these {term}s, or check the network between them and the relay: events wait for \
+             {}",
             sink.unavailable_term
         )
     };

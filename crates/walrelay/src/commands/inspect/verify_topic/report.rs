@@ -163,7 +163,7 @@ impl fmt::Display for Report {
             ),
             (
                 of.unjudged,
-                "records or keys are not judged: what came before was not read, or is forgotten",
+                "records or keys are not judged: earlier ones were not read, or are forgotten",
             ),
         ] {
             if count > 0 {

@@ -146,7 +146,7 @@ async fn measure_and_remove(
         () = signals.next() => Err(interrupted()),
         measured = Box::pin(measure(&mut objects, args, config)) => measured,
     };
-    print_notice("removing what was made");
+    print_notice("removing the created objects");
     tokio::select! {
         biased;
         () = signals.next() => {}

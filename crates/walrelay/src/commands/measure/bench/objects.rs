@@ -81,7 +81,7 @@ impl BenchObjects {
                 let failure = Failure::from(error);
                 if denied {
                     failure.remedy(
-                        "the benchmark makes a schema and a publication of its own, which takes \
+                        "the benchmark makes a schema and a publication of its own, which needs \
                          CREATE on the database: GRANT CREATE ON DATABASE … TO …, or name another \
                          role with --set source.url=…",
                     )

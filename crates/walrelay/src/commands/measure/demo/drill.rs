@@ -72,7 +72,7 @@ const BROKER_UP: Step = Step {
     },
     lines: &["relay", "lag", "in flight", "kafka"],
     metrics: &["walrelay_sink_all_endpoints_down", "walrelay_lag_seconds"],
-    runbook: "nothing else to do: the relay delivered what had waited",
+    runbook: "nothing else to do: the relay delivered the waiting events",
 };
 const WALSENDER_KILLED: Step = Step {
     heading: "Fault 2: the walsender is killed (pg_terminate_backend)",
@@ -82,7 +82,8 @@ const WALSENDER_KILLED: Step = Step {
     },
     lines: &["relay", "slot", "lag", "warn"],
     metrics: &["walrelay_ready", "walrelay_reconnects_total"],
-    runbook: "no alert: the relay connected again by itself, and skipped what it had sent already",
+    runbook: "no alert: the relay connected again by itself, and skipped the events that it had \
+              sent already",
 };
 const POISON: Step = Step {
     heading: "Fault 3: an event that cannot be delivered (its topic's name is not valid)",

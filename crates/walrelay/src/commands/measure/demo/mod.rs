@@ -230,8 +230,8 @@ fn no_postgres(error: &walrelay_throwaway::ThrowawayError) -> Failure {
     )
     .caused_by(error.to_string())
     .remedy(
-        "make demo installs what is missing where it can; on Debian: apt-get install \
-             postgresql. WALRELAY_POSTGRES_BIN names a directory with initdb and postgres",
+        "make demo installs missing tools where it can; on Debian: apt-get install postgresql. \
+         WALRELAY_POSTGRES_BIN names a directory with initdb and postgres",
     )
 }
 

@@ -100,12 +100,12 @@ fn check_snapshot_mode(config: &PipelineConfig) -> Result<(), Failure> {
 }
 
 /// Runs the command that stops a relay, or asks the operator to stop it.
-fn stop(what: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
+fn stop(relay: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
     let Some(command) = command else {
         if yes {
             return Ok(());
         }
-        let question = format!("Stop {what} now, then press Enter (n to give up): ");
+        let question = format!("Stop {relay} now, then press Enter (n to give up): ");
         let refused = Failure::new("cutover-not-agreed", Exit::Usage, "nothing was changed").remedy(
             "look with --dry-run; name the command that stops it, or say --yes when it is stopped",
         );
@@ -115,7 +115,7 @@ fn stop(what: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
             refused,
         );
     };
-    print_notice(&format!("stopping {what}: {command}"));
+    print_notice(&format!("stopping {relay}: {command}"));
     let status = Command::new("sh").args(["-c", command]).status();
     let why = match status {
         Ok(status) if status.success() => return Ok(()),
@@ -125,10 +125,10 @@ fn stop(what: &str, command: Option<&str>, yes: bool) -> Result<(), Failure> {
     Err(Failure::new(
         "cutover-command",
         Exit::Temporary,
-        format!("the command that stops {what} failed: nothing was changed"),
+        format!("the command that stops {relay} failed: nothing was changed"),
     )
     .caused_by(why)
-    .remedy("correct the command and begin again"))
+    .remedy("correct the command and start again"))
 }
 
 /// Waits until a query returns no rows. The first column of each row describes what is waited for.
@@ -136,7 +136,7 @@ async fn wait_until_gone(
     session: &mut Session,
     sql: &str,
     patience: Duration,
-    what: &str,
+    work: &str,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut reported = false;
@@ -148,13 +148,14 @@ async fn wait_until_gone(
         let left: Vec<&str> = rows.iter().filter_map(|row| row.get(0)).collect();
         let left = left.join("; ");
         if !reported {
-            print_notice(&format!("waiting for {what}: {left}"));
+            print_notice(&format!("waiting for {work}: {left}"));
             reported = true;
         }
         if begun.elapsed() > patience {
-            let text = format!("{what} did not end within {} s: {left}", patience.as_secs());
+            let text = format!("{work} did not end within {} s: {left}", patience.as_secs());
             return Err(Failure::new("cutover-busy", Exit::Temporary, text).remedy(
-                "see what these sessions do, end them (pg_terminate_backend), and begin again: nothing was changed",
+                "look at these sessions, end them (pg_terminate_backend), and start again: nothing \
+                 was changed",
             ));
         }
         sleep(INTERVAL).await;

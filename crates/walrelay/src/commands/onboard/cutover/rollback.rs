@@ -27,7 +27,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     if marking.set.is_empty() {
         let what = "[source] mark_sent is not set: rows that walrelay published cannot be marked";
         return Err(Failure::new("cutover-mark", Exit::Config, what).remedy(
-            "set it to what the polling relay does with a row that is sent, such as dispatched_at = now()",
+            "set it as the polling relay marks a sent row, such as dispatched_at = now()",
         ));
     }
     let open = dead_letters(config, || None)?;
@@ -45,7 +45,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
          2. {unmarked} rows are not marked as sent now. Of these, rows that slot {} has confirmed, and that could not be \
          marked so far, are marked: SET {}. Events that were in flight stay unmarked, and are repeated.\n{}\
          3. The slot is dropped{}{}.\n\
-         4. You start the polling relay, which sends what is not marked.\n",
+         4. You start the polling relay, which sends the unmarked rows.\n",
         config.source.slot,
         marking.set,
         match open.open() {
@@ -311,7 +311,7 @@ async fn find_intact_slot(session: &mut Session, server: &Server) -> Result<Slot
     let slot = slot.ok_or_else(|| no_slot(server))?;
     if slot.is_lost() {
         let what = format!(
-            "slot {} is lost: nothing tells what walrelay published",
+            "slot {} is lost: nothing shows which events walrelay published",
             server.slot()
         );
         return Err(
@@ -364,7 +364,7 @@ fn log_failure(error: RollbackError) -> Failure {
         )
         .remedy("give it a primary key, or mark by hand the rows whose events were sent"),
         RollbackError::WithoutRow(events) => {
-            let what = "the polling relay would never send what has no row; the slot is there";
+            let what = "the polling relay would never send events without a row; the slot is there";
             Failure::new("cutover-unsent-events", Exit::Temporary, what)
                 .caused_by(events)
                 .remedy(
@@ -378,7 +378,7 @@ fn log_failure(error: RollbackError) -> Failure {
 /// Makes the failure of a rollback whose slot is dropped, and whose bookmark may hold events without a row.
 fn left_failure(error: RollbackError, done: &Done, bookmark: &str) -> Failure {
     let found = match &error {
-        RollbackError::WithoutRow(_) => "the polling relay would never send what has no row",
+        RollbackError::WithoutRow(_) => "the polling relay would never send events without a row",
         _ => "whether the log holds events that have no row is not known",
     };
     let Failure {

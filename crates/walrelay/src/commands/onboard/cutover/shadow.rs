@@ -160,8 +160,8 @@ pub(super) fn report(comparison: &Comparison, output: Output) -> Result<(), Fail
     }
     let what = "walrelay's records and those in the topics differ";
     Err(Failure::new("cutover-differs", Exit::Data, what).remedy(
-        "the differences are printed above. Correct the route (walrelay route shows a record), or see that nobody else \
-         writes to these topics",
+        "the differences are printed above. Correct the route (walrelay route shows a record), or \
+         see that no other client writes to these topics",
     ))
 }
 

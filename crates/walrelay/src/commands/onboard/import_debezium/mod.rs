@@ -81,8 +81,7 @@ fn failures(imported: &Imported, partial: bool) -> Vec<Failure> {
         );
         failures.push(
             Failure::new("import-unsupported", Exit::Config, what).remedy(
-                "the report says for each what to do; --partial writes the configuration without \
-                 them",
+                "the report has a remedy for each; --partial writes the configuration without them",
             ),
         );
     }

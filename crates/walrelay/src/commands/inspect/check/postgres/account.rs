@@ -49,7 +49,7 @@ pub(super) async fn account(
             .iter()
             .map(|one| {
                 let remedy = if one.has_other_rows() {
-                    "send what was not sent (walrelay resend), then walrelay prune --accept"
+                    "send the unsent rows (walrelay resend), then walrelay prune --accept"
                 } else {
                     MISSING_DEAD_LETTERS
                 };

@@ -97,7 +97,7 @@ pub(super) async fn check(
             })]
         }
         Err(error) => {
-            let finding = format!("what waits in the slot is not seen: {error}");
+            let finding = format!("the waiting log of the slot is not seen: {error}");
             let remedy = failure(error).remedy;
             let remedy = remedy.unwrap_or_default();
             vec![Check::warn(

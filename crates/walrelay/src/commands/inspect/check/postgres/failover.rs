@@ -108,7 +108,7 @@ pub(super) fn standby_slots(db: &DatabaseState<'_>) -> Check {
                 "slot {name} of synchronized_standby_slots {problem}: the relay is sent nothing until it is"
             ),
             format!(
-                "start that standby, or take the slot out: ALTER SYSTEM SET \
+                "start that standby, or remove the slot: ALTER SYSTEM SET \
                  synchronized_standby_slots = {}; {reload}",
                 quote_literal(&others.join(", "))
             ),

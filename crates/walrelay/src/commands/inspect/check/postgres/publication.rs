@@ -55,7 +55,7 @@ pub(super) fn existing(db: &DatabaseState<'_>, publication: &PublicationFacts) -
         checks.push((Item::PublishedTables, check_result(tables, finding)));
     }
     let columns = carries_columns(&db.wanted, &db.facts, publication);
-    let finding = "no column list leaves out what the router reads";
+    let finding = "no column list leaves out a column that the router reads";
     checks.push((Item::PublishedColumns, check_result(columns, finding)));
     checks.push((Item::RowFilter, rows(db, publication)));
     checks
@@ -133,8 +133,8 @@ fn moves(db: &DatabaseState<'_>) -> Option<Check> {
                      an INSERT in the log, and the event is sent again",
                     column.name
                 ),
-                "partition the outbox by the time or the id of its events, and keep what changes in other columns; or \
-                 never change it",
+                "partition the outbox by the time or the id of its events, and keep changing \
+                 values in other columns; or never change it",
             ));
         }
         if let Some(warning) = table.foreign_warning(name) {

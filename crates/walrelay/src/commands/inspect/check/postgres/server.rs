@@ -139,7 +139,7 @@ pub(super) fn slot_limit(db: &DatabaseState<'_>) -> Check {
             format!(
                 "{finding}: the relay's slot cannot be created{}",
                 if needed > 1 {
-                    ", because the snapshot before it takes another one meanwhile"
+                    ", because the snapshot before it needs another one meanwhile"
                 } else {
                     ""
                 }
@@ -228,7 +228,7 @@ pub(super) fn keep_size(db: &DatabaseState<'_>) -> Check {
     let Some(limit) = db.facts.server.max_slot_wal_keep_size else {
         return Check::warn(
             "-1: while nothing is confirmed, the slot keeps WAL until the disk of the server is full",
-            format!("{set} with what the disk has to spare"),
+            format!("{set} with the size that the disk can spare"),
         );
     };
     let megabytes = db.survey.number("max_wal_size").unwrap_or(0);

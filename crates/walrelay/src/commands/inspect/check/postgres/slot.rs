@@ -119,7 +119,7 @@ pub(super) fn last_run(db: &DatabaseState<'_>) -> Option<Check> {
         let remedy = error.remedy.as_deref();
         Check::warn(
             finding,
-            remedy.unwrap_or("mend what the finding names, and start walrelay run"),
+            remedy.unwrap_or("repair the named fault, and start walrelay run"),
         )
     })
 }

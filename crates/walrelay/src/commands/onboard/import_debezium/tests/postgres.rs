@@ -129,7 +129,7 @@ fn snapshots_are_taken_over_where_they_mean_the_same() {
         ("never", Taken(MODE, "source.snapshot")),
         ("SCHEMA_ONLY", Line("snapshot = \"never\"")),
         ("initial", NoEffect(MODE, "source.snapshot = \"initial\"")),
-        ("exported", NoEffect(MODE, "begins where the slot stands")),
+        ("exported", NoEffect(MODE, "starts at the slot's position")),
         ("when_needed", Unsupported(MODE, "slot-missing")),
         ("always", Unsupported(MODE, "walrelay resend")),
         ("initial_only", Unsupported(MODE, "walrelay resend")),
