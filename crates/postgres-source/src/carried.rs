@@ -115,7 +115,7 @@ impl Carried {
         let is_other =
             |table: &u32| self.carriers(*table).next().is_some() && !self.carriers(*table).any(was);
         self.publication != before.publication
-            || self.version.is_undone_since(before.version)
+            || !self.outboxes.is_empty() && self.version.is_undone_since(before.version)
             || before.outboxes.iter().any(is_other)
     }
 

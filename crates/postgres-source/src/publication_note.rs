@@ -149,7 +149,7 @@ pub fn check_noted(
     let from = match noted.carried_in(system) {
         Some(CarriedNote::LeftOut { from }) => from.min(confirmed),
         Some(CarriedNote::Carried(number))
-            if is_undone_since_noted(publication, noted, system)
+            if is_undone_since_noted(publication, &wanted.tables, noted, system)
                 || number != former_number(wanted, publication)
                     && Carried::new(facts)
                         .is_some_and(|now| now.leaves_out_since_noted(number)) =>
@@ -161,9 +161,17 @@ pub fn check_noted(
     Err(changed(wanted, facts, publication, from))
 }
 
-fn is_undone_since_noted(publication: &PublicationFacts, noted: &Noted, system: &str) -> bool {
+/// Returns true if the publication's row was changed and changed back since it was noted. No row of an outbox that
+/// consists of messages can be left out.
+fn is_undone_since_noted(
+    publication: &PublicationFacts,
+    tables: &[TableName],
+    noted: &Noted,
+    system: &str,
+) -> bool {
     let before = noted.altered_in(system).map(RowVersion);
-    before.is_some_and(|before| RowVersion::new(publication).is_undone_since(before))
+    !tables.is_empty()
+        && before.is_some_and(|before| RowVersion::new(publication).is_undone_since(before))
 }
 
 /// Notes what a start finds before it looks whether it can use the publication: inserts that are not published, or a
@@ -215,6 +223,7 @@ fn changed(
 ) -> SetupError {
     let filters = publication.filtered();
     let filters: Vec<String> = filters
+        .filter(|(table, _)| wanted.tables.contains(table))
         .map(|(table, filter)| format!("only the rows of {table} for which {filter}"))
         .collect();
     SetupError::PublicationChanged {

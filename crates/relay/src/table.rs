@@ -3,6 +3,19 @@ use std::fmt;
 /// The schema in which relays keep their state. A publication of all tables carries its tables.
 pub const STATE_SCHEMA: &str = "walrelay_state";
 
+/// The tables of that schema. Another one there may be an outbox that was moved into it.
+const STATE_TABLES: [&str; 9] = [
+    "account",
+    "accounts",
+    "bookmark",
+    "dead",
+    "epoch",
+    "last_error",
+    "move",
+    "run",
+    "unmarked",
+];
+
 /// A table by schema and name, spelled as in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableName {
@@ -19,6 +32,11 @@ impl TableName {
             schema: schema.into(),
             name: name.into(),
         }
+    }
+
+    /// Returns true if it is a table in which relays keep their state.
+    pub(crate) fn is_state(&self) -> bool {
+        self.schema == STATE_SCHEMA && STATE_TABLES.contains(&&*self.name)
     }
 }
 

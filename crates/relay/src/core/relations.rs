@@ -8,7 +8,7 @@ use walrelay_pgoutput::{Message, Relation, decode};
 use super::tables::EventTable;
 use super::{Core, CoreError, Placement, Step};
 use crate::interface::source::TablePlace;
-use crate::table::{STATE_SCHEMA, TableName};
+use crate::table::TableName;
 
 impl Core {
     /// Processes a Relation message, whose body is `announcement`.
@@ -21,7 +21,7 @@ impl Core {
         self.tables.announced(&table);
         if !self.tables.is_configured(&table) {
             // The catalogs need not tell what becomes of its rows: the table may be gone since.
-            if table.schema == STATE_SCHEMA {
+            if table.is_state() {
                 self.tables.add_state(relation.id);
                 return Ok(());
             }

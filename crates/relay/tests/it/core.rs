@@ -112,12 +112,12 @@ const OTHER: RelationId = RelationId::new(8);
 
 /// Creates a table of another name, which has the columns of an outbox or not.
 fn other(outbox: bool) -> encode::Table {
-    other_in("public", outbox)
+    other_in("public", "other", outbox)
 }
 
-fn other_in(schema: &str, outbox: bool) -> encode::Table {
+fn other_in(schema: &str, name: &str, outbox: bool) -> encode::Table {
     let text = TypeOid::new(25);
-    let other = encode::Table::new(OTHER, schema, "other").key("id", text);
+    let other = encode::Table::new(OTHER, schema, name).key("id", text);
     if outbox {
         let columns = ["aggregatetype", "aggregateid", "payload"];
         return columns
@@ -218,7 +218,10 @@ fn rows_of_the_state_of_relays_are_neither_sent_nor_counted() {
     for outbox in [true, false] {
         let (mut core, _) = connected(Router::new(Options::default()), PoisonDecisions::default());
         consume(&mut core, &begin());
-        consume(&mut core, &other_in("walrelay_state", outbox).relation());
+        consume(
+            &mut core,
+            &other_in("walrelay_state", "account", outbox).relation(),
+        );
         consume(&mut core, &row(outbox));
         assert_eq!(core.unresolved(), None);
         assert!(core.take_passed_over().is_empty());
@@ -228,6 +231,18 @@ fn rows_of_the_state_of_relays_are_neither_sent_nor_counted() {
         core.advance();
         assert_eq!(core.acknowledged_position(), end);
     }
+}
+
+#[test]
+fn another_table_in_the_schema_of_relays_is_looked_for() {
+    let (mut core, _) = connected(Router::new(Options::default()), PoisonDecisions::default());
+    let table = other_in("walrelay_state", "outbox", true);
+    consume(&mut core, &begin());
+    consume(&mut core, &table.relation());
+    let step = core
+        .frame(&frame(&row(true)), &mut RecordSpace::default())
+        .map(|step| format!("{step:?}"));
+    assert_eq!(step.expect("no error"), "AwaitsPlace");
 }
 
 #[test]
