@@ -328,6 +328,7 @@ tests! {
 fn a_schema_that_is_put_back_while_no_relay_runs_is_named() {
     let rig = Rig::with_outbox(18);
     let db = rig.db();
+    db.batch("DROP TABLE outbox_keys");
     db.batch("CREATE PUBLICATION walrelay FOR TABLES IN SCHEMA public WITH (publish = 'insert')");
     create_slot(&db, "walrelay");
     let config = rig.config();

@@ -1,7 +1,9 @@
 //! Each error has a remedy of its own words, as the sources have them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
+use super::root;
 use super::texts::{ids_of_the_code, is_of_failures, sources_of_errors};
 
 /// Errors that share a remedy, and why.
@@ -123,9 +125,9 @@ fn arguments(code: &str) -> Vec<(&str, Vec<String>)> {
 }
 
 /// Reads the constructors of failures: their remedy follows in the same expression, or soon after.
-fn add_failures(all: &mut Remedies, path: &str, code: &str) {
+fn add_failures(all: &mut Remedies, path: &Path, code: &str) {
     // `refused`: an ability that a sink lacks, in the binary.
-    let makers: &[&str] = if path.contains("crates/walrelay/") {
+    let makers: &[&str] = if path.starts_with(root().join("crates/walrelay")) {
         &["Failure::new(", "refused("]
     } else {
         &["Failure::new("]
@@ -136,7 +138,7 @@ fn add_failures(all: &mut Remedies, path: &str, code: &str) {
         };
         let near: String = rest.chars().take(700).collect();
         let Some((_, remedy)) = near.split_once("remedy") else {
-            all.without.push(format!("{id} in {path}"));
+            all.without.push(format!("{id} in {}", path.display()));
             continue;
         };
         let given = remedy.strip_prefix('(').map(arguments).unwrap_or_default();
@@ -190,7 +192,7 @@ fn add_setup(all: &mut Remedies, code: &str) {
 fn each_error_has_a_remedy_of_its_own() {
     let mut all = Remedies::default();
     for (path, code) in sources_of_errors() {
-        add_failures(&mut all, &path.display().to_string(), &code);
+        add_failures(&mut all, &path, &code);
         if is_of_failures(&path) {
             add_last_arguments(&mut all, "=> (", &code);
             add_last_arguments(&mut all, " of(", &code);

@@ -133,6 +133,7 @@
   let prunes = false; // [prune] is configured
   let hasToken = false;
   let openLetters = null; // as read last
+  let hasCounted = false; // they are read once
   let problems = [];
   let receivedAt = 0; // performance.now() of the last event
   let lostSince = null; // Date.now()
@@ -605,7 +606,10 @@
       const isSet = (name) => next.config.some(([key, value]) => key === name && known(value));
       prunes = isSet('prune.keep');
       hasToken = isSet('http.token_file');
-      if (first && hasToken && !known(openLetters)) countDeadLetters().catch(() => { /* the list says so when it is shown */ });
+      if (hasToken && !hasCounted) {
+        hasCounted = true;
+        countDeadLetters().catch(() => { /* the list says so when it is shown */ });
+      }
       setText(by('config-count'), plural(next.config.length, 'key'));
       fill('config-rows', next.config, (data) => data.map(([key, value]) => row(key, String(value))));
     }
