@@ -106,7 +106,7 @@ impl Marking {
             set: &self.set,
             waits: true,
         };
-        let (mut after, mut rows, mut left) = (0, 0, 0);
+        let (mut after, mut rows, mut left, mut failed) = (0, 0, 0, None);
         loop {
             let page = unmarked::page(session, &self.slot, after, PAGE).await?;
             let Some(last) = page.last() else {
@@ -116,10 +116,12 @@ impl Marking {
             let worked = work_off_page(session, &self.slot, &by_key, &page).await?;
             rows += worked.rows;
             left += worked.left;
+            failed = failed.or(worked.failed);
         }
-        match left {
-            0 => Ok(rows),
-            left => Err(MarkError::Left(left)),
+        match (failed, left) {
+            (None, 0) => Ok(rows),
+            (Some(error), _) => Err(error),
+            (None, left) => Err(MarkError::Left(left)),
         }
     }
 
@@ -331,7 +333,10 @@ impl SentMarker {
                 break (0, keys);
             }
             match self.mark(session, &tables, &keys).await {
-                Ok(marked) => break marked,
+                Ok((rows, left, failed)) => {
+                    obstacle = obstacle.or(failed);
+                    break (rows, left);
+                }
                 Err(error) => {
                     // If the connection is lost, this fails as well.
                     let _ = session.query("ROLLBACK").await;
@@ -411,20 +416,20 @@ impl SentMarker {
         Ok(())
     }
 
-    /// Marks rows. Returns their number, and the keys of those that cannot be marked now.
+    /// Marks rows. Returns their number, the keys of those that cannot be marked now, and why one of these fails.
     async fn mark(
         &mut self,
         session: &mut Session,
         tables: &[(TableName, String)],
         keys: &KeysByTable,
-    ) -> Result<(u64, KeysByTable), MarkError> {
+    ) -> Result<(u64, KeysByTable, Option<MarkError>), MarkError> {
         let set = self.marking.set.clone();
         let by_key = MarkByKey {
             tables,
             set: &set,
             waits: false,
         };
-        let (mut rows, mut left) = (0, KeysByTable::new());
+        let (mut rows, mut left, mut failed) = (0, KeysByTable::new(), None);
         for (table, keys) in keys {
             if self.in_vain.contains(&table.table) {
                 left.push((Arc::clone(table), keys.clone()));
@@ -432,7 +437,8 @@ impl SentMarker {
             }
             let mut marked = by_key.mark(session, table, keys).await?;
             let slot = &self.marking.slot;
-            dead_rows::mark_delivered(session, slot, &by_key, keys, &mut marked).await?;
+            dead_rows::mark_delivered(session, slot, &by_key, table, keys, &mut marked).await?;
+            failed = failed.or(marked.failed);
             rows += marked.rows;
             if marked.without_key {
                 self.drop_keys(
@@ -447,7 +453,7 @@ impl SentMarker {
                 left.push((Arc::clone(table), later));
             }
         }
-        Ok((rows, left))
+        Ok((rows, left, failed))
     }
 
     /// Stores keys; drops them if that is not possible, because no position may be held up for ever.
@@ -577,6 +583,7 @@ impl SentMarker {
                 Ok(worked) => {
                     rows += worked.rows;
                     self.note_changed(worked.changed);
+                    obstacle = worked.failed.or(obstacle);
                     self.worked_to = last;
                     self.page = (taken * 4).min(PAGE);
                 }
@@ -606,6 +613,8 @@ struct Worked {
     changed: u64,
     /// The number of rows that stay.
     left: u64,
+    /// Why one of these fails.
+    failed: Option<MarkError>,
 }
 
 /// Marks stored rows, and deletes the keys of those that need no mark any more.
@@ -633,10 +642,12 @@ async fn work_off_page(
         rows: 0,
         changed: 0,
         left: 0,
+        failed: None,
     };
     for (table, ids, keys) in by_table {
         let mut marked = by_key.mark(session, table, &keys).await?;
-        dead_rows::mark_delivered(session, slot, by_key, &keys, &mut marked).await?;
+        dead_rows::mark_delivered(session, slot, by_key, table, &keys, &mut marked).await?;
+        worked.failed = worked.failed.or(marked.failed);
         worked.rows += marked.rows;
         worked.changed += marked.changed.len() as u64;
         worked.left += marked.later.len() as u64;

@@ -18,6 +18,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
 use super::confirmation::{ConfirmedError, count_changed};
+use super::mark_error::MarkError;
 use super::script;
 
 /// Attempts to see the commits of all rows, and the delay between two of them.
@@ -71,6 +72,8 @@ pub(super) struct Marked {
     pub(super) later: Vec<usize>,
     /// The indexes of the keys whose rows were changed since, so that they are other events.
     pub(super) changed: Vec<usize>,
+    /// Why a row among `later` cannot be marked, if it is neither locked nor invisible.
+    pub(super) failed: Option<MarkError>,
     /// The rows cannot be told apart: the table is none of the outbox any more, or has no unique index
     /// for the key.
     pub(super) without_key: bool,

@@ -7,7 +7,7 @@ use std::process::Command;
 use walrelay_testkit::{Db, eventually};
 
 use crate::old_rows::{self, PRUNE, count, insert, insert_row, rig};
-use crate::rig::{PATIENCE, Rig, assert_lacks, done, edit, output_with};
+use crate::rig::{PATIENCE, Relay, Rig, assert_lacks, done, edit, output_with};
 
 const DEAD: &str = "outbox WHERE status = 'DEAD_LETTER' AND attempts = 1 AND failed_at IS NOT NULL \
                     AND sent_at IS NULL AND length(last_error) > 10";
@@ -178,6 +178,62 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
     relay.ends_well();
 }
 
+/// Kills a relay whose event becomes the dead letter with this number, before Postgres has its confirmation. `begin`
+/// starts the relay, or makes the event, while no key can be stored; `stored` is true after that.
+fn kill_unconfirmed(
+    rig: &Rig,
+    letters: usize,
+    begin: impl FnOnce() -> Relay,
+    stored: impl FnMut() -> bool,
+) {
+    let db = rig.db();
+    let lock = rig.db();
+    lock.batch(&format!(
+        "BEGIN; LOCK TABLE {STORED} IN ACCESS EXCLUSIVE MODE"
+    ));
+    let relay = begin();
+    eventually(PATIENCE, || rig.records_in(&topic(rig), 0).len() == letters);
+    // The walsender reads no confirmation any more.
+    let walsender = rig.slot().wait_active(PATIENCE);
+    signal("STOP", walsender);
+    lock.batch("ROLLBACK");
+    eventually(PATIENCE, stored);
+    relay.kill();
+    db.query("SELECT pg_terminate_backend($1)", &[&walsender]);
+    signal("CONT", walsender);
+    rig.slot().wait_inactive(PATIENCE);
+}
+
+/// Marks the row of a dead letter, and kills the relay before Postgres has its confirmation.
+fn marked_and_killed(rig: &Rig, config: &Path) {
+    let db = rig.db();
+    let relay = rig.streaming(config);
+    insert_unroutable(&db, "stored");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    rig.caught_up();
+    let before = rig.slot().wal_end();
+    let begin = || {
+        insert_unroutable(&db, "delivered");
+        relay
+    };
+    kill_unconfirmed(rig, 2, begin, || count(&db, DEAD) == 2);
+    let slot = rig.slot().read().expect("the slot");
+    assert!(slot.confirmed_flush <= before, "Postgres has it confirmed");
+}
+
+/// Starts a relay that delivers the event.
+fn delivering(rig: &Rig, config: &Path) -> Relay {
+    let relay = rig.start_with(
+        config,
+        &["--set=router.debezium.route.by.field=aggregateid"],
+    );
+    relay.streaming();
+    relay
+}
+
+const DELIVERED: &str =
+    "outbox WHERE status = 'SENT' AND sent_at IS NOT NULL AND aggregateid = 'delivered'";
+
 /// The relay is killed after it has marked the row as that of a dead letter, before Postgres has its confirmation. The
 /// next one delivers the event.
 #[test]
@@ -185,41 +241,62 @@ fn a_row_that_is_marked_as_dead_and_delivered_after_a_sigkill_is_marked_as_sent(
     for major in [14, 18] {
         let (rig, config) = marking_dead(major);
         let db = rig.db();
-        let relay = rig.streaming(&config);
-        insert_unroutable(&db, "stored");
-        eventually(PATIENCE, || count(&db, DEAD) == 1);
-        rig.caught_up();
-        let before = rig.slot().wal_end();
-        let lock = rig.db();
-        lock.batch(&format!(
-            "BEGIN; LOCK TABLE {STORED} IN ACCESS EXCLUSIVE MODE"
-        ));
-        insert_unroutable(&db, "delivered");
-        eventually(PATIENCE, || rig.records_in(&topic(&rig), 0).len() == 2);
-        // The walsender reads no confirmation any more.
-        let walsender = rig.slot().wait_active(PATIENCE);
-        signal("STOP", walsender);
-        lock.batch("ROLLBACK");
-        eventually(PATIENCE, || count(&db, DEAD) == 2);
-        relay.kill();
-        db.query("SELECT pg_terminate_backend($1)", &[&walsender]);
-        signal("CONT", walsender);
-        rig.slot().wait_inactive(PATIENCE);
-        let slot = rig.slot().read().expect("the slot");
-        assert!(slot.confirmed_flush <= before, "Postgres has it confirmed");
-
-        let by_key = "--set=router.debezium.route.by.field=aggregateid";
-        let relay = rig.start_with(&config, &[by_key]);
-        relay.streaming();
+        marked_and_killed(&rig, &config);
+        let relay = delivering(&rig, &config);
         insert(&db, 1, "later");
         rig.caught_up();
-        let delivered = format!("{SENT} AND aggregateid = 'delivered'");
-        eventually(PATIENCE, || count(&db, &delivered) == 1);
+        eventually(PATIENCE, || count(&db, DELIVERED) == 1);
         eventually(PATIENCE, || count(&db, STORED) == 1);
         // That of the other dead letter stays.
         assert_eq!(count(&db, DEAD), 1);
         let log = relay.ends_well();
         assert_lacks(&log, &["was changed since"]);
+    }
+}
+
+/// The second relay stores the key again, and is killed before it has marked the row.
+#[test]
+fn a_row_whose_event_is_delivered_after_two_sigkills_is_marked_as_sent() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    marked_and_killed(&rig, &config);
+    refuse_marks(&db);
+    let unmarked = format!("{STORED} WHERE NOT marked");
+    let stored = || count(&db, &unmarked) == 1;
+    kill_unconfirmed(&rig, 3, || rig.start(&config), stored);
+    db.batch("DROP TRIGGER refuse ON outbox");
+    let relay = delivering(&rig, &config);
+    eventually(PATIENCE, || count(&db, DELIVERED) == 1);
+    eventually(PATIENCE, || count(&db, STORED) == 1);
+    relay.ends_well();
+}
+
+/// A trigger refuses the mark of the delivered row, with an error or by undoing it.
+#[test]
+fn a_delivered_row_of_a_dead_letter_whose_mark_is_refused_holds_up_no_other() {
+    for (refusal, words) in [
+        ("RAISE EXCEPTION ''no mark now''", "no mark now"),
+        ("NEW.sent_at := NULL; RETURN NEW", "a trigger undoes it"),
+    ] {
+        let (rig, config) = marking_dead(16);
+        let db = rig.db();
+        marked_and_killed(&rig, &config);
+        db.batch(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {refusal}; END'; \
+             CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW \
+             WHEN (OLD.status = 'DEAD_LETTER' AND NEW.status = 'SENT') EXECUTE FUNCTION refuse()"
+        ));
+        let relay = delivering(&rig, &config);
+        insert(&db, 2, "later");
+        relay.says(words);
+        insert(&db, 2, "last");
+        eventually(PATIENCE, || count(&db, SENT) == 4);
+        rig.caught_up();
+        // It stays as it is, and is attempted again.
+        assert_eq!(count(&db, DEAD), 2);
+        db.batch("DROP TRIGGER refuse ON outbox");
+        eventually(PATIENCE, || count(&db, DELIVERED) == 1);
+        relay.ends_well();
     }
 }
 

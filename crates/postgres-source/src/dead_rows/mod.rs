@@ -29,7 +29,7 @@ use super::mark_error::MarkError;
 use super::position_note;
 use super::sent_keys::{self, MarkByKey, RowKey};
 use failing::FailingRows;
-use row::{Marked, mark, redriven};
+use row::{Marked, mark, mark_sent};
 pub use table::create_sql;
 use table::{NAME, StoredRow, TABLE, delete, exists, insert_sql, marked_with, may_resolve, page};
 
@@ -46,6 +46,10 @@ const RETRIES: usize = 20;
 /// Keys that are kept in memory while they cannot be stored, at most, and the interval of attempts to store them.
 const MOST_WAITING: usize = 10_000;
 const WAITING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Reasons for which the row of a dead letter is marked as sent, for the log.
+const REDRIVEN: &str = "its dead letter was redriven";
+const DELIVERED: &str = "its event was delivered";
 
 /// The key of a row whose event became a dead letter.
 pub(super) struct DeadKey {
@@ -326,7 +330,7 @@ impl DeadMarking {
         // An attempt that does not end counts as one that failed.
         self.failing.begin(dead.id, outcome);
         let worked = match outcome {
-            Some(Outcome::Redriven) => redriven(session, sent, dead).await,
+            Some(Outcome::Redriven) => mark_sent(session, sent, dead, REDRIVEN).await,
             // The row stays as mark_dead has left it.
             Some(Outcome::Dropped) => Ok(Marked::Gone),
             None if dead.marked => Ok(Marked::Later),
@@ -372,11 +376,12 @@ impl DeadMarking {
 
 /// Marks as sent the rows that `mark_dead` has changed, although their events were delivered since: the relay that
 /// made the dead letter was killed before it had confirmed the event. `keys`: of sent events; `marked`: the result of
-/// marking them, which found these rows changed.
+/// marking them, which found these rows changed. A row that fails holds up no other: it stays among the later ones.
 pub(super) async fn mark_delivered(
     session: &mut Session,
     slot: &str,
     sent: &MarkByKey<'_>,
+    table: &KeyedTable,
     keys: &[RowKey],
     marked: &mut sent_keys::Marked,
 ) -> Result<(), MarkError> {
@@ -387,15 +392,22 @@ pub(super) async fn mark_delivered(
     for changed in changed.chunks(KEYS_OF_STATEMENT) {
         let stored = page(session, slot, &marked_with(keys, changed)).await?;
         for at in changed {
-            let is_same = |dead: &&StoredRow| keys.get(*at).is_some_and(|key| dead.is_of(key));
+            let is_same =
+                |dead: &&StoredRow| keys.get(*at).is_some_and(|key| dead.is_of(table, key));
             let outcome = match stored.iter().find(is_same) {
-                Some(dead) => redriven(session, sent, dead).await?,
-                None => Marked::Gone,
+                Some(dead) => mark_sent(session, sent, dead, DELIVERED).await,
+                None => Ok(Marked::Gone),
             };
             match outcome {
-                Marked::Now => marked.rows += 1,
-                Marked::Later => marked.later.push(*at),
-                Marked::Gone => marked.changed.push(*at),
+                Ok(Marked::Now) => marked.rows += 1,
+                Ok(Marked::Later) => marked.later.push(*at),
+                Ok(Marked::Gone) => marked.changed.push(*at),
+                Err(error) if error.may_pass() => return Err(error),
+                Err(error) => {
+                    session.query("ROLLBACK").await?;
+                    marked.later.push(*at);
+                    marked.failed = Some(error);
+                }
             }
         }
     }
@@ -462,7 +474,7 @@ pub(super) async fn work_off_stopped(
         after = last.id;
         for dead in &page {
             match dead_letters.outcome(dead.event) {
-                Some(Outcome::Redriven) => match redriven(session, sent, dead).await? {
+                Some(Outcome::Redriven) => match mark_sent(session, sent, dead, REDRIVEN).await? {
                     Marked::Now => rows += 1,
                     Marked::Later => left += 1,
                     Marked::Gone => {}

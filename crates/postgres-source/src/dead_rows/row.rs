@@ -20,11 +20,12 @@ pub(super) enum Marked {
     Gone,
 }
 
-/// Marks a row as sent, and deletes its key.
-pub(super) async fn redriven(
+/// Marks a row as sent, and deletes its key. `why`: the reason, for the log.
+pub(super) async fn mark_sent(
     session: &mut Session,
     sent: &MarkByKey<'_>,
     dead: &StoredRow,
+    why: &str,
 ) -> Result<Marked, MarkError> {
     let keys = std::slice::from_ref(&dead.key);
     let marked = sent.mark(session, &dead.table, keys).await?;
@@ -38,7 +39,8 @@ pub(super) async fn redriven(
         warn!(
             table = %dead.table.table,
             event = %dead.event.published_lsn(),
-            "the row of a redriven dead letter is not marked as sent: it was changed since it was marked"
+            why,
+            "the row of a dead letter is not marked as sent: it was changed since it was marked"
         );
     }
     delete(session, dead.id).await?;

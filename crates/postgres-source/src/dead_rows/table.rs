@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use walrelay_lsn::Lsn;
+use walrelay_lsn::{Lsn, Xid};
 use walrelay_relay::KeyedTable;
 use walrelay_sink::{EventPosition, PublishedLsn};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
@@ -64,17 +64,27 @@ pub(super) struct StoredRow {
 }
 
 impl StoredRow {
-    /// Returns true if this is the row of a sent event's key.
-    pub(super) fn is_of(&self, key: &RowKey) -> bool {
-        self.inserted == key.hash && self.key.values == key.values
+    /// Returns true if this is the row of a sent event's key in this table. A row of a snapshot names no transaction.
+    pub(super) fn is_of(&self, table: &KeyedTable, key: &RowKey) -> bool {
+        let unknown = Xid::new(0);
+        let (stored, sent) = (self.key.xid, key.xid);
+        self.table.table == table.table
+            && self.table.columns == table.columns
+            && self.inserted == key.hash
+            && self.key.values == key.values
+            && (stored == sent || stored == unknown || sent == unknown)
     }
 }
 
-/// Writes a condition for the rows that are marked, and have one of the keys at these indexes.
+/// Writes a condition for the rows that were marked, and have one of the keys at these indexes. A row whose key was
+/// stored again has its mark still.
 pub(super) fn marked_with(keys: &[RowKey], indexes: &[usize]) -> String {
     let hashes = indexes.iter().filter_map(|at| keys.get(*at));
     let hashes = array(hashes.map(|key| key.hash.as_str()));
-    format!("marked AND hash = ANY ({}::text[])", quote_literal(&hashes))
+    format!(
+        "(marked OR marked_hash IS NOT NULL) AND hash = ANY ({}::text[])",
+        quote_literal(&hashes)
+    )
 }
 
 /// Writes the statement that stores keys.
@@ -177,4 +187,49 @@ pub(super) async fn delete(session: &mut Session, id: u64) -> Result<(), Error> 
         .query(&format!("DELETE FROM {TABLE} WHERE id = {id}"))
         .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_lsn::RelationId;
+    use walrelay_relay::TableName;
+
+    use super::*;
+
+    fn table(name: &str, column: &str) -> KeyedTable {
+        KeyedTable {
+            relation: RelationId::new(1),
+            table: TableName::new("public", name),
+            columns: vec![column.to_owned()],
+            row_columns: vec![column.to_owned()],
+        }
+    }
+
+    fn key(xid: u32) -> RowKey {
+        RowKey {
+            xid: Xid::new(xid),
+            hash: "aa".to_owned(),
+            values: vec!["7".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_stored_row_is_that_of_a_key_in_its_own_table_and_transaction() {
+        let stored = StoredRow {
+            id: 1,
+            event: EventPosition::from_published(PublishedLsn::from_published(8), 0),
+            marked: true,
+            table: table("a", "id"),
+            key: RowKey {
+                hash: "marked".to_owned(),
+                ..key(5)
+            },
+            inserted: "aa".to_owned(),
+        };
+        assert!(stored.is_of(&table("a", "id"), &key(5)));
+        assert!(stored.is_of(&table("a", "id"), &key(0)));
+        assert!(!stored.is_of(&table("a", "id"), &key(6)));
+        assert!(!stored.is_of(&table("b", "id"), &key(5)));
+        assert!(!stored.is_of(&table("a", "key"), &key(5)));
+    }
 }
