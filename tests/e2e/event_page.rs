@@ -118,25 +118,40 @@ fn an_event_is_found_and_sent_again_to_kafka_after_a_dry_run() {
     assert!(records[1].header("walrelay-resend").is_some());
     assert_eq!(request(&relay, &confirmed, RESEND).0, 428);
 
-    let none = job(
-        &relay,
-        "resend?id=00000000-0000-4000-8000-000000000000",
-        RESEND,
-    );
+    let none = "00000000-0000-4000-8000-000000000000";
+    let dry_run = format!("POST /api/event/resend?id={none}");
+    assert_eq!(request(&relay, &dry_run, RESEND).0, 428);
+    job(&relay, &format!("where?id={none}"), WHERE);
+    let none = job(&relay, &format!("resend?id={none}"), RESEND);
     assert_has(&none["error"].to_string(), &["resend-no-rows"]);
     // An id is no option of the command, whatever it begins with.
     let odd = job(&relay, "where?id=--help%20%3Bx", WHERE);
     assert_eq!(odd["found"]["id"], "--help ;x", "{odd:#}");
     assert_eq!(odd["found"]["answer"], "no-evidence");
 
-    // The commands would read another configuration than the relay did.
+    // The commands would read another configuration than the relay did: a key, a secret, or the content of a file.
+    let refused = || {
+        let changed = job(&relay, &format!("where?id={id}"), WHERE);
+        assert_has(&changed["error"].to_string(), &["has changed"]);
+    };
+    let text = fs::read_to_string(&config).expect("the configuration");
     edit(
         &config,
         "[http]",
         "[delivery]\nmax_in_flight_records = 7\n[http]",
     );
-    let changed = job(&relay, &format!("where?id={id}"), WHERE);
-    assert_has(&changed["error"].to_string(), &["has changed"]);
+    refused();
+    fs::write(&config, &text).expect("written");
+    // A whole URL, so the commands could read it.
+    let url = text.lines().find(|line| line.starts_with("url = "));
+    let elsewhere = "url = \"postgres://walrelay:secret@127.0.0.1:1/elsewhere\"";
+    edit(&config, url.expect("a URL"), elsewhere);
+    refused();
+    fs::write(&config, &text).expect("written");
+    let found = job(&relay, &format!("where?id={id}"), WHERE);
+    assert_eq!(found["found"]["answer"], "delivered", "{found:#}");
+    fs::write(rig.path("token"), "another").expect("written");
+    refused();
     relay.ends_well();
 }
 

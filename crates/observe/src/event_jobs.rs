@@ -11,6 +11,9 @@ use walrelay_sink::{in_current_span, lock};
 
 use super::printable;
 
+/// Answers of `walrelay where` for events that the relay, or the redrive of their dead letter, is to deliver yet.
+const UNDELIVERED: [&str; 3] = ["behind-slot", "waits-for-sink", "dead-letter"];
+
 /// The commands of an operator that concern one event. An error is a text for the page.
 pub trait EventCommands: Send + Sync {
     /// Looks for the event, as `walrelay where` does. Returns its document.
@@ -49,6 +52,10 @@ pub(crate) enum NotBegun {
     Busy,
     /// The last job was no dry run of the event.
     NoDryRun,
+    /// The event was not looked for.
+    NotLookedFor,
+    /// The event is to be delivered yet, so its row is not sent again.
+    Undelivered,
 }
 
 /// The document of `/api/event`: the last event that was asked for.
@@ -80,7 +87,7 @@ impl EventJobs {
         lock(&self.answer).clone()
     }
 
-    /// Begins a job. Rows are sent again only after a dry run of the same event, once.
+    /// Begins a job. Rows are sent again only after a look and a dry run of the same event, once.
     pub(crate) fn begin(self: &Arc<Self>, job: EventJob, event: &str) -> Result<(), NotBegun> {
         let mut answer = lock(&self.answer);
         if answer.busy {
@@ -90,10 +97,18 @@ impl EventJobs {
         if job == EventJob::Resend && !(is_same && answer.would_send.is_some()) {
             return Err(NotBegun::NoDryRun);
         }
+        if job == EventJob::DryRun {
+            let found = answer.found.as_ref().filter(|_| is_same);
+            let found = found.ok_or(NotBegun::NotLookedFor)?;
+            if UNDELIVERED.iter().any(|name| found["answer"] == **name) {
+                return Err(NotBegun::Undelivered);
+            }
+        }
         if !is_same || job == EventJob::Where {
             *answer = EventAnswer::default();
         }
-        (answer.busy, answer.error, answer.would_send) = (true, None, None);
+        (answer.busy, answer.error) = (true, None);
+        (answer.would_send, answer.sent) = (None, None);
         answer.event = Some(event.to_owned());
         drop(answer);
         let (jobs, event) = (Arc::clone(self), event.to_owned());
@@ -147,7 +162,8 @@ mod tests {
 
     impl EventCommands for Paused {
         fn whereabouts(&self, event: &str) -> Result<Value, String> {
-            self.run(format!("where {event}")).map(Value::String)
+            let answer = self.run(format!("where {event}"))?;
+            Ok(serde_json::json!({ "answer": answer }))
         }
         fn dry_run(&self, event: &str) -> Result<String, String> {
             self.run(format!("dry run {event}"))
@@ -176,22 +192,35 @@ mod tests {
         };
         let refused = |event| jobs.begin(EventJob::Resend, event) == Err(NotBegun::NoDryRun);
         assert!(refused("a"));
+        let not_looked_for = Err(NotBegun::NotLookedFor);
+        assert_eq!(jobs.begin(EventJob::DryRun, "a"), not_looked_for);
         assert_eq!(run(EventJob::Where, "a", Ok("delivered")), "where a");
         assert!(refused("a"));
+        assert_eq!(jobs.begin(EventJob::DryRun, "b"), not_looked_for);
         assert_eq!(run(EventJob::DryRun, "a", Ok("1 row")), "dry run a");
         assert!(refused("b"));
-        assert_eq!(jobs.answer().found, Some(Value::from("delivered")));
+        assert_eq!(
+            jobs.answer().found,
+            Some(serde_json::json!({ "answer": "delivered" }))
+        );
         assert_eq!(run(EventJob::Resend, "a", Ok("1 record")), "resend a");
         assert_eq!(jobs.answer().sent.as_deref(), Some("1 record"));
         assert!(refused("a"), "a second click sends nothing");
-        // A dry run that fails allows nothing, nor does one of another event.
+        // A dry run that fails allows nothing, nor does a look for another event. No former result is shown beside it.
         run(EventJob::DryRun, "a", Err("no row\nmatches"));
         assert!(refused("a"));
-        run(EventJob::DryRun, "a", Ok("1 row"));
-        run(EventJob::DryRun, "b", Ok("1 row"));
-        assert!(refused("a"));
         let answer = jobs.answer();
-        assert!(answer.found.is_none() && answer.sent.is_none());
+        assert!(answer.error.is_some() && answer.sent.is_none());
+        run(EventJob::DryRun, "a", Ok("1 row"));
+        run(EventJob::Where, "b", Err("no answer"));
+        assert!(refused("a"));
+        assert!(jobs.answer().found.is_none());
+        assert_eq!(jobs.begin(EventJob::DryRun, "b"), not_looked_for);
+        for answer in UNDELIVERED {
+            run(EventJob::Where, "b", Ok(answer));
+            let dry_run = jobs.begin(EventJob::DryRun, "b");
+            assert_eq!(dry_run, Err(NotBegun::Undelivered), "{answer}");
+        }
         assert_eq!(format!("{jobs:?}"), "EventJobs { .. }");
     }
 }

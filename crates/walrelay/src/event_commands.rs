@@ -4,7 +4,7 @@
 //! nor listens for its signals.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -25,21 +25,25 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const PLACE_TIMEOUT: &str = "10s";
 /// Interval of the checks whether the program has ended, after its output has.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Largest output that is read, in bytes.
+/// Largest output that is kept, in bytes.
 const MOST_BYTES: u64 = 1 << 20;
+/// The part of the result of `resend` by which it is found.
+const ACKNOWLEDGED: &str = "records acknowledged";
+/// Notice of a sending that failed.
+const MAY_BE_SENT: &str = "records may have been sent: look for the event before you send it again";
 /// Characters of an error that are shown.
 const MOST_SHOWN: usize = 2_000;
 
 /// Runs the commands with the configuration of this relay.
 pub(crate) struct OperatorCommands {
     config: ConfigArgs,
-    /// The configuration as the relay has read it.
-    shown: Vec<(String, String)>,
+    /// [`PipelineConfig::digest`](crate::config::PipelineConfig::digest) as the relay has read it.
+    digest: u64,
 }
 
 impl OperatorCommands {
-    pub(crate) fn new(config: ConfigArgs, shown: Vec<(String, String)>) -> Self {
-        Self { config, shown }
+    pub(crate) fn new(config: ConfigArgs, digest: u64) -> Self {
+        Self { config, digest }
     }
 
     /// Runs a command; `more`: its arguments beside the configuration. Returns its output and its notices.
@@ -49,7 +53,6 @@ impl OperatorCommands {
         more: &[&str],
         expected: &[Exit],
     ) -> Result<(String, String), String> {
-        self.check_unchanged()?;
         let mut command = Command::new(program().map_err(|error| error.to_string())?);
         let mut arguments: Vec<OsString> = vec![name.into(), "--config".into()];
         arguments.push(self.config.config.clone().into());
@@ -70,11 +73,11 @@ impl OperatorCommands {
         Err(notices[shown..].iter().collect())
     }
 
-    /// Checks that the file is as the relay has read it: a command that reads it now must not look, or send, elsewhere.
+    /// Checks that all that the configuration reads is as the relay has read it: a command that reads it now must not look, or send, elsewhere.
     fn check_unchanged(&self) -> Result<(), String> {
         let env = |name: &str| std::env::var(name).ok();
         let config = Config::load(&self.config.config, &self.config.set, &env);
-        let is_same = config.is_ok_and(|config| config.pipeline.shown == self.shown);
+        let is_same = config.is_ok_and(|config| config.pipeline.digest == self.digest);
         is_same.then_some(()).ok_or_else(|| {
             "the configuration has changed since the relay started: restart the relay first"
                 .to_owned()
@@ -84,26 +87,31 @@ impl OperatorCommands {
 
 impl EventCommands for OperatorCommands {
     fn whereabouts(&self, event: &str) -> Result<Value, String> {
+        self.check_unchanged()?;
         let arguments = ["--output=json", "--timeout", PLACE_TIMEOUT, "--", event];
         let (output, _) = self.run("where", &arguments, &[Exit::Ok, Exit::Findings])?;
         serde_json::from_str(&output).map_err(|error| error.to_string())
     }
 
     fn dry_run(&self, event: &str) -> Result<String, String> {
+        self.check_unchanged()?;
         let event = format!("--id={event}");
         let (output, _) = self.run("resend", &["--dry-run", &event], &[Exit::Ok])?;
         Ok(output.trim().to_owned())
     }
 
     fn resend(&self, event: &str) -> Result<String, String> {
+        self.check_unchanged()?;
         let event = format!("--id={event}");
-        let (_, notices) = self.run("resend", &["--yes", &event], &[Exit::Ok])?;
-        Ok(notices.lines().last().unwrap_or_default().to_owned())
+        let ended = self.run("resend", &["--yes", &event], &[Exit::Ok]);
+        let (_, notices) = ended.map_err(|why| format!("{why}\n{MAY_BE_SENT}"))?;
+        let result = notices.lines().find(|line| line.contains(ACKNOWLEDGED));
+        Ok(result.unwrap_or_default().to_owned())
     }
 }
 
 /// Returns this program, also after its file was replaced.
-fn program() -> std::io::Result<PathBuf> {
+fn program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         Ok(PathBuf::from("/proc/self/exe"))
     } else {
@@ -160,17 +168,21 @@ fn output(mut command: Command, limit: Duration) -> Result<Ended, String> {
     })
 }
 
-type Bytes = (usize, std::io::Result<Vec<u8>>);
+type Bytes = (usize, io::Result<Vec<u8>>);
 
 /// Reads a pipe on a thread, and sends its content with its number.
 fn read_aside(
     at: usize,
     pipe: Option<impl Read + Send + 'static>,
     sender: Sender<Bytes>,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let read = move || {
         let mut bytes = Vec::new();
-        let read = pipe.map_or(Ok(0), |pipe| pipe.take(MOST_BYTES).read_to_end(&mut bytes));
+        // The rest is read as well, because a closed pipe would end the command.
+        let read = pipe.map_or(Ok(0), |mut pipe| {
+            pipe.by_ref().take(MOST_BYTES).read_to_end(&mut bytes)?;
+            io::copy(&mut pipe, &mut io::sink())
+        });
         // The receiver may be gone.
         let _ = sender.send((at, read.map(|_| bytes)));
     };
@@ -202,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_command_is_read_to_its_end_or_killed() {
-        let both = "head -c 200000 /dev/zero | tr '\\0' x >&2; echo out; exit 3";
+        let both = "head -c 2000000 /dev/zero | tr '\\0' x >&2; echo out; exit 3";
         let ended = output(shell(both), TIMEOUT).expect("ended");
         assert_eq!((ended.code, &*ended.output), (Some(3), "out\n"));
-        assert_eq!(ended.notices.len(), 200_000);
+        assert_eq!(ended.notices.len() as u64, MOST_BYTES);
         let slow = output(shell("exec sleep 600"), Duration::from_millis(50));
         assert!(slow.is_err_and(|why| why.contains("was killed")));
     }

@@ -30,8 +30,11 @@ mod schema_tests;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use tracing::Level;
 use walrelay_event_router::{Address, CloudEvents, ColumnNames, HeadersFrom};
@@ -112,6 +115,9 @@ pub struct PipelineConfig {
     /// Keys and values of the whole configuration, the process's sections included, as written in
     /// the file and on the command line, with defaults and without secrets.
     pub shown: Vec<(String, String)>,
+    /// A hash of the file, `--set`, and the contents of the variables and files that it names, with a key of this
+    /// process: equal for two reads of the same configuration.
+    pub digest: u64,
 }
 
 impl PipelineConfig {
@@ -222,12 +228,32 @@ fn parse_with(
     env: &dyn Fn(&str) -> Option<String>,
     files: ReadFile<'_>,
 ) -> Result<Config, ConfigError> {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let hasher = RefCell::new(KEY.build_hasher());
+    let note = |text: Option<&str>| text.hash(&mut *hasher.borrow_mut());
+    note(Some(text));
+    for set in overrides {
+        note(Some(set));
+    }
+    let env = |name: &str| {
+        let value = env(name);
+        note(value.as_deref());
+        value
+    };
+    let files = |path: &Path| {
+        let content = files(path);
+        note(content.as_deref().ok());
+        content
+    };
     let mut reader =
-        walrelay_settings::read(text, file_name, overrides, env, files, &sections::KEYS)?;
+        walrelay_settings::read(text, file_name, overrides, &env, &files, &sections::KEYS)?;
     let config = sections::config(&mut reader);
     let problems = reader.into_problems();
     match config {
-        Ok(config) if problems.is_empty() => Ok(config),
+        Ok(mut config) if problems.is_empty() => {
+            config.pipeline.digest = hasher.borrow().finish();
+            Ok(config)
+        }
         _ => Err(ConfigError::new(problems)),
     }
 }

@@ -104,6 +104,15 @@ impl Answers {
                         "keys are shown and events sent again only with http.token_file; without it: walrelay dlq, \
                          walrelay resend",
                     ),
+                    ("/api/event" | WHERE, _)
+                        if self.token.is_none() && !self.address.is_loopback() =>
+                    {
+                        text(
+                            StatusCode::FORBIDDEN,
+                            "events are looked for only with http.token_file, or if http.listen is a loopback address; \
+                             otherwise: walrelay where",
+                        )
+                    }
                     (_, Some(why)) => text(StatusCode::FORBIDDEN, &why),
                     _ => self.answer_path(path, query),
                 }
@@ -313,6 +322,15 @@ fn begin(jobs: &Arc<EventJobs>, path: &str, query: Option<&str>) -> Answer {
         Err(NotBegun::NoDryRun) => text(
             StatusCode::PRECONDITION_REQUIRED,
             "leave out confirm=1 first: that is a dry run",
+        ),
+        Err(NotBegun::NotLookedFor) => text(
+            StatusCode::PRECONDITION_REQUIRED,
+            "look for the event first: /api/event/where",
+        ),
+        Err(NotBegun::Undelivered) => text(
+            StatusCode::CONFLICT,
+            "the event is not sent again, because the relay, or a redrive of its dead letter, is to deliver it yet; look \
+             again later",
         ),
     }
 }

@@ -384,3 +384,34 @@ fn another_site_begins_no_work() {
         }
     }
 }
+
+#[test]
+fn events_are_looked_for_with_a_token_or_on_a_loopback_address() {
+    let status = |listen: &str, token: Option<&str>, path| {
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        let answers = answers_at(listen, token);
+        let answer = ask(&answers, Method::GET, path, authorization.as_deref());
+        answer.status()
+    };
+    let everywhere = "0.0.0.0:9187";
+    assert_eq!(
+        status(everywhere, None, "/api/event"),
+        StatusCode::FORBIDDEN
+    );
+    let answers = answers_at(everywhere, None);
+    let look = ask(&answers, Method::POST, "/api/event/where?id=1", None);
+    assert_eq!(look.status(), StatusCode::FORBIDDEN);
+    assert!(body(look).contains("http.token_file"));
+    // This relay has no commands.
+    for (listen, token) in [
+        (everywhere, Some("s3cret")),
+        ("127.0.0.1:9187", None),
+        ("[::1]:9187", None),
+    ] {
+        assert_eq!(
+            status(listen, token, "/api/event"),
+            StatusCode::NOT_FOUND,
+            "{listen}"
+        );
+    }
+}

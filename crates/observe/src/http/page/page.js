@@ -413,7 +413,7 @@
     by('event-list').hidden = !found;
     fill('event-places', found ? found.places : [], (data) => data.map(({ place, found: has, text }) =>
       row(place, `${known(has) || place === 'relay' ? '' : 'not known: '}${text}`)));
-    by('event-again').hidden = !hasToken || !event || busy;
+    by('event-again').hidden = !hasToken || !found || busy || ['behind-slot', 'waits-for-sink', 'dead-letter'].includes(found.answer);
   }
   // Returns the answer once the job has ended.
   async function eventJob(path, id, more = '') {

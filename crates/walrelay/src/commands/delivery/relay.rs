@@ -169,7 +169,7 @@ impl<'a> RelayRun<'a> {
 
 /// Returns the commands about one event for the page of a pipeline.
 fn event_jobs(args: &ConfigArgs, config: &PipelineConfig) -> Arc<EventJobs> {
-    let commands = OperatorCommands::new(args.clone(), config.shown.clone());
+    let commands = OperatorCommands::new(args.clone(), config.digest);
     EventJobs::new(Box::new(commands))
 }
 

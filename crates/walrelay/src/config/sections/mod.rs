@@ -166,6 +166,8 @@ pub(super) fn config(reader: &mut Reader<'_>) -> Result<Config, AlreadyReported>
             prune: prune?,
             audit: audit?,
             shown: reader.shown(&WITH_DEFAULTS),
+            // Of what is read here and after this.
+            digest: 0,
         },
         process: ProcessConfig {
             http: http?,
