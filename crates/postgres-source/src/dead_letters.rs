@@ -44,7 +44,7 @@ pub enum DeadLettersError {
     },
     /// It has more dead letters than one statement compares with.
     #[error(
-        "table {table} has {open} dead letters to compare with: with more than {most} nothing is changed"
+        "table {table} has {open} dead letters to compare with: with more than {most} no row is compared"
     )]
     TooMany {
         /// The table.

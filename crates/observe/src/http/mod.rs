@@ -9,8 +9,8 @@
 //! - The endpoint and the pipeline share only [`Telemetry`](crate::Telemetry), whose
 //!   locks are held briefly. The endpoint has its own thread at a lower priority.
 //! - A client that reads nothing loses its connection in seconds, and no client keeps a probe out.
-//! - Connections, request heads, request times and event streams are bounded. Of all that
-//!   clients send, only the id of the last event that was looked for is stored.
+//! - Connections, request heads, request times and event streams are bounded. The id of the
+//!   last event that was looked for is stored, and nothing else that clients send.
 
 mod answers;
 mod endpoint;

@@ -17,7 +17,7 @@ pub struct ResendArgs {
     pub r#where: Option<String>,
 
     /// The configuration, `--dry-run` and `--yes`; a dry run prints the number of rows and,
-    /// of up to 1,000, the topics of their records.
+    /// for up to 1,000, the topics of their records.
     #[command(flatten)]
     pub ask: AskArgs,
 }
