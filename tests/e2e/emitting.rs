@@ -293,3 +293,25 @@ fn messages_of_others_pin_no_wal() {
     let log = relay.ends_well();
     assert_has(&log, &["\"records\":0"]);
 }
+
+/// `init` creates the gate of both functions, also if one of them is there already and every table is published.
+#[test]
+fn a_gate_is_made_beside_a_former_function_and_published_without_harm() {
+    let rig = Rig::new(15);
+    let config = rig.tableless("");
+    let db = rig.db();
+    db.batch(
+        "CREATE PUBLICATION walrelay FOR ALL TABLES WITH (publish = 'insert'); CREATE SCHEMA outbox; \
+         CREATE FUNCTION outbox.emit(text, text, jsonb, jsonb, text, text, uuid) RETURNS uuid LANGUAGE sql \
+         AS 'SELECT $7'",
+    );
+    let parts = ["created function outbox.emit_all", "left as it is"];
+    assert_has(&init(&config), &parts);
+    let relay = rig.streaming(&config);
+    db.batch("SELECT outbox.emit_all('[{\"aggregate\": \"order\", \"payload\": 1}]')");
+    assert_eq!(rig.delivered(1).len(), 1);
+    let error = db.try_batch("INSERT INTO outbox.emit_gate DEFAULT VALUES");
+    let error = error.expect_err("the gate has no rows");
+    assert_eq!(error.code().map(|code| code.code()), Some("23514"));
+    relay.ends_well();
+}

@@ -1,7 +1,7 @@
 CREATE SCHEMA IF NOT EXISTS outbox;
 
--- Has no rows. A move to another server closes it, and then outbox.emit fails.
-CREATE TABLE IF NOT EXISTS outbox.emit_gate ();
+-- Never has rows. A move to another server closes it, and then outbox.emit fails.
+CREATE TABLE IF NOT EXISTS outbox.emit_gate (CHECK (false));
 GRANT INSERT ON outbox.emit_gate TO PUBLIC;
 
 CREATE OR REPLACE FUNCTION outbox.emit(

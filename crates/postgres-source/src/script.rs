@@ -13,12 +13,14 @@ use walrelay_walsender::{dollar_quoted, quote_ident, quote_literal};
 pub enum EmitFunction {
     /// `outbox.emit`: one event. Its text creates the schema and the [gate](Self::gate), too.
     Emit,
-    /// `outbox.emit_all`: several events in one message.
+    /// `outbox.emit_all`: several events in one message. Its text creates the gate, because `outbox.emit` may be of a
+    /// former version.
     EmitAll,
 }
 
 impl EmitFunction {
-    /// Returns the table without rows that both functions write to. A fence there makes them fail.
+    /// Returns the table without rows that both functions write to. A fence there makes them fail. A publication may
+    /// carry it.
     pub fn gate() -> TableName {
         TableName::new("outbox", "emit_gate")
     }

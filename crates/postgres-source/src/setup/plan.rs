@@ -8,6 +8,7 @@ use crate::catalog::{
 };
 use crate::error::{Gap, SetupError};
 use crate::foreign_tables::Carries;
+use crate::script::EmitFunction;
 use crate::state_version::VERSION;
 
 /// `oid`: the number of a large object (`pg_type.dat`). Large objects are not replicated: "Logical
@@ -542,7 +543,8 @@ fn others<'p>(
     publication: &'p PublicationFacts,
 ) -> impl Iterator<Item = &'p TableName> {
     let carried = publication.tables.iter().map(|published| &published.table);
-    carried.filter(|table| !wanted.tables.contains(table) && table.schema != STATE_SCHEMA)
+    let is_own = |table: &TableName| table.schema == STATE_SCHEMA || *table == EmitFunction::gate();
+    carried.filter(move |table| !wanted.tables.contains(table) && !is_own(table))
 }
 
 /// Returns whether the publication may carry a table that is not wanted.

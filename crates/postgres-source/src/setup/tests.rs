@@ -9,6 +9,7 @@ use crate::catalog::{
     ServerFacts, SlotRow, TableFacts, Wanted,
 };
 use crate::error::{Gap, SetupError};
+use crate::script::EmitFunction;
 
 fn outbox() -> TableName {
     TableName {
@@ -455,6 +456,11 @@ fn other_tables_of_the_publication_are_named_or_refused() {
     let mut more = publication(&mut facts).tables[0].clone();
     more.table.name = "orders".into();
     more.columns = Some(vec!["note".into()]);
+    // The gate of outbox.emit has no rows.
+    let mut gate = more.clone();
+    gate.table = EmitFunction::gate();
+    publication(&mut facts).tables.push(gate);
+    assert!(plan(&wanted(), &facts, start(None, false)).is_ok());
     publication(&mut facts).tables.push(more);
     let planned = |facts: &Facts, pass_over: &[&str]| {
         let pass_over = pass_over.iter().map(|name| TableName::new("public", *name));
