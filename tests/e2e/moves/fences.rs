@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use walrelay_testkit::{eventually, rng};
+use walrelay_testkit::{Db, eventually, rng};
 
 use super::{FENCED, Rig, killed, moved_to_a_lower_log, numbers, replicated, step, subscribe};
 use crate::docs::block;
@@ -106,6 +106,48 @@ fn a_message_is_refused_by_the_fence() {
         64,
         &["[move-messages]", "--emitters-stopped"],
     );
+}
+
+/// A slot of the same name is another relay's if it is of another database.
+#[test]
+fn a_slot_of_another_relay_is_not_replaced() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config();
+    done(&output_with("init", &config, &[]));
+    let db = rig.db();
+    let drop = "SELECT pg_drop_replication_slot('walrelay')";
+    db.batch(drop);
+    db.batch("CREATE DATABASE other");
+    let other = Db::connect(&rig.postgres.url().replace("@/postgres?", "@/other?"));
+    let found = || db.text("SELECT slot_type || coalesce(database, '') FROM pg_replication_slots");
+    for (create, kind) in [
+        (
+            "pg_create_logical_replication_slot('walrelay', 'pgoutput')",
+            "logicalother",
+        ),
+        (
+            "pg_create_physical_replication_slot('walrelay')",
+            "physical",
+        ),
+    ] {
+        other.batch(&format!("SELECT {create}"));
+        refused(
+            &step(&config, "prepare"),
+            78,
+            &["[move-slot]", "not of this outbox"],
+        );
+        assert_eq!(found().as_deref(), Some(kind));
+        other.batch(drop);
+    }
+    done(&step(&config, "prepare"));
+    // As on a copy of a drained server.
+    db.batch("UPDATE walrelay_state.move SET system = '7', state = 'drained', barrier = '0/1'");
+    other.batch("SELECT pg_create_logical_replication_slot('walrelay', 'pgoutput')");
+    refused(&step(&config, "switch --yes"), 78, &["[move-slot]"]);
+    assert_eq!(found().as_deref(), Some("logicalother"));
+    other.batch(drop);
+    done(&step(&config, "switch --yes"));
+    assert_eq!(found().as_deref(), Some("logicalpostgres"));
 }
 
 /// Marks are updates, so no fence refuses those.

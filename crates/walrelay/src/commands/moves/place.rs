@@ -43,6 +43,8 @@ pub(super) struct PlaceState {
     /// Outbox tables and partitions without a fence.
     pub(super) unfenced: Vec<TableName>,
     pub(super) slot: Option<SlotRow>,
+    /// The name of the database.
+    database: Option<String>,
     /// The epoch that the positions of its events have.
     pub(super) epoch: Epoch,
     /// The end of its log.
@@ -164,15 +166,17 @@ impl Place {
             "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, EXISTS (SELECT FROM pg_catalog.pg_publication \
              WHERE pubname = {publication}) AS publication, EXISTS (SELECT FROM pg_catalog.pg_publication p \
              JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = {publication} AND p.pubupdate \
-             AND pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL) AS updates, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
+             AND pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL) AS updates, pg_catalog.current_database() AS database, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
             publication = walrelay_walsender::quote_literal(&source.publication)
         );
         let rows = session.query(&publication).await?;
         let is = |name| rows.first().is_some_and(|row| row.get(name) == Some("t"));
         let (in_recovery, has_publication) = (is("in_recovery"), is("publication"));
-        let admins = rows
-            .first()
-            .and_then(|row| row.get("system").map(str::to_owned));
+        let text = |name| {
+            rows.first()
+                .and_then(|row| row.get(name).map(str::to_owned))
+        };
+        let (admins, database) = (text("system"), text("database"));
         if admins.as_ref() != Some(&system.system_id) {
             let what = "the administrator's connection and the relay's reach different servers";
             return Err(Failure::new("move-same-server", Exit::Usage, what)
@@ -197,6 +201,7 @@ impl Place {
             fenced,
             emitters,
             slot: self.server.find_slot(session).await?,
+            database,
             epoch: find_epoch(session, &source.slot).await?,
             flushed: system.flushed,
             has_publication,
@@ -271,7 +276,29 @@ impl PlaceState {
             .remedy(format!("ALTER PUBLICATION {name} SET (publish = 'insert')")))
     }
 
-    /// Fails if the server cannot be switched to: a standby, or one without a publication.
+    /// Fails if the slot is not that of a relay of this database. Slots of a server share their names, and a switch
+    /// replaces this one.
+    fn check_slot(&self) -> Result<(), Failure> {
+        let Some(slot) = &self.slot else {
+            return Ok(());
+        };
+        if slot.database == self.database && slot.plugin.as_deref() == Some("pgoutput") {
+            return Ok(());
+        }
+        let what = format!(
+            "slot {} of this server is a {} slot of {}, and not of this outbox",
+            slot.name,
+            slot.kind,
+            slot.database.as_deref().unwrap_or("no database")
+        );
+        Err(Failure::new("move-slot", Exit::Config, what).remedy(
+            "drop the slot only if nothing reads it any more; otherwise run walrelay move abort on both servers, and begin \
+             again with another name in [source] slot",
+        ))
+    }
+
+    /// Fails if the server cannot be switched to: a standby, one without a publication, or with a slot of another
+    /// relay.
     pub(super) fn check_new(&self, place: &Place) -> Result<(), Failure> {
         if self.in_recovery {
             let what = "this server is a standby";
@@ -285,6 +312,7 @@ impl PlaceState {
                 .remedy("run walrelay init with this configuration"));
         }
         self.check_publication(place)?;
+        self.check_slot()?;
         if let Some(pid) = self.slot.as_ref().and_then(|slot| slot.active_pid) {
             let what = format!(
                 "slot {} of this server is being read by server process {pid}",

@@ -47,7 +47,7 @@ pub(super) fn switch(
         drained.barrier.unwrap_or(Lsn::ZERO),
         place.server.slot(),
         if look.slot.is_some() {
-            "replaced by a new one"
+            "dropped and created again"
         } else {
             "created"
         }
