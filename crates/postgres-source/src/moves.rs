@@ -204,13 +204,16 @@ pub fn fence_sql(slot: &str, tables: &[TableName], state: MoveState) -> Vec<Stri
     fences.collect()
 }
 
-/// The functions that write events as messages, as a fence meets them.
+/// The functions that write events as messages, as a fence meets them. A database has one of each, and so one prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Emitters {
-    /// The table that both write to exists.
+    /// The table that both write to exists, and one of them writes messages with this prefix. The gate of functions
+    /// with another prefix is of another relay.
     pub have_gate: bool,
     /// Both functions are those of this version, for this prefix, and write to it.
     pub are_gated: bool,
+    /// Replacing both harms no other relay: each that exists writes messages with this prefix, and one does.
+    pub are_own: bool,
 }
 
 /// Looks at the functions that write events with this prefix as messages.
@@ -218,18 +221,24 @@ pub async fn find_emitters(session: &mut Session, prefix: &str) -> Result<Emitte
     let gate = quote_literal(&script::table(&EmitFunction::gate()));
     let exists = format!("SELECT pg_catalog.to_regclass({gate}) IS NOT NULL AS there");
     let rows = session.query(&exists).await?;
-    let have_gate = rows.first().is_some_and(|row| is_true(&row, "there"));
-    let mut are_gated = have_gate;
+    let has_gate = rows.first().is_some_and(|row| is_true(&row, "there"));
+    let mut are_gated = has_gate;
+    let (mut own, mut others) = (0, 0);
     for function in EmitFunction::ALL {
         let rows = session.query(function.find()).await?;
-        let body = rows
-            .first()
-            .and_then(|row| row.get("prosrc").map(str::to_owned));
+        let body = rows.first();
+        let body = body.and_then(|row| row.get("prosrc").map(str::to_owned));
+        match &body {
+            Some(body) if EmitFunction::writes(body, prefix) => own += 1,
+            Some(_) => others += 1,
+            None => {}
+        }
         are_gated &= body.is_some_and(|body| function.is(&body, prefix));
     }
     Ok(Emitters {
-        have_gate,
+        have_gate: has_gate && own > 0,
         are_gated,
+        are_own: own > 0 && others == 0,
     })
 }
 

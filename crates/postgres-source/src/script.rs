@@ -62,6 +62,11 @@ impl EmitFunction {
         self.body(prefix) == body
     }
 
+    /// Returns whether a function with this body, perhaps of a former version, writes messages with this prefix.
+    pub(crate) fn writes(body: &str, prefix: &str) -> bool {
+        body.contains(&format!("emit_message(true, {}, ", quote_literal(prefix)))
+    }
+
     fn text(self) -> (&'static str, &'static str) {
         match self {
             Self::Emit => ("emit", include_str!("emit.sql")),

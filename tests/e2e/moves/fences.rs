@@ -6,7 +6,9 @@ use walrelay_testkit::{Db, eventually, rng};
 
 use super::{FENCED, Rig, killed, moved_to_a_lower_log, numbers, replicated, step, subscribe};
 use crate::docs::block;
-use crate::rig::{PATIENCE, assert_has, done, edit, insert, output_with, refused, said};
+use crate::rig::{
+    PATIENCE, assert_has, assert_lacks, done, edit, insert, output_with, refused, said,
+};
 
 /// The new server has a slot from before the rows that the subscription copies. Postgres writes the position of an
 /// advanced slot at the next checkpoint: after a crash before that the rows would be sent again.
@@ -106,6 +108,38 @@ fn a_message_is_refused_by_the_fence() {
         64,
         &["[move-messages]", "--emitters-stopped"],
     );
+}
+
+/// The database has one `outbox.emit`, and it writes the prefix of one relay.
+#[test]
+fn the_gate_of_another_relay_stays_open() {
+    let rig = Rig::with_outbox(17);
+    let shop = rig.config_and("\n[source.messages]\nprefix = \"outbox\"\n");
+    done(&output_with("init", &shop, &[]));
+    let config = rig.config_and("\n[source.messages]\nprefix = \"audit\"\n");
+    for key in ["slot", "publication"] {
+        edit(
+            &config,
+            "[source]\n",
+            &format!("[source]\n{key} = \"audit\"\n"),
+        );
+    }
+    done(&output_with("init", &config, &[]));
+    for line in ["drain --yes", "prepare"] {
+        let refusal = refused(
+            &step(&config, line),
+            64,
+            &["[move-messages]", "--emitters-stopped"],
+        );
+        // It would take the events of the other relay.
+        assert_lacks(&refusal, &["init --dry-run"]);
+    }
+    let db = rig.db();
+    done(&step(&config, "prepare --emitters-stopped"));
+    db.batch(EMIT);
+    let error = db.try_batch("INSERT INTO outbox DEFAULT VALUES");
+    let error = error.expect_err("the table is fenced");
+    assert_eq!(error.code().expect("a code").code(), FENCED);
 }
 
 /// A slot of the same name is another relay's if it is of another database.

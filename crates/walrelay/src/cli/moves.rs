@@ -91,6 +91,11 @@ pub struct PrepareMoveArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
+    /// No service writes messages until the switch: needed with `[source.messages]` if `outbox.emit` or
+    /// `outbox.emit_all` of the database is of a former version or for another prefix, which no fence refuses.
+    #[arg(long)]
+    pub emitters_stopped: bool,
+
     /// The configuration of the new server, and `--dry-run`.
     #[command(flatten)]
     pub change: ChangeArgs,
@@ -108,8 +113,8 @@ pub struct DrainMoveArgs {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = walrelay_settings::parse_duration)]
     pub patience: Duration,
 
-    /// No service writes messages any more: needed with `[source.messages]` if `outbox.emit` or
-    /// `outbox.emit_all` of the database is of a former version, which no fence refuses.
+    /// No service writes messages until the switch: needed with `[source.messages]` if `outbox.emit` or
+    /// `outbox.emit_all` of the database is of a former version or for another prefix, which no fence refuses.
     #[arg(long)]
     pub emitters_stopped: bool,
 

@@ -48,7 +48,9 @@ pub(super) fn prepare(args: &PrepareMoveArgs, place: &Place) -> Result<(), Failu
         }
         if look.state() != Some(MoveState::Prepared) {
             look.check_new(place)?;
-            look.check_emitters("")?;
+            if !args.emitters_stopped {
+                look.check_emitters()?;
+            }
         }
         let until = Instant::now() + args.patience;
         fence(&mut session, place, &look, MoveState::Prepared, until).await?;
@@ -68,9 +70,7 @@ pub(super) fn drain(args: &DrainMoveArgs, place: &Place) -> Result<(), Failure> 
         return print_sql(place, &look, MoveState::Fenced);
     }
     if !args.emitters_stopped {
-        look.check_emitters(
-            "; or stop the services that write messages, and say --emitters-stopped",
-        )?;
+        look.check_emitters()?;
     }
     print_notice(
         "from now on inserts into the outbox fail, with the transactions that try, until the new server is switched to \

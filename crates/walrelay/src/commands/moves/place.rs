@@ -36,7 +36,7 @@ pub(super) struct PlaceState {
     /// The server itself.
     pub(super) here: MoveServer,
     pub(super) records: MoveRecords,
-    /// What a fence must be at: the outbox tables, and the gate of `outbox.emit`.
+    /// What a fence must be at: the outbox tables, and the gate of `outbox.emit` if that writes the relay's prefix.
     pub(super) fenced: Vec<TableName>,
     /// The functions that write events as messages, if messages are events.
     pub(super) emitters: Option<Emitters>,
@@ -247,18 +247,25 @@ impl PlaceState {
         Err(Failure::new("move-unfenced", Exit::Config, what).remedy(remedy))
     }
 
-    /// Fails if messages are events that a fence does not refuse. `or`: another remedy.
-    pub(super) fn check_emitters(&self, or: &str) -> Result<(), Failure> {
-        if self.emitters.is_none_or(|emitters| emitters.are_gated) {
+    /// Fails if messages are events that a fence does not refuse.
+    pub(super) fn check_emitters(&self) -> Result<(), Failure> {
+        let Some(emitters) = self.emitters.filter(|emitters| !emitters.are_gated) else {
             return Ok(());
-        }
-        let what = "[source.messages] is set, and outbox.emit or outbox.emit_all of this database is not the function of \
-                    this version, which a fence makes fail";
-        Err(
-            Failure::new("move-messages", Exit::Usage, what).remedy(format!(
-                "replace both by the SQL of walrelay init --dry-run{or}"
-            )),
-        )
+        };
+        let stopped =
+            "stop the services that write messages, until the switch, and say --emitters-stopped";
+        let (why, remedy) = if emitters.are_own {
+            let replace = "replace both by the SQL of walrelay init --dry-run";
+            ("of this version", format!("{replace}; or {stopped}"))
+        } else {
+            // Replaced, they would no longer write the events of the relay whose prefix they have.
+            ("for its prefix", stopped.to_owned())
+        };
+        let what = format!(
+            "[source.messages] is set, and outbox.emit or outbox.emit_all of this database is not the function {why}, \
+             which a fence makes fail"
+        );
+        Err(Failure::new("move-messages", Exit::Usage, what).remedy(remedy))
     }
 
     /// Fails if an UPDATE may make a row an event: a fence refuses only inserts, because marks are updates.
