@@ -83,6 +83,8 @@ pub struct MoveRecord {
     pub barrier: Option<Lsn>,
     /// Switched: the `system_identifier` of the former server.
     pub former: Option<String>,
+    /// The gate of `outbox.emit` was fenced, too. It may have been made since.
+    pub has_gate: bool,
 }
 
 /// The records of a slot's move in one database. A copy of the other server's database has those of both.
@@ -109,6 +111,13 @@ impl MoveRecords {
             record.server != *here && matches!(record.state, MoveState::Fenced | MoveState::Drained)
         };
         self.0.iter().find(fenced)
+    }
+
+    /// Returns true if the outbox was drained without the gate of `outbox.emit`: it was made since, or its writers were
+    /// stopped (`--emitters-stopped`).
+    pub fn drained_without_gate(&self, here: &MoveServer) -> bool {
+        let record = self.own(here).or_else(|| self.copied(here));
+        record.is_some_and(|record| record.state == MoveState::Drained && !record.has_gate)
     }
 
     /// Returns the state for which a relay of this server must wait for the switch: what is in the log here may have
@@ -348,8 +357,13 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords,
     if !rows.first().is_some_and(|row| is_true(&row, "may")) {
         return Ok(MoveRecords::default());
     }
+    let gate = EmitFunction::gate();
     let sql = format!(
-        "SELECT state, system, timeline, barrier, former FROM {TABLE} WHERE slot = {} ORDER BY at DESC",
+        "SELECT state, system, timeline, barrier, former, EXISTS (SELECT FROM pg_catalog.jsonb_each(relations) AS name \
+         WHERE name.value = pg_catalog.jsonb_build_array({}, {})) AS has_gate FROM {TABLE} WHERE slot = {} \
+         ORDER BY at DESC",
+        quote_literal(&gate.schema),
+        quote_literal(&gate.name),
         quote_literal(slot)
     );
     let rows = session.query(&sql).await?;
@@ -362,6 +376,7 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords,
             },
             barrier: parsed(&row, "barrier"),
             former: row.get("former").map(str::to_owned),
+            has_gate: is_true(&row, "has_gate"),
         })
     });
     Ok(MoveRecords(records.collect()))
@@ -384,25 +399,31 @@ pub async fn record_drained(
     Ok(!session.query(&sql).await?.is_empty())
 }
 
-/// Returns SQL that lifts the fence of a slot.
-pub fn lift_sql(slot: &str, tables: &[TableName]) -> Vec<String> {
-    let trigger = quote_ident(&trigger(slot));
-    let lift = |table| {
+/// Returns SQL that lifts the fence of a slot, wherever it is: the configuration may have changed since it was raised.
+pub async fn lift_sql(session: &mut Session, slot: &str) -> Result<Vec<String>, Error> {
+    let trigger = trigger(slot);
+    // Triggers of partitions are dropped with that of their root.
+    let sql = format!(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE t.tgname = {} AND t.tgparentid = 0 \
+         AND t.tgfoid = pg_catalog.to_regproc('{FUNCTION}') ORDER BY 1, 2",
+        quote_literal(&trigger)
+    );
+    let rows = session.query(&sql).await?;
+    let lifts = rows.iter().map(|row| {
+        let table = TableName::new(text(&row, "nspname"), text(&row, "relname"));
         format!(
-            "DROP TRIGGER IF EXISTS {trigger} ON {}",
-            script::table(table)
+            "DROP TRIGGER IF EXISTS {} ON {}",
+            quote_ident(&trigger),
+            script::table(&table)
         )
-    };
-    tables.iter().map(lift).collect()
+    });
+    Ok(lifts.collect())
 }
 
 /// Lifts the fence without a move, and forgets the records: also that of the server which this one is a copy of.
-pub async fn abort_move(
-    session: &mut Session,
-    slot: &str,
-    tables: &[TableName],
-) -> Result<(), Error> {
-    let mut statements = lift_sql(slot, tables);
+pub async fn abort_move(session: &mut Session, slot: &str) -> Result<(), Error> {
+    let mut statements = lift_sql(session, slot).await?;
     statements.push(format!(
         "DELETE FROM {TABLE} WHERE slot = {}",
         quote_literal(slot)
@@ -414,11 +435,10 @@ pub async fn abort_move(
 pub async fn undo_fence(
     session: &mut Session,
     slot: &str,
-    tables: &[TableName],
     server: &MoveServer,
     before: Option<&MoveRecord>,
 ) -> Result<(), Error> {
-    let mut statements = lift_sql(slot, tables);
+    let mut statements = lift_sql(session, slot).await?;
     let own = format!(
         "WHERE slot = {} AND system = {}",
         quote_literal(slot),
@@ -457,7 +477,6 @@ fn lsn_or_null(lsn: Option<Lsn>) -> String {
 pub async fn finish_move(
     session: &mut Session,
     slot: &str,
-    tables: &[TableName],
     server: &MoveServer,
     drained: &MoveRecord,
     (position, epoch): (Lsn, u8),
@@ -475,7 +494,7 @@ pub async fn finish_move(
         quote_literal(slot),
         quote_literal(&server.system)
     ));
-    statements.extend(lift_sql(slot, tables));
+    statements.extend(lift_sql(session, slot).await?);
     let barrier = lsn_or_null(drained.barrier);
     statements.push(format!(
         "INSERT INTO {TABLE} (slot, state, system, timeline, barrier, former) VALUES ({}, 'switched', {system}, \
@@ -572,6 +591,7 @@ mod tests {
             server: server(of),
             barrier: None,
             former: Some("7".to_owned()),
+            has_gate: false,
         };
         let (old, promoted, other) = (("7", 1), ("7", 2), ("8", 1));
         for (state, of, here, waits) in [

@@ -142,6 +142,36 @@ fn the_gate_of_another_relay_stays_open() {
     assert_eq!(error.code().expect("a code").code(), FENCED);
 }
 
+/// The configuration that lifts a fence may be another one than that which raised it.
+#[test]
+fn a_gate_is_opened_without_messages_and_one_that_was_made_later_needs_no_fence() {
+    let rig = Rig::with_outbox(17);
+    let messages = "[source.messages]\nprefix = \"outbox\"\n";
+    let config = rig.config_and(&format!("\n{messages}"));
+    done(&output_with("init", &config, &[]));
+    let db = rig.db();
+    done(&step(&config, "prepare"));
+    let error = db.try_batch(EMIT).expect_err("it is fenced");
+    assert_eq!(error.code().expect("a code").code(), FENCED);
+    // As on a copy of a drained server.
+    let drained = "UPDATE walrelay_state.move SET system = '7', state = 'drained', barrier = '0/1'";
+    db.batch(drained);
+    edit(&config, messages, "");
+    let dry = done(&step(&config, "abort --dry-run"));
+    assert_has(&dry, &["\"outbox\".\"emit_gate\"", "\"public\".\"outbox\""]);
+    done(&step(&config, "switch --yes"));
+    db.batch(EMIT);
+
+    // Fenced without the gate.
+    edit(&config, "[log]\n", &format!("{messages}\n[log]\n"));
+    db.batch("DELETE FROM walrelay_state.move; DROP SCHEMA outbox CASCADE");
+    done(&step(&config, "prepare --emitters-stopped"));
+    db.batch(drained);
+    done(&output_with("init", &config, &[]));
+    done(&step(&config, "switch --yes"));
+    db.batch(EMIT);
+}
+
 /// A slot of the same name is another relay's if it is of another database.
 #[test]
 fn a_slot_of_another_relay_is_not_replaced() {

@@ -216,7 +216,7 @@ async fn lift(
     error: Failure,
 ) -> Failure {
     let slot = place.server.slot();
-    let undone = undo_fence(session, slot, &before.fenced, &before.here, before.own());
+    let undone = undo_fence(session, slot, &before.here, before.own());
     match undone.await {
         Ok(()) => Failure {
             what: format!("{}: the fence is lifted, nothing was changed", error.what),

@@ -88,7 +88,18 @@ fn plan(args: &PlanMoveArgs, place: &Place) -> Result<(), Failure> {
 fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
     let look = block_on(Box::pin(place.look_once()))??;
     if args.ask.change.dry_run {
-        return print_text(&(lift_sql(place.server.slot(), &look.fenced).join(";\n") + ";\n"));
+        let lifts = block_on(Box::pin(async {
+            let mut session = place.connect().await?;
+            let lifts = lift_sql(&mut session, place.server.slot()).await?;
+            session.close().await;
+            Ok::<_, Failure>(lifts)
+        }))??;
+        return print_text(
+            &lifts
+                .iter()
+                .map(|lift| format!("{lift};\n"))
+                .collect::<String>(),
+        );
     }
     let Some(record) = to_give_up(&look, place)? else {
         return print_line("no move is recorded here, and the outbox is not fenced by one");
@@ -107,7 +118,7 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
         let look = place.look(&mut session).await?;
         to_give_up(&look, place)?;
         let slot = place.server.slot();
-        abort_move(&mut session, slot, &look.fenced)
+        abort_move(&mut session, slot)
             .await
             .map_err(place::failure)?;
         session.close().await;

@@ -189,15 +189,23 @@ impl Place {
         let gate = emitters.filter(|emitters| emitters.have_gate);
         let gate = gate.map(|_| EmitFunction::gate());
         let fenced: Vec<TableName> = source.tables.iter().cloned().chain(gate).collect();
+        let here = MoveServer {
+            system: system.system_id,
+            timeline: system.timeline,
+        };
+        let records = find_move(session, &source.slot).await?;
+        // Those that the fence of a drained server must be at.
+        let closed = if records.drained_without_gate(&here) {
+            &source.tables
+        } else {
+            &fenced
+        };
         Ok(PlaceState {
-            here: MoveServer {
-                system: system.system_id,
-                timeline: system.timeline,
-            },
-            records: find_move(session, &source.slot).await?,
-            unfenced: unfenced(session, &source.slot, &fenced)
+            unfenced: unfenced(session, &source.slot, closed)
                 .await
                 .map_err(failure)?,
+            here,
+            records,
             fenced,
             emitters,
             slot: self.server.find_slot(session).await?,

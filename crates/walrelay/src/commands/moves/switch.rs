@@ -78,14 +78,7 @@ pub(super) fn switch(
         relay.close().await;
         let epoch = look.next_epoch(former_epoch, &drained, position)?;
         let slot = place.server.slot();
-        let finished = finish_move(
-            &mut session,
-            slot,
-            &look.fenced,
-            &look.here,
-            &drained,
-            (position, epoch),
-        );
+        let finished = finish_move(&mut session, slot, &look.here, &drained, (position, epoch));
         finished.await.map_err(failure)?;
         session.close().await;
         if let Some(locked) = locked {
