@@ -321,7 +321,7 @@ async fn in_transaction(session: &mut Session, statements: &[String]) -> Result<
 }
 
 /// Writes a subquery of the OIDs of all these tables and their partitions.
-fn all_relations(tables: &[TableName]) -> String {
+pub fn all_relations(tables: &[TableName]) -> String {
     let of_each: Vec<String> = tables.iter().map(relations).collect();
     of_each.join(" UNION ")
 }

@@ -233,6 +233,13 @@ fn updates_that_make_events_are_named() {
         &done(&step(&config, "plan")),
         &["In the way", "carries updates"],
     );
+    // A filter of another table makes no event of the outbox.
+    db.batch(
+        "CREATE TABLE other (id int PRIMARY KEY); \
+         ALTER PUBLICATION walrelay SET TABLE outbox, other WHERE (id > 0)",
+    );
+    assert_lacks(&said(&step(&config, "plan")), &["carries updates"]);
+    db.batch("ALTER PUBLICATION walrelay SET TABLE outbox");
     db.batch("ALTER PUBLICATION walrelay SET (publish = 'insert')");
     let relay = rig.streaming(&config);
     done(&step(&config, "drain --yes"));

@@ -10,8 +10,8 @@ use walrelay_lsn::Lsn;
 use walrelay_postgres_source::SlotRow;
 use walrelay_postgres_source::epoch::{Epoch, find_epoch};
 use walrelay_postgres_source::moves::{
-    Emitters, LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, find_emitters, find_move,
-    lock_move, unfenced,
+    Emitters, LOCKED, MoveRecord, MoveRecords, MoveServer, MoveState, all_relations, find_emitters,
+    find_move, lock_move, unfenced,
 };
 use walrelay_postgres_source::script::EmitFunction;
 use walrelay_relay::TableName;
@@ -166,8 +166,10 @@ impl Place {
             "SELECT pg_catalog.pg_is_in_recovery() AS in_recovery, EXISTS (SELECT FROM pg_catalog.pg_publication \
              WHERE pubname = {publication}) AS publication, EXISTS (SELECT FROM pg_catalog.pg_publication p \
              JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid WHERE p.pubname = {publication} AND p.pubupdate \
-             AND pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL) AS updates, pg_catalog.current_database() AS database, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
-            publication = walrelay_walsender::quote_literal(&source.publication)
+             AND coalesce(pg_catalog.pg_partition_root(r.prrelid)::oid, r.prrelid) IN (SELECT coalesce(pg_catalog.pg_partition_root(\
+             c.oid)::oid, c.oid) FROM pg_catalog.pg_class c WHERE c.oid IN ({outbox})) AND pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL) AS updates, pg_catalog.current_database() AS database, (SELECT system_identifier FROM pg_catalog.pg_control_system()) AS system",
+            publication = walrelay_walsender::quote_literal(&source.publication),
+            outbox = all_relations(&source.tables),
         );
         let rows = session.query(&publication).await?;
         let is = |name| rows.first().is_some_and(|row| row.get(name) == Some("t"));
