@@ -294,6 +294,29 @@ pub async fn raise_fence(
     insert_position(session).await
 }
 
+/// Returns the transaction ID behind those of all transactions that have begun to write.
+pub async fn next_transaction(session: &mut Session) -> Result<u64, Error> {
+    let next = snapshot_bound(session, "xmax").await?;
+    Ok(next.unwrap_or(u64::MAX))
+}
+
+/// Returns a position behind every transaction before this ID; `None` if one has not ended. Those of all databases
+/// count, and prepared ones.
+pub async fn position_behind(session: &mut Session, next: u64) -> Result<Option<Lsn>, Error> {
+    let oldest = snapshot_bound(session, "xmin").await?;
+    if oldest.is_none_or(|oldest| oldest < next) {
+        return Ok(None);
+    }
+    insert_position(session).await.map(Some)
+}
+
+async fn snapshot_bound(session: &mut Session, bound: &str) -> Result<Option<u64>, Error> {
+    let sql =
+        format!("SELECT pg_catalog.pg_snapshot_{bound}(pg_catalog.pg_current_snapshot()) AS bound");
+    let rows = session.query(&sql).await?;
+    Ok(rows.first().and_then(|row| parsed(&row, "bound")))
+}
+
 /// Executes statements that lift a fence in one transaction, in attempts: nothing waits behind one of them for long.
 async fn lifting(session: &mut Session, mut statements: Vec<String>) -> Result<(), Error> {
     statements.insert(0, LIFT_TIMEOUT.to_owned());

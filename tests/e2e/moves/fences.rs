@@ -214,6 +214,30 @@ fn a_slot_of_another_relay_is_not_replaced() {
     assert_eq!(found().as_deref(), Some("logicalpostgres"));
 }
 
+/// A former `outbox.emit` locks no gate.
+#[test]
+fn a_drain_waits_for_a_message_that_passed_no_gate() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config_and("\n[source.messages]\nprefix = \"outbox\"\n");
+    done(&output_with("init", &config, &[]));
+    let relay = rig.streaming(&config);
+    let writer = rig.db();
+    writer.batch(
+        "BEGIN; SELECT pg_logical_emit_message(true, 'outbox', \
+         '{\"aggregate\": \"order\", \"key\": \"key\", \"payload\": {\"number\": 0}}')",
+    );
+    let refusal = [
+        "[move-locked]",
+        "may have written messages",
+        "the fence is lifted",
+    ];
+    refused(&step(&config, "drain --yes --patience 1s"), 75, &refusal);
+    writer.batch("COMMIT");
+    done(&step(&config, "drain --yes"));
+    relay.ends_well();
+    assert_eq!(numbers(&rig, 1), [0]);
+}
+
 /// Marks are updates, so no fence refuses those.
 #[test]
 fn updates_that_make_events_are_named() {

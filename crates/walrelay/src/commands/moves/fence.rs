@@ -8,7 +8,8 @@ use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::end_of_commits;
 use walrelay_postgres_source::moves::{
-    LOCKED, MoveState, fence_sql, raise_fence, record_drained, undo_fence,
+    LOCKED, MoveState, fence_sql, next_transaction, position_behind, raise_fence, record_drained,
+    undo_fence,
 };
 use walrelay_walsender::Session;
 
@@ -132,7 +133,10 @@ async fn fence_and_wait(
     look: &PlaceState,
     until: Instant,
 ) -> Result<Lsn, Failure> {
-    let barrier = fence(session, place, look, MoveState::Fenced, until).await?;
+    let mut barrier = fence(session, place, look, MoveState::Fenced, until).await?;
+    if look.emitters.is_some() {
+        barrier = wait_for_emitters(session, until).await?;
+    }
     // Makes the server send the log up to there, and the relay confirm it.
     end_of_commits(session, false).await?;
     let mut said = Instant::now();
@@ -175,6 +179,23 @@ async fn fence_and_wait(
             .remedy("see where the move is: walrelay move plan"));
     }
     Ok(barrier)
+}
+
+/// Waits until all transactions that have begun to write have ended: one may have called an `outbox.emit` of before it
+/// had a gate, whose lock the fence would have waited for. Returns the barrier.
+async fn wait_for_emitters(session: &mut Session, until: Instant) -> Result<Lsn, Failure> {
+    let next = next_transaction(session).await?;
+    loop {
+        if let Some(barrier) = position_behind(session, next).await? {
+            return Ok(barrier);
+        }
+        if Instant::now() > until {
+            let what = "transactions that may have written messages do not end";
+            return Err(Failure::new("move-locked", Exit::Temporary, what)
+                .remedy("end those with a backend_xid (pg_stat_activity), and pg_prepared_xacts, in each database; then begin again"));
+        }
+        sleep(INTERVAL).await;
+    }
 }
 
 /// Fences the outbox in attempts, so that services wait behind none of them for long.
