@@ -501,7 +501,7 @@ pub(super) fn failure(error: Error) -> Failure {
     let failure = Failure::from(error);
     if is_denied {
         return failure.remedy(
-            "name a role with --admin-url that owns the outbox tables, and may change what is in the schema \
+            "name a role with --admin-url that owns the outbox tables, and outbox.emit_gate if that exists, and may change what is in the schema \
              walrelay_state: GRANT ALL ON SCHEMA walrelay_state TO ROLE; GRANT ALL ON ALL TABLES IN SCHEMA walrelay_state \
              TO ROLE; GRANT ALL ON ALL SEQUENCES IN SCHEMA walrelay_state TO ROLE",
         );
