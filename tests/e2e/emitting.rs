@@ -312,6 +312,7 @@ fn a_gate_is_made_beside_a_former_function_and_published_without_harm() {
     assert_eq!(rig.delivered(1).len(), 1);
     let error = db.try_batch("INSERT INTO outbox.emit_gate DEFAULT VALUES");
     let error = error.expect_err("the gate has no rows");
-    assert_eq!(error.code().map(|code| code.code()), Some("23514"));
+    let state = error.code().expect("a code");
+    assert_eq!(state.code(), "23514");
     relay.ends_well();
 }

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use super::{SLOWLY, run};
-use crate::endpoint::{LISTEN, address, status};
+use crate::endpoint::{LISTEN, address, at, status};
 use crate::rig::{PATIENCE, Relay, Rig, command_with, done, ends, output_with};
 use serde_json::Value;
 use walrelay_lsn::Lsn;
@@ -15,11 +15,11 @@ fn a_running_replay_is_in_the_status() {
     let rig = Rig::with_outbox(17);
     let config = rig.config_and(LISTEN);
     let relay = rig.streaming(&config);
-    let at = address(&relay);
+    let listen = address(&relay);
     done(&run(&config, "bookmark create start"));
     rig.workload().rows(4_000).run();
     rig.caught_up();
-    let replays = || status(at)["source"]["replays"].clone();
+    let replays = || status(listen)["source"]["replays"].clone();
     assert_eq!(replays(), Value::Array(Vec::new()));
 
     let state = rig.path("replays");
@@ -37,7 +37,7 @@ fn a_running_replay_is_in_the_status() {
     };
     let first = eventually_some(PATIENCE, position);
     eventually(PATIENCE, || position().is_some_and(|now| now > first));
-    let shown = output_with("status", &config, &[]);
+    let shown = output_with("status", &config, &[&at(listen)]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("reads walrelay_replay_"), "{shown}");
 

@@ -97,7 +97,7 @@ fn abort(args: &AbortMoveArgs, place: &Place) -> Result<(), Failure> {
         return print_text(
             &lifts
                 .iter()
-                .map(|lift| format!("{lift};\n"))
+                .flat_map(|lift| [lift, ";\n"])
                 .collect::<String>(),
         );
     }
