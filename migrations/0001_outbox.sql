@@ -22,7 +22,8 @@ DO $do$ BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'wa
 -- Where the relay notes what the slot has confirmed: a slot that something else moves or
 -- recreates stops the next start.
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
 GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;
@@ -42,7 +43,8 @@ GRANT UPDATE ON SEQUENCE walrelay_state."sink:walrelay" TO "walrelay";
 
 -- The error with which a run ends: walrelay status and check show it while no relay runs.
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
     slot  name PRIMARY KEY, -- the relay's slot
@@ -52,7 +54,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
 
 -- What a run notes for the next one: its start and end, and what the destination had and has lost.
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE TABLE IF NOT EXISTS walrelay_state.run (
     slot  name PRIMARY KEY, -- the relay's slot

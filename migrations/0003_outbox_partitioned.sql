@@ -45,7 +45,8 @@ GRANT outbox_owner TO walrelay;
 
 -- The error with which a run ends: walrelay status and check show it while no relay runs.
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE TABLE IF NOT EXISTS walrelay_state.last_error (
     slot  name PRIMARY KEY, -- the relay's slot
@@ -55,7 +56,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.last_error TO "walrelay";
 
 -- What a run notes for the next one: its start and end, and what the destination had and has lost.
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE TABLE IF NOT EXISTS walrelay_state.run (
     slot  name PRIMARY KEY, -- the relay's slot
@@ -65,7 +67,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON walrelay_state.run TO "walrelay";
 
 -- The account of sent rows, and the note of the slot's position: only rows that were sent are deleted.
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 CREATE TABLE IF NOT EXISTS walrelay_state.account (
     slot          name,   -- the relay's slot
     relation      oid,    -- the table or partition that the log names
@@ -91,7 +94,8 @@ GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 GRANT SELECT ON walrelay_state.account, walrelay_state.accounts TO PUBLIC;
 GRANT INSERT, UPDATE, DELETE ON walrelay_state.account, walrelay_state.accounts TO "walrelay";
 DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN
-    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; END $do$;
+    CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS 'walrelay_state version 1'; END IF; EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;
 GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS walrelay_state."position:walrelay"; -- what the slot has confirmed at most
 GRANT SELECT ON SEQUENCE walrelay_state."position:walrelay" TO PUBLIC;

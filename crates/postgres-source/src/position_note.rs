@@ -394,12 +394,12 @@ async fn may_write(
     if may_use(session, name, "UPDATE").await? {
         return Ok(true);
     }
-    if !create || !may_create(session, name).await? {
-        return Ok(false);
+    if create && may_create(session, name).await? {
+        let sql = format!("{LOCK}\n{}", create_sql(slot, None));
+        session.query(&sql).await?;
     }
-    let sql = format!("{LOCK}\n{}", create_sql(slot, None));
-    session.query(&sql).await?;
-    Ok(true)
+    // Another connection of this relay may have created it meanwhile.
+    may_use(session, name, "UPDATE").await
 }
 
 /// Notes the cluster that has acknowledged records, before their positions are noted, if none or this one is

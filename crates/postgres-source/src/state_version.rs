@@ -11,11 +11,14 @@ const FIRST: u32 = 1;
 /// Begins the comment of the schema.
 const COMMENT: &str = "walrelay_state version ";
 
-/// Returns SQL that creates the schema with its version, if it is missing. Only its creator may comment on it.
+/// Returns SQL that creates the schema with its version, if it is missing. Only its creator may comment on it. A
+/// session that waited for another one to create it may not see it yet: it receives the invalidation of its caches when
+/// it locks a catalog.
 pub(crate) fn create_sql() -> String {
     format!(
         "DO $do$ BEGIN IF pg_catalog.to_regnamespace('walrelay_state') IS NULL THEN\n    \
-         CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS '{COMMENT}{FIRST}'; END IF; END $do$;"
+         CREATE SCHEMA walrelay_state; COMMENT ON SCHEMA walrelay_state IS '{COMMENT}{FIRST}'; END IF; EXCEPTION\n    \
+         WHEN duplicate_schema OR unique_violation THEN NULL; END $do$;"
     )
 }
 
