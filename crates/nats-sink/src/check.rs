@@ -527,7 +527,7 @@ mod tests {
             (0, "num_replicas", json!(1), "sync_interval"),
             (1, "max_bytes", json!(1_000), "oldest"),
             (1, "max_msgs_per_subject", json!(2), "oldest"),
-            (1, "retention", json!("interest"), "no consumer"),
+            (1, "retention", json!("interest"), "without a consumer"),
             (1, "no_ack", json!(true), "nothing"),
             (1, "max_age", json!(60_000_000_000_u64), "within a day"),
             (

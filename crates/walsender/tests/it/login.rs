@@ -220,7 +220,11 @@ async fn a_missing_password_is_an_error() {
 async fn answers_to_the_request_for_tls() {
     let answers: [(&[u8], &str, ErrorClass); 4] = [
         (b"N", "does not offer TLS", ErrorClass::Configuration),
-        (b"SR\0\0\0\x08\0\0\0\0", "interfering", ErrorClass::Protocol),
+        (
+            b"SR\0\0\0\x08\0\0\0\0",
+            "unencrypted data",
+            ErrorClass::Protocol,
+        ),
         (
             b"EMtoo many clients\0",
             "with an error",
