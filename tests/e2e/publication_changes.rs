@@ -234,18 +234,26 @@ tests! {
     fn a_table_that_was_published_all_along_becomes_an_outbox_on_18() { another_table_becomes_an_outbox(18) }
 }
 
+/// Creates a partitioned table with one partition, the publication of it, and the slot.
+fn partitioned(major: u32, root: &str, partition: &str, options: &str) -> Rig {
+    let rig = Rig::new(major);
+    let db = rig.db();
+    db.batch(&format!(
+        "CREATE TABLE {root} (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
+         payload jsonb) PARTITION BY LIST (aggregatetype); \
+         CREATE TABLE {partition} PARTITION OF {root} FOR VALUES IN ('order'); \
+         CREATE PUBLICATION walrelay FOR TABLE {root} WITH (publish = 'insert'{options})"
+    ));
+    create_slot(&db, "walrelay");
+    rig
+}
+
 /// Partitions are published under their own names for a while, which the relay does not take: no row is left out.
 #[track_caller]
 fn published_by_partitions(major: u32) {
-    let rig = Rig::new(major);
+    let by_root = ", publish_via_partition_root = true";
+    let rig = partitioned(major, "outbox", "outbox_order", by_root);
     let db = rig.db();
-    db.batch(
-        "CREATE TABLE outbox (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
-         payload jsonb) PARTITION BY LIST (aggregatetype); \
-         CREATE TABLE outbox_order PARTITION OF outbox FOR VALUES IN ('order'); \
-         CREATE PUBLICATION walrelay FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)",
-    );
-    create_slot(&db, "walrelay");
     let config = rig.config();
     let by_root = |is: bool| {
         db.batch(&format!(
@@ -292,15 +300,8 @@ tests! {
 /// A partition is the outbox, and its root is published.
 #[track_caller]
 fn a_root_is_put_back(major: u32) {
-    let rig = Rig::new(major);
+    let rig = partitioned(major, "roots", "outbox", "");
     let db = rig.db();
-    db.batch(
-        "CREATE TABLE roots (id uuid, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, \
-         payload jsonb) PARTITION BY LIST (aggregatetype); \
-         CREATE TABLE outbox PARTITION OF roots FOR VALUES IN ('order'); \
-         CREATE PUBLICATION walrelay FOR TABLE roots WITH (publish = 'insert')",
-    );
-    create_slot(&db, "walrelay");
     let config = rig.config();
     for change in [
         "SELECT",

@@ -73,7 +73,8 @@ impl OperatorCommands {
         Err(notices[shown..].iter().collect())
     }
 
-    /// Checks that all that the configuration reads is as the relay has read it: a command that reads it now must not look, or send, elsewhere.
+    /// Checks that all that the configuration reads is as the relay has read it: a command that reads it now must not
+    /// look, or send, elsewhere.
     fn check_unchanged(&self) -> Result<(), String> {
         let env = |name: &str| std::env::var(name).ok();
         let config = Config::load(&self.config.config, &self.config.set, &env);

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::root;
-use super::texts::{ids_of_the_code, is_of_failures, sources_of_errors};
+use super::texts::{ids_of_the_code, is_of_failures, makers_of_failures, sources_of_errors};
 
 /// Errors that share a remedy, and why.
 const SHARED: &[(&[&str], &str)] = &[
@@ -126,13 +125,8 @@ fn arguments(code: &str) -> Vec<(&str, Vec<String>)> {
 
 /// Reads the constructors of failures: their remedy follows in the same expression, or soon after.
 fn add_failures(all: &mut Remedies, path: &Path, code: &str) {
-    // `refused`: an ability that a sink lacks, in the binary.
-    let makers: &[&str] = if path.starts_with(root().join("crates/walrelay")) {
-        &["Failure::new(", "refused("]
-    } else {
-        &["Failure::new("]
-    };
-    for rest in makers.iter().flat_map(|maker| code.split(maker).skip(1)) {
+    let makers = makers_of_failures(path).iter();
+    for rest in makers.flat_map(|maker| code.split(maker).skip(1)) {
         let Some(id) = id_of(&arguments(rest)) else {
             continue;
         };

@@ -91,6 +91,16 @@ pub(super) fn is_of_failures(path: &Path) -> bool {
         || path.ends_with("failure.rs")
 }
 
+/// Returns the calls whose first argument is an id. `refused`, of an ability that a sink lacks, is a function of the
+/// binary; in other crates the name means something else.
+pub(super) fn makers_of_failures(path: &Path) -> &'static [&'static str] {
+    if path.starts_with(root().join("crates/walrelay")) {
+        &["Failure::new(", "refused("]
+    } else {
+        &["Failure::new("]
+    }
+}
+
 /// Ids that the program can print in brackets: those of `Failure::new`, `refused` and `Check::fail`, of the arms of
 /// `SetupError::id` and of the tables and words in modules called `failure` or `failures`, and the names of errors of
 /// the configuration.
@@ -103,12 +113,8 @@ pub(super) fn ids_of_the_code() -> BTreeSet<String> {
                 ids.insert(id.to_owned());
             }
         };
-        for rest in code.split("Failure::new(").skip(1) {
-            add(literal(rest));
-        }
-        // An ability that a sink lacks: a function of the binary.
-        if path.starts_with(root().join("crates/walrelay")) {
-            for rest in code.split("refused(").skip(1) {
+        for maker in makers_of_failures(&path) {
+            for rest in code.split(maker).skip(1) {
                 add(literal(rest));
             }
         }

@@ -9,7 +9,7 @@
 //! # Contents
 //! - [`Destination`]: the server of a sink, and what can be done to it. [`Stored`], [`Bounds`],
 //!   [`Refusal`]: its data.
-//! - [`Event`]: what the suite makes a record of, in one place.
+//! - [`Event`]: what the suite makes a record of, in one place. [`options`]: those of the sinks' own tests.
 //! - [`PROMISES`], [`keeps`]: the promises, and the run of one.
 //!
 //! # Invariants
@@ -29,7 +29,7 @@ mod tests;
 
 use std::time::Duration;
 
-use walrelay_sink::{AnySinkFactory, Disposition, Poison};
+use walrelay_sink::{AnySinkFactory, Disposition, Poison, SinkOptions};
 
 pub use event::Event;
 pub use suite::{PROMISES, Promise, keeps};
@@ -41,6 +41,20 @@ pub struct Bounds {
     pub records: u32,
     /// Bytes of their keys, values and headers.
     pub bytes: u64,
+}
+
+/// Returns options with bounds that no test reaches by chance, short pauses and no patience.
+pub fn options() -> SinkOptions {
+    SinkOptions {
+        max_in_flight_records: 10_000,
+        max_in_flight_bytes: 64 << 20,
+        max_retrying_bytes: 64 << 20,
+        max_retrying_keys: 100,
+        backoff_initial: Duration::from_millis(20),
+        backoff_max: Duration::from_millis(200),
+        retry_for: Duration::ZERO,
+        dead_letters: "dead-letters".to_owned(),
+    }
 }
 
 /// A record as the server has it.

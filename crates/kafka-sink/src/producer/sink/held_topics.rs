@@ -372,22 +372,17 @@ impl KafkaSink {
     /// See [`Sink::withdraw`](walrelay_sink::Sink::withdraw). A record behind that is refused as well is
     /// left to its own call.
     pub(super) fn take_back(&mut self, seq: u64, behind: bool) -> Vec<(u64, HeldRecord)> {
-        // Records are taken back in the order in which they were reported: of many, no topic's are searched through.
-        let is_next =
+        // Records are taken back in the order in which they were reported: it is most often the first of its topic.
+        let place = |held: &HeldTopic| held.refused.iter().position(|queued| queued.seq == seq);
+        let is_first =
             |held: &HeldTopic| held.refused.front().is_some_and(|queued| queued.seq == seq);
-        let next = self
-            .held
-            .iter()
-            .find(|(_, held)| is_next(held))
-            .map(|(at, _)| *at);
-        let found = self.held.iter_mut().find_map(|(at, held)| {
-            if next.is_some_and(|next| next != *at) {
-                return None;
-            }
-            let index = held.refused.iter().position(|queued| queued.seq == seq)?;
-            Some((*at, held.refused.remove(index)?, held))
-        });
-        let Some((at, refused, held)) = found else {
+        let first = self.held.iter().find(|(_, held)| is_first(held));
+        let found = first.or_else(|| self.held.iter().find(|(_, held)| place(held).is_some()));
+        let at = found.map(|(at, _)| *at);
+        let Some((at, held)) = at.and_then(|at| Some((at, self.held.get_mut(&at)?))) else {
+            return Vec::new();
+        };
+        let Some(refused) = place(held).and_then(|index| held.refused.remove(index)) else {
             return Vec::new();
         };
         let mut taken = Vec::new();

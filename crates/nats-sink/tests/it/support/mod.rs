@@ -14,6 +14,7 @@ use walrelay_sink::{
     StreamStart,
 };
 use walrelay_sink_kind::SinkKind as _;
+pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Nats, NatsClient, NatsInTurn, NatsMessage, PATIENCE, eventually};
 
@@ -41,19 +42,6 @@ pub(crate) fn section(port: u16) -> NatsSection {
         exclusive_stream: None,
         ack_timeout: Duration::from_secs(20),
         connect_timeout: Duration::from_secs(60),
-    }
-}
-
-pub(crate) fn options() -> SinkOptions {
-    SinkOptions {
-        max_in_flight_records: 10_000,
-        max_in_flight_bytes: 64 << 20,
-        max_retrying_bytes: 64 << 20,
-        max_retrying_keys: 100,
-        backoff_initial: Duration::from_millis(20),
-        backoff_max: Duration::from_millis(200),
-        retry_for: Duration::ZERO,
-        dead_letters: "dead-letters".to_owned(),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use walrelay_rabbitmq_sink::{Auth, ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkOptions};
 use walrelay_sink_kind::SinkKind as _;
+pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
     AmqpMessage, PATIENCE, QueueOptions, RabbitMq, RabbitMqInTurn, eventually, lock,
@@ -43,19 +44,6 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
         queue: None,
         dead_letter_exchange: String::new(),
         dead_letter_routing_key: None,
-    }
-}
-
-pub(crate) fn options() -> SinkOptions {
-    SinkOptions {
-        max_in_flight_records: 10_000,
-        max_in_flight_bytes: 64 << 20,
-        max_retrying_bytes: 64 << 20,
-        max_retrying_keys: 100,
-        backoff_initial: Duration::from_millis(20),
-        backoff_max: Duration::from_millis(200),
-        retry_for: Duration::ZERO,
-        dead_letters: "dead-letters".to_owned(),
     }
 }
 

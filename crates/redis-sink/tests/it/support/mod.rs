@@ -8,6 +8,7 @@ use std::time::Duration;
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkOptions};
 use walrelay_sink_kind::SinkKind as _;
+pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{Redis, RedisClient, RedisInTurn, StreamEntry};
 
@@ -36,19 +37,6 @@ pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
         max_message_size: MAX_MESSAGE,
         reply_timeout: Duration::from_secs(20),
         connect_timeout: Duration::from_secs(60),
-    }
-}
-
-pub(crate) fn options() -> SinkOptions {
-    SinkOptions {
-        max_in_flight_records: 10_000,
-        max_in_flight_bytes: 64 << 20,
-        max_retrying_bytes: 64 << 20,
-        max_retrying_keys: 100,
-        backoff_initial: Duration::from_millis(20),
-        backoff_max: Duration::from_millis(200),
-        retry_for: Duration::ZERO,
-        dead_letters: "dead-letters".to_owned(),
     }
 }
 
