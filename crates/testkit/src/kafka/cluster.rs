@@ -13,7 +13,7 @@ use rdkafka::{
 use walrelay_throwaway::{Signal, ThrowawayError};
 
 use super::{
-    KafkaBuilder, create_topics, delete_topics,
+    KafkaBuilder, LOOK, create_topics, delete_topics,
     node::{Jvm, Node, addresses, consumer, on_free_ports},
 };
 use crate::{eventually, eventually_some};
@@ -250,7 +250,7 @@ impl KafkaCluster {
 }
 
 fn fetch_metadata(client: &BaseConsumer) -> Option<Metadata> {
-    client.fetch_metadata(None, Duration::from_secs(2)).ok()
+    client.fetch_metadata(None, LOOK).ok()
 }
 
 /// Runs `act` for all elements, each in a thread of its own.

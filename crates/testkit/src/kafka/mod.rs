@@ -9,10 +9,11 @@ use rdkafka::{
     },
     client::DefaultClientContext,
     error::KafkaResult,
+    metadata::MetadataPartition,
 };
 use walrelay_throwaway::{Signal, ThrowawayError};
 
-use crate::ChaosProxy;
+use crate::{ChaosProxy, PATIENCE, eventually};
 
 use self::node::{Jvm, Node, addresses, on_free_ports};
 
@@ -39,6 +40,8 @@ pub struct KafkaBuilder {
 
 /// Most listeners that a test may add.
 const LISTENERS: usize = 6;
+/// Limit of one look at a broker's metadata.
+const LOOK: Duration = Duration::from_secs(2);
 
 impl KafkaBuilder {
     /// Sets the number of partitions of a topic that is created on demand. Default: 3.
@@ -362,6 +365,21 @@ fn create_topics<'a>(
     let topics: Vec<NewTopic<'a>> = topics.collect();
     let admin = admin(bootstrap_servers);
     assert_accepted(block_on(admin.create_topics(&topics, &options())));
+    // The controller answers before the broker knows them: a producer would find no topic for a moment.
+    for topic in topics {
+        eventually(PATIENCE, || is_served(&admin, topic.name));
+    }
+}
+
+/// Returns true if the broker that is asked knows the topic, and a leader of each partition.
+fn is_served(admin: &AdminClient<DefaultClientContext>, topic: &str) -> bool {
+    let found = admin.inner().fetch_metadata(Some(topic), LOOK);
+    let has_leader = |partition: &MetadataPartition| partition.leader() >= 0;
+    found.is_ok_and(|found| {
+        let topics = found.topics().iter();
+        let mut topics = topics.filter(|of| of.name() == topic && of.error().is_none());
+        topics.any(|of| !of.partitions().is_empty() && of.partitions().iter().all(has_leader))
+    })
 }
 
 #[track_caller]
