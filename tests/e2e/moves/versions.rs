@@ -3,7 +3,7 @@
 //!
 //! They need `pg_upgrade`, `pg_dump` and `psql` next to the server, which `scripts/fetch-servers.sh` does not fetch.
 //! Without them a test says that it is skipped. `WALRELAY_CACHE` may name a directory whose `postgres-17` and
-//! `postgres-18` have them.
+//! `postgres-18` have them, and `postgres-19`, to which the moves go on if it is there.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use walrelay_testkit::{Delivered, History, Redis, rng, servers};
-use walrelay_throwaway::{ChildGuard, Shutdown};
+use walrelay_throwaway::{ChildGuard, PostgresBinaries, Shutdown};
 
-use super::{Writers, number, step, wait_rows};
-use crate::rig::{Relay, Rig, SLOT, command_with, done, edit, output_with};
+use super::{Writers, blue_green, number, step, wait_rows};
+use crate::rig::{Relay, Rig, SLOT, command_with, done, edit, output_with, said};
 
 /// How the rows come to the new server.
 #[derive(Clone, Copy, Debug)]
@@ -31,22 +31,20 @@ enum Way {
 }
 
 impl Way {
-    /// Versions of the old and the new server.
-    fn versions(self) -> (u32, u32) {
-        match self {
-            Self::Upgrade => (17, 18),
-            Self::Dump => (16, 18),
-        }
+    /// Versions of the servers, each of which gets the rows of the one before. Scripts fetch no Postgres 19.
+    fn versions(self) -> Vec<u32> {
+        let versions = match self {
+            Self::Upgrade => [17, 18],
+            Self::Dump => [16, 18],
+        };
+        let newest = [19].into_iter().filter(|newest| is_installed(*newest));
+        versions.into_iter().chain(newest).collect()
     }
 
-    fn programs(self) -> Vec<(u32, &'static str)> {
+    fn programs(self) -> &'static [&'static str] {
         match self {
-            Self::Upgrade => vec![
-                (17, "pg_controldata"),
-                (18, "pg_upgrade"),
-                (18, "pg_checksums"),
-            ],
-            Self::Dump => vec![(18, "pg_dump"), (18, "psql")],
+            Self::Upgrade => &["pg_controldata", "pg_upgrade", "pg_checksums"],
+            Self::Dump => &["pg_dump", "psql"],
         }
     }
 
@@ -59,13 +57,22 @@ impl Way {
     }
 }
 
+fn is_installed(major: u32) -> bool {
+    PostgresBinaries::find(Some(major)).is_ok()
+}
+
 fn program(major: u32, name: &str) -> PathBuf {
     servers::binaries(major).dir().join(name)
 }
 
 /// Returns whether the machine has the programs of this way. The log of the tests says if not.
 fn is_possible(way: Way) -> bool {
-    let programs = way.programs().into_iter();
+    let versions = way.versions();
+    // The oldest server's programs do nothing here, but pg_controldata.
+    let programs = versions
+        .iter()
+        .skip(1)
+        .flat_map(|major| way.programs().iter().map(|name| (*major, *name)));
     let mut missing = programs.filter(|(major, name)| !program(*major, name).is_file());
     let Some((major, name)) = missing.next() else {
         return true;
@@ -82,17 +89,18 @@ fn upgrade(old: &Rig, new: &Rig) {
         &old.path("walrelay.toml"),
         &["--yes", "--no-bookmark"],
     ));
-    let (from, to) = Way::Upgrade.versions();
+    let [from, to] = [old, new].map(|rig| rig.postgres.version().major);
     for rig in [old, new] {
         rig.postgres.stop(Shutdown::Fast).expect("it stops");
     }
     // 18 checks sums of pages by default, and 17 does not.
     let data = new.postgres.data_dir();
     let mut sums = Command::new(program(to, "pg_checksums"));
-    run_as_server(
+    as_server(
         new,
         sums.args(["--disable", "--no-sync", "--pgdata"]).arg(&data),
     );
+    done(&sums.output().expect("it runs"));
     let mut upgrade = Command::new(program(to, "pg_upgrade"));
     let folder = |program: PathBuf| program.parent().expect("a folder").to_path_buf();
     upgrade
@@ -109,13 +117,20 @@ fn upgrade(old: &Rig, new: &Rig) {
         .arg(data.parent().expect("a folder"))
         .args(["--old-port", &old.postgres.port().to_string()])
         .args(["--new-port", &new.postgres.port().to_string()]);
-    run_as_server(new, &mut upgrade);
+    as_server(new, &mut upgrade);
+    let output = upgrade.output().expect("it runs");
+    if !output.status.success() {
+        let mut logs = Command::new("grep");
+        logs.args(["-rhiE", "error|fatal|failed"])
+            .arg(data.join("pg_upgrade_output.d"));
+        eprintln!("{}", said(&logs.output().expect("it runs")));
+    }
+    done(&output);
     new.postgres.start_again().expect("it starts");
 }
 
-/// Runs a program to its end as the account of the server, which no superuser of the system is.
-#[track_caller]
-fn run_as_server(rig: &Rig, command: &mut Command) {
+/// Makes a program run as the account of the server, which no superuser of the system is.
+fn as_server(rig: &Rig, command: &mut Command) {
     let owner = rig.postgres.data_dir().metadata().expect("a folder");
     // pg_upgrade writes there.
     command
@@ -124,11 +139,10 @@ fn run_as_server(rig: &Rig, command: &mut Command) {
     if owner.uid() != rig.folder().metadata().expect("a folder").uid() {
         command.uid(owner.uid()).gid(owner.gid());
     }
-    done(&command.output().expect("it runs"));
 }
 
 fn dump(old: &Rig, new: &Rig) {
-    let (_, to) = Way::Dump.versions();
+    let to = new.postgres.version().major;
     let mut dump = Command::new(program(to, "pg_dump"))
         .args(["--dbname", &old.postgres.url()])
         .stdout(Stdio::piped())
@@ -171,61 +185,79 @@ fn step_under_kills(
     relay
 }
 
-/// Moves an outbox, and returns the new server's rig, whose table has all rows, with the position in each record.
-fn moved(way: Way, seed: &str, old: Rig, new: &Rig, more: &str) {
+/// Moves an outbox from each server to the next one. Returns the last one, whose table has all rows, with the position
+/// in each record.
+fn moved(way: Way, seed: &str, rigs: Vec<Rig>, more: &str) -> Rig {
     let mut rng = rng(seed);
     let header = "[router]\nposition_header = \"walrelay-position\"\n\n[router.debezium]";
-    let (from, to) = (old.config_and(more), new.config_and(more));
-    for config in [&from, &to] {
-        edit(config, "[router.debezium]", header);
-    }
-    done(&output_with("init", &from, &[]));
+    let configured = |rig: &Rig| {
+        let config = rig.config_and(more);
+        edit(&config, "[router.debezium]", header);
+        config
+    };
+    let urls: Vec<String> = rigs.iter().map(|rig| rig.postgres.url()).collect();
+    let mut rigs = rigs.into_iter();
+    let mut old = rigs.next().expect("an old server");
+    let mut config = configured(&old);
+    done(&output_with("init", &config, &[]));
     for _ in 0..4 {
         old.db()
             .batch("SELECT pg_logical_emit_message(true, 'x', 'y'); SELECT pg_switch_wal()");
     }
-    let relay = old.streaming(&from);
-    let writers = Writers::start(&[old.postgres.url(), new.postgres.url()]);
+    let mut relay = old.streaming(&config);
+    let writers = Writers::start(&urls);
     wait_rows(&old.db(), 200);
-    let relay = step_under_kills(&mut rng, &old, relay, &from, "drain --yes --patience 2m");
-    relay.streaming();
-    relay.ends_well();
-    way.copy(&old, new);
-    drop(old);
-    let second = new.start(&to);
-    second.says("was not switched to");
-    let second = step_under_kills(&mut rng, new, second, &to, "switch --yes");
-    second.streaming();
-    wait_rows(&new.db(), 200);
-    done(&step(&to, "verify"));
+    for new in rigs {
+        relay = step_under_kills(&mut rng, &old, relay, &config, "drain --yes --patience 2m");
+        relay.streaming();
+        relay.ends_well();
+        way.copy(&old, &new);
+        // Stops the server, if it still runs.
+        old = new;
+        config = configured(&old);
+        relay = old.start(&config);
+        relay.says("was not switched to");
+        relay = step_under_kills(&mut rng, &old, relay, &config, "switch --yes");
+        relay.streaming();
+        wait_rows(&old.db(), 200);
+        done(&step(&config, "verify"));
+    }
     writers.end();
-    new.caught_up();
-    second.ends_well();
+    old.caught_up();
+    relay.ends_well();
+    old
 }
 
 /// Runs a move with three seeds, and judges each by the history checker.
-fn three_seeds(way: Way, test: &str, judge: impl Fn(&str, Rig, &Rig) -> String) {
+fn three_seeds(way: Way, test: &str, judge: impl Fn(&str, Vec<Rig>) -> String) {
     if !is_possible(way) {
         return;
     }
     for round in 1..=3 {
         let seed = format!("moves::versions::{test} {round}");
         let begun = Instant::now();
-        let (old, new) = way.versions();
-        let (old, mut new) = (Rig::new(old).outbox(), Rig::new(new));
-        new.prefix.clone_from(&old.prefix);
-        let figures = judge(&seed, old, &new);
+        let versions = way.versions();
+        let mut rigs: Vec<Rig> = Vec::new();
+        for major in &versions {
+            let mut rig = Rig::new(*major);
+            match rigs.first() {
+                Some(first) => rig.prefix.clone_from(&first.prefix),
+                None => rig = rig.outbox(),
+            }
+            rigs.push(rig);
+        }
+        let figures = judge(&seed, rigs);
         eprintln!(
-            "{way:?} {round}: {figures}, {:.1} s",
+            "{way:?} {versions:?} {round}: {figures}, {:.1} s",
             begun.elapsed().as_secs_f64()
         );
     }
 }
 
 /// Judges what Kafka has, and whether its positions ascend.
-fn judge_kafka(way: Way) -> impl Fn(&str, Rig, &Rig) -> String {
-    move |seed, old, new| {
-        moved(way, seed, old, new, "");
+fn judge_kafka(way: Way) -> impl Fn(&str, Vec<Rig>) -> String {
+    move |seed, rigs| {
+        let new = moved(way, seed, rigs, "");
         let history = new.history();
         let verdict = history.check();
         verdict.assert_clean_but_for_ragged();
@@ -253,15 +285,15 @@ fn ascend(records: &[Delivered]) {
 }
 
 /// Judges what a stream of Redis has whose ids are positions: it refuses repeats.
-fn judge_redis(way: Way) -> impl Fn(&str, Rig, &Rig) -> String {
+fn judge_redis(way: Way) -> impl Fn(&str, Vec<Rig>) -> String {
     let server = Redis::shared();
-    move |seed, old, new| {
-        let stream = format!("{}order", old.prefix);
+    move |seed, rigs| {
+        let stream = format!("{}order", rigs.first().expect("an old server").prefix);
         let more = format!(
             "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{stream}\"\n",
             server.port(),
         );
-        moved(way, seed, old, new, &more);
+        let new = moved(way, seed, rigs, &more);
         let entries = server.client().entries(&stream).into_iter().enumerate();
         let records = entries.map(|(offset, mut entry)| Delivered {
             id: entry.text("id").map(str::to_owned),
@@ -307,5 +339,22 @@ fn a_dump_repeats_nothing_in_redis() {
     if Redis::is_wanted() {
         let test = "a_dump_repeats_nothing_in_redis";
         three_seeds(Way::Dump, test, judge_redis(Way::Dump));
+    }
+}
+
+#[test]
+fn a_subscription_from_15_to_19_loses_and_reorders_nothing() {
+    if !is_installed(19) {
+        eprintln!(
+            "skipped: no Postgres 19 here; WALRELAY_CACHE names a directory of servers that has it"
+        );
+        return;
+    }
+    for round in 1..=3 {
+        blue_green(
+            15,
+            19,
+            &format!("moves::versions::a_subscription_from_15_to_19 {round}"),
+        );
     }
 }
