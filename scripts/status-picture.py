@@ -108,8 +108,8 @@ def take(folder):
             "Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False
         )
         tab.call("Page.navigate", url=PAGE)
-        # The head and each of the three topics.
-        until(30, "the page shows no rates", lambda: tab.text().count("s ago") >= 4)
+        # The head and each of the three topics, with its rate.
+        until(30, "the page shows no rates", lambda: tab.text().count("s ago") >= 4 and "\t–\t" not in tab.text())
         return base64.b64decode(tab.call("Page.captureScreenshot", format="png")["data"])
     finally:
         process.terminate()
