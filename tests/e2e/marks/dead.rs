@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use walrelay_testkit::{Db, eventually};
+use walrelay_lsn::Lsn;
+use walrelay_testkit::{Db, History, eventually};
 
 use crate::old_rows::{self, PRUNE, count, insert, insert_row, rig};
-use crate::rig::{PATIENCE, Relay, Rig, assert_lacks, done, edit, output_with};
+use crate::rig::{PATIENCE, Relay, Rig, assert_lacks, done, edit, lsn_of, output_with};
 
 const DEAD: &str = "outbox WHERE status = 'DEAD_LETTER' AND attempts = 1 AND failed_at IS NOT NULL \
                     AND sent_at IS NULL AND length(last_error) > 10";
@@ -54,6 +55,19 @@ fn dead_letter(config: &Path, event: &str) -> String {
     let letter: serde_json::Value = serde_json::from_str(letter).expect("JSON");
     let lsn = letter["lsn"].as_str().expect("an LSN");
     format!("{lsn} {}", letter["row"])
+}
+
+/// Waits until the topic has so many dead letters.
+fn wait_letters(rig: &Rig, letters: i64) {
+    eventually(PATIENCE, || {
+        History::count(&rig.bootstrap, &topic(rig)) == Some(letters)
+    });
+}
+
+/// Asserts that Postgres has not confirmed the event with this position, at which its commit record starts.
+fn assert_unconfirmed(rig: &Rig, event: Lsn) {
+    let slot = rig.slot().read().expect("the slot");
+    assert!(slot.confirmed_flush <= event, "Postgres has it confirmed");
 }
 
 /// Makes each mark of a dead letter fail.
@@ -118,19 +132,18 @@ fn a_relay_that_is_killed_before_it_stores_the_key_marks_the_row_after_its_resta
     insert_unroutable(&db, "stored");
     eventually(PATIENCE, || count(&db, DEAD) == 1);
     rig.caught_up();
-    let before = rig.slot().wal_end();
     let lock = rig.db();
     lock.batch(&format!(
         "BEGIN; LOCK TABLE {STORED} IN ACCESS EXCLUSIVE MODE"
     ));
     insert_unroutable(&db, "killed");
-    eventually(PATIENCE, || rig.records_in(&topic(&rig), 0).len() == 2);
+    wait_letters(&rig, 2);
     relay.kill();
-    let slot = rig.slot().read().expect("the slot");
-    assert!(
-        slot.confirmed_flush <= before,
-        "confirmed before the key was stored"
-    );
+    let letters = rig.records_in(&topic(&rig), 2);
+    let positions = letters
+        .iter()
+        .filter_map(|of| of.header("walrelay.dlq.lsn"));
+    assert_unconfirmed(&rig, positions.map(lsn_of).max().expect("a position"));
     // The server works off the last statement of a relay that was killed.
     let inserts = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE state = 'active' AND query LIKE 'INSERT INTO walrelay_state.dead%'";
@@ -151,7 +164,7 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
     let relay = rig.streaming(&config);
     refuse_marks(&db);
     insert_unroutable(&db, "killed");
-    eventually(PATIENCE, || rig.records_in(&topic(&rig), 0).len() == 1);
+    wait_letters(&rig, 1);
     let stored = || {
         db.text("SELECT to_regclass('walrelay_state.dead')::text")
             .is_some()
@@ -182,7 +195,7 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
 /// starts the relay, or makes the event, while no key can be stored; `stored` is true after that.
 fn kill_unconfirmed(
     rig: &Rig,
-    letters: usize,
+    letters: i64,
     begin: impl FnOnce() -> Relay,
     stored: impl FnMut() -> bool,
 ) {
@@ -192,7 +205,7 @@ fn kill_unconfirmed(
         "BEGIN; LOCK TABLE {STORED} IN ACCESS EXCLUSIVE MODE"
     ));
     let relay = begin();
-    eventually(PATIENCE, || rig.records_in(&topic(rig), 0).len() == letters);
+    wait_letters(rig, letters);
     // The walsender reads no confirmation any more.
     let walsender = rig.slot().wait_active(PATIENCE);
     signal("STOP", walsender);
@@ -211,14 +224,13 @@ fn marked_and_killed(rig: &Rig, config: &Path) {
     insert_unroutable(&db, "stored");
     eventually(PATIENCE, || count(&db, DEAD) == 1);
     rig.caught_up();
-    let before = rig.slot().wal_end();
     let begin = || {
         insert_unroutable(&db, "delivered");
         relay
     };
     kill_unconfirmed(rig, 2, begin, || count(&db, DEAD) == 2);
-    let slot = rig.slot().read().expect("the slot");
-    assert!(slot.confirmed_flush <= before, "Postgres has it confirmed");
+    let event: String = db.value(&format!("SELECT max(lsn)::text FROM {STORED}"));
+    assert_unconfirmed(rig, lsn_of(&event));
 }
 
 /// Starts a relay that delivers the event.

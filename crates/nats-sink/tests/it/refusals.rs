@@ -56,7 +56,7 @@ fn with_streams(test: impl FnOnce(&Server)) {
 #[test]
 fn ten_events_of_one_key_without_a_stream_take_one_retry_for_and_repeat_nothing() {
     with_streams(|server| {
-        let retry_for = Duration::from_secs(1);
+        let retry_for = Duration::from_secs(5);
         let mut relay = open(&section(server.nats.port()), retry_for);
         let start = Instant::now();
         for number in 0..400 {
@@ -77,7 +77,8 @@ fn ten_events_of_one_key_without_a_stream_take_one_retry_for_and_repeat_nothing(
         );
         let refused = relay.settle_refused("dead", 10);
         let taken = start.elapsed();
-        assert!(taken >= retry_for && taken < 5 * retry_for, "{taken:?}");
+        // Each by itself would take ten times as long.
+        assert!(taken >= retry_for && taken < 8 * retry_for, "{taken:?}");
         let unroutable = bad.iter().map(|seq| (*seq, Some(Poison::Unroutable)));
         let refused = refused.iter().map(|(seq, error)| (*seq, error.poison));
         assert!(refused.eq(unroutable));

@@ -58,7 +58,7 @@ fn ten_events_of_a_refused_stream_take_one_retry_for_and_repeat_nothing() {
             password: Some("secret-word".into()),
             ..section(server.redis.port(), ids)
         };
-        let retry_for = Duration::from_secs(1);
+        let retry_for = Duration::from_secs(5);
         let mut relay = open(&section, retry_for);
         let start = Instant::now();
         for number in 0..400 {
@@ -88,7 +88,8 @@ fn ten_events_of_a_refused_stream_take_one_retry_for_and_repeat_nothing() {
         let taken = start.elapsed();
         let rejected = |(_, error): &(u64, DeliveryError)| error.poison == Some(Poison::Rejected);
         assert!(refused.iter().all(rejected), "{refused:?}");
-        assert!(taken >= retry_for && taken < 5 * retry_for, "{taken:?}");
+        // Each by itself would take ten times as long.
+        assert!(taken >= retry_for && taken < 8 * retry_for, "{taken:?}");
         assert_eq!(relay.waiting_for(), None);
         let mut dead = rows(&mut client, "dead");
         dead.sort_unstable();
