@@ -1,8 +1,8 @@
-//! Makes a [`Core`] for a new sink, with what earlier cores knew.
+//! Makes a [`Core`] for a new sink from the knowledge of earlier cores, and returns that knowledge for the next one.
 
 use std::sync::Arc;
 
-use walrelay_checkpoint::{AckRing, Ledger};
+use walrelay_checkpoint::{AckRing, Ledger, Seq};
 use walrelay_event_router::{Messages, Router};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_sink::EventPosition;
@@ -117,5 +117,52 @@ impl Core {
     pub fn stopping_at_updates(mut self, stops: bool) -> Self {
         self.stops_at_updates = stops;
         self
+    }
+
+    /// Takes what is noted of rows, for the core of the next sink: that of acknowledged events. All
+    /// others are sent again.
+    pub(crate) fn take_sent_rows(&mut self) -> Option<PendingRows> {
+        let mut rows = self.sent_rows.take()?;
+        match self.first_unacknowledged() {
+            Some(first) => rows.forget_from(first),
+            None => rows.forget(),
+        }
+        rows.clear_tables();
+        Some(rows)
+    }
+
+    /// Takes the account of acknowledged events, for the core of the next sink. All others are sent
+    /// again.
+    pub(crate) fn take_account(&mut self) -> Option<Box<PendingAccount>> {
+        let mut account = self.account.take()?;
+        match self.first_unacknowledged() {
+            Some(first) => account.forget_from(first),
+            None => account.forget(),
+        }
+        account.clear_tables();
+        Some(account)
+    }
+
+    /// Returns the events that are acknowledged behind the
+    /// [first one that may not be](Self::first_unacknowledged), for the core of the next sink.
+    pub fn acknowledged_events(&self) -> AcknowledgedEvents {
+        let mut known = AcknowledgedEvents::clone(&self.acknowledged_behind);
+        for seq in self.lowest_in_flight()..self.next {
+            if self.ledger.is_acknowledged(Seq::new(seq))
+                && let Some(event) = self.in_flight.event(seq)
+            {
+                known.insert(event, self.diversions.is_diverted(seq));
+            }
+        }
+        match self.first_unacknowledged() {
+            Some(first) => known.starting_at(first),
+            None => AcknowledgedEvents::default(),
+        }
+    }
+
+    /// Returns the router and the decisions, for the core of the next sink.
+    pub fn into_parts(mut self) -> (Router, PoisonDecisions) {
+        self.router.clear();
+        (self.router, self.diversions.decisions)
     }
 }

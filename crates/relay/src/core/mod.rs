@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`Core::frame`] **reads** an event (`transactions`, `tables`, `read`), **decides** about it
-//! (`schemas`, [`PoisonDecisions`]) and **emits** its record, or a dead letter in its place
+//! (`schemas`, [`PoisonDecisions`](crate::poison::PoisonDecisions)) and **emits** its record, or a dead letter in its place
 //! (`diversions`, `step`).
 //!
 //! # After a reconnect
@@ -60,9 +60,11 @@
 mod acknowledged;
 mod batch;
 mod building;
+mod connection;
 mod diversions;
 mod error;
 mod in_flight;
+mod offering;
 mod progress;
 mod read;
 mod relations;
@@ -74,9 +76,9 @@ mod topics;
 mod transactions;
 
 use walrelay_checkpoint::{Ledger, Seq};
-use walrelay_event_router::{BatchEvent, Messages, Router, Row, TableFacts, ValueSchema};
+use walrelay_event_router::{Messages, Router, ValueSchema};
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
-use walrelay_pgoutput::{Begin, Commit, LogicalMessage, Message, PgTimestamp, decode};
+use walrelay_pgoutput::{Begin, Commit, Message, PgTimestamp, decode};
 use walrelay_sink::{EventPosition, Poison, TransactionEnd};
 use walrelay_walsender::Frame;
 
@@ -89,15 +91,14 @@ use crate::account::PendingAccount;
 use crate::event::SentEvent;
 use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
-use crate::poison::{Body, Class, Diverted, PoisonAction, PoisonDecisions};
+use crate::poison::{Class, Diverted};
 use crate::sent_rows::PendingRows;
 use batch::OpenBatch;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
-use read::{RowError, WalEvent, messages_table};
-use schemas::{SchemaWait, Unreadable};
-use step::Content;
-use tables::{EventTable, Tables};
+use read::WalEvent;
+use schemas::SchemaWait;
+use tables::Tables;
 use transactions::{Ignored, Transactions};
 
 /// An event whose record is offered to the sink.
@@ -149,82 +150,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// Notes that a connection streams from `confirmed`, the slot's position. Call it before the
-    /// first frame of the connection.
-    pub fn connected(&mut self, confirmed: CommitEnd) {
-        self.disconnected();
-        self.received = confirmed.lsn();
-        // What is confirmed counts as enqueued, too, by an earlier sink or process if not by this
-        // one: after a server restart the slot may be before the position that the server reported.
-        self.transactions.enqueued_before = self.ledger.last_commit().max(self.ledger.confirmed());
-        if let Some(account) = &mut self.account {
-            account.connected();
-        }
-    }
-
-    /// Sets the epoch that the positions of all later events have. It is part of the positions of records
-    /// only: the positions that are confirmed are those of the server. Call it before
-    /// [`connected`](Self::connected).
-    pub fn set_epoch(&mut self, epoch: u8) {
-        self.transactions.epoch = epoch;
-    }
-
-    /// Returns an error if the sink's position is beyond the end of the server's WAL, `flushed`. A
-    /// server sends only WAL that it has flushed, so the sink got that position from another WAL:
-    /// the server was restored, or has lost its end in a failover.
-    ///
-    /// # Errors
-    /// [`CoreError::SinkPosition`].
-    pub fn check_sink_position(&self, flushed: Lsn) -> Result<(), CoreError> {
-        match self.transactions.durable_before {
-            Some(position) if position > flushed => Err(CoreError::SinkPosition {
-                position,
-                at: flushed,
-                cut: false,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Passes facts of the catalogs about the tables to the router. Call it before the first frame
-    /// that announces a table.
-    pub fn describe(&mut self, tables: Vec<TableFacts>) {
-        self.router.describe(tables);
-    }
-
-    /// Notes that the connection ended: no more of its frames are passed to the core.
-    pub fn disconnected(&mut self) {
-        let cut = self
-            .transactions
-            .open
-            .take()
-            .filter(|open| open.ignored.is_none());
-        if let Some(open) = &cut {
-            self.taken_before = self.taken_before.max(Some(open.next_position()));
-        }
-        if let Some(account) = &mut self.account {
-            if let Some(open) = &cut {
-                account.forget_from(open.first_position());
-            }
-            account.clear_tables();
-        }
-        if let Some(rows) = &mut self.sent_rows {
-            // The keys of a cut transaction are kept: no row that was taken is read again.
-            rows.retract();
-            rows.clear_tables();
-        }
-        self.batch = None;
-        self.ledger.abandon();
-        self.tables.clear();
-        self.router.clear();
-    }
-
-    /// Forgets which events of a transaction that was cut this sink has taken: other events may have
-    /// their positions now, as after a snapshot that was not finished.
-    pub fn forget_taken(&mut self) {
-        self.taken_before = None;
-    }
-
     /// Processes the next frame. [`Step`] says whether to consume the frame or to pass it again.
     /// A frame with several events is consumed after the last of them, see
     /// [`is_inside_batch`](Self::is_inside_batch).
@@ -343,187 +268,6 @@ impl Core {
         })
     }
 
-    fn is_event(&self, message: &LogicalMessage<'_>) -> bool {
-        let messages = self.messages.as_ref();
-        messages.is_some_and(|messages| messages.prefix() == message.prefix)
-    }
-
-    /// Processes a transactional message of the configured prefix, which is an event or a batch.
-    fn logical_message<'r, 'a>(
-        &'a mut self,
-        lsn: Lsn,
-        message: LogicalMessage<'a>,
-        space: &'r mut RecordSpace<'a>,
-    ) -> Result<Step<'r, 'a>, CoreError> {
-        // Announce the table of messages before its first row on a connection, as a server does
-        // with tables.
-        if !self.tables.is_announced(Messages::TABLES[0])
-            && let Some(messages) = &self.messages
-        {
-            let plan = messages.announce(&mut self.router);
-            let policy = self.diversions.decisions.policy();
-            for id in Messages::TABLES {
-                let table = messages_table(messages);
-                self.tables.add_outbox(id, table, plan.clone(), policy)?;
-            }
-        }
-        if BatchEvent::are_in(message.content) {
-            return self.next_of_batch(lsn, &message, space);
-        }
-        self.event(lsn, &WalEvent::Message(message), space)
-    }
-
-    /// Reads an event, decides about it, and emits its record or a dead letter.
-    fn event<'r, 'a>(
-        &'a mut self,
-        lsn: Lsn,
-        wal_event: &WalEvent<'a>,
-        space: &'r mut RecordSpace<'a>,
-    ) -> Result<Step<'r, 'a>, CoreError> {
-        let Some(open) = self.transactions.open else {
-            return Err(CoreError::Sequence {
-                what: "an event outside a transaction",
-                lsn,
-            });
-        };
-        self.tables.last_is_next = false;
-        let relation = wal_event.relation();
-        if let Some(ignored) = open.ignored {
-            if let (Some(account), WalEvent::Row(insert), Ignored::InSink) =
-                (&mut self.account, wal_event, ignored)
-            {
-                account.offer(open.next_position(), relation, &insert.tuple);
-                account.keep_stored();
-            }
-            return Ok(Step::Consumed);
-        }
-        let (table, unroutable) = match self.tables.table_of(relation, lsn)? {
-            EventTable::Outbox(table, unroutable) => (table, unroutable),
-            EventTable::Unresolved => {
-                self.tables.awaited = Some(relation);
-                return Ok(Step::AwaitsPlace);
-            }
-            EventTable::PassedOver => {
-                self.tables.count_passed_over(relation);
-                self.transactions.row_skipped();
-                return Ok(Step::Consumed);
-            }
-        };
-        let (event, position) = (open.next_event(), open.next_position());
-        if let (Some(account), WalEvent::Row(insert)) = (&mut self.account, wal_event) {
-            account.offer(position, relation, &insert.tuple);
-        }
-        if Some(position) < self.acknowledged_before.max(self.taken_before)
-            || self.acknowledged_behind.is_diverted(position)
-        {
-            if let Some(account) = &mut self.account {
-                account.keep_acknowledged();
-            }
-            if let Some(rows) = &mut self.sent_rows {
-                rows.resume_dead(position);
-            }
-            self.transactions.row_skipped();
-            return Ok(Step::Consumed);
-        }
-        let decisions = &mut self.diversions.decisions;
-        if decisions.holds_back(position, self.ledger.in_flight()) {
-            return Ok(Step::Blocked);
-        }
-        if self.sent_rows.as_ref().is_some_and(PendingRows::is_full) {
-            return Ok(Step::Blocked);
-        }
-        let Some(seq) = self.ledger.next_seq() else {
-            return Ok(Step::Blocked);
-        };
-        let Some(source) = wal_event.row(self.messages.as_mut(), &event) else {
-            self.transactions.row_skipped();
-            return Ok(Step::Consumed);
-        };
-        self.offered = Some(OfferedEvent { position, relation });
-        self.diversions.forget_offered();
-        let offer = |content| Ok(Step::Send(Outgoing { content, seq }));
-        let mut row = Row::default();
-        if let (Some(rows), WalEvent::Row(insert)) = (&mut self.sent_rows, wal_event) {
-            rows.offer(position, insert.relation, open.begin.xid, &insert.tuple);
-        }
-        let decisions = &self.diversions.decisions;
-        let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {
-            Ok(()) if row.is_passed_over() => {
-                self.counts.unselected += 1;
-                self.transactions.row_skipped();
-                if let Some(account) = &mut self.account {
-                    account.keep_offered(false);
-                }
-                if let Some(rows) = &mut self.sent_rows {
-                    rows.keep_offered();
-                }
-                return Ok(Step::Consumed);
-            }
-            Ok(()) => {
-                let routed = &mut space.routed;
-                self.router.write(&row, routed);
-                source.add_headers(routed);
-                let decision = if let Some(part) = decisions.policy().reserved_part(routed) {
-                    let error = RowError::OfDeadLetters(part);
-                    let decision = decisions.by_policy(Poison::Unroutable, error.to_string());
-                    let Some(decision) = decision else {
-                        return Err(error.at(table, &open.begin, routed.event_id()));
-                    };
-                    Some(decision)
-                } else {
-                    decisions.for_event(position, routed.topic(), routed.key())
-                };
-                let known = &mut self.acknowledged_behind;
-                if decision.is_none()
-                    && !known.is_empty()
-                    && known.passes_over(position, routed.topic(), routed.key())
-                {
-                    if let Some(account) = &mut self.account {
-                        account.keep_acknowledged();
-                    }
-                    if let Some(rows) = &mut self.sent_rows {
-                        rows.keep_offered();
-                    }
-                    self.transactions.row_skipped();
-                    return Ok(Step::Consumed);
-                }
-                match decision {
-                    None => {
-                        self.in_flight.offer(routed.topic());
-                        return offer(Content::Event(routed));
-                    }
-                    Some(decision) => (decision, Body::from_routed(routed)),
-                }
-            }
-            Err(error) => match self.schemas.decide(&error, position, decisions) {
-                Unreadable::AwaitsSchema => return Ok(Step::AwaitsSchema),
-                Unreadable::Halts => {
-                    let body = source.partial(&self.router);
-                    return Err(error.at(table, &open.begin, body.event_id));
-                }
-                Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
-            },
-        };
-        // An event that is diverted is not sent, so its row does not count as sent.
-        if let Some(rows) = &mut self.sent_rows {
-            match decision.action {
-                PoisonAction::DeadLetter => rows.offered_is_dead(&decision.cause),
-                PoisonAction::Skip | PoisonAction::Halt => rows.retract(),
-            }
-        }
-        let place = (&open.begin, &**table);
-        if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
-            self.in_flight.offer(dead_letter.record().topic);
-            return offer(Content::DeadLetter(space.dead_letter.insert(dead_letter)));
-        }
-        self.counts.skipped += 1;
-        self.transactions.row_skipped();
-        if let Some(account) = &mut self.account {
-            account.keep_offered(false);
-        }
-        Ok(Step::Consumed)
-    }
-
     /// Returns the schema that the last frame waits for.
     pub fn pending_schema(&self) -> Option<&PendingSchema> {
         self.schemas.pending.as_ref()
@@ -630,52 +374,5 @@ impl Core {
     /// Takes the classes of the dead letters that were acknowledged since the last call.
     pub fn take_dead_letters(&mut self) -> Vec<Class> {
         std::mem::take(&mut self.diversions.acknowledged)
-    }
-
-    /// Takes what is noted of rows, for the core of the next sink: that of acknowledged events. All
-    /// others are sent again.
-    pub(crate) fn take_sent_rows(&mut self) -> Option<PendingRows> {
-        let mut rows = self.sent_rows.take()?;
-        match self.first_unacknowledged() {
-            Some(first) => rows.forget_from(first),
-            None => rows.forget(),
-        }
-        rows.clear_tables();
-        Some(rows)
-    }
-
-    /// Takes the account of acknowledged events, for the core of the next sink. All others are sent
-    /// again.
-    pub(crate) fn take_account(&mut self) -> Option<Box<PendingAccount>> {
-        let mut account = self.account.take()?;
-        match self.first_unacknowledged() {
-            Some(first) => account.forget_from(first),
-            None => account.forget(),
-        }
-        account.clear_tables();
-        Some(account)
-    }
-
-    /// Returns the events that are acknowledged behind the
-    /// [first one that may not be](Self::first_unacknowledged), for the core of the next sink.
-    pub fn acknowledged_events(&self) -> AcknowledgedEvents {
-        let mut known = AcknowledgedEvents::clone(&self.acknowledged_behind);
-        for seq in self.lowest_in_flight()..self.next {
-            if self.ledger.is_acknowledged(Seq::new(seq))
-                && let Some(event) = self.in_flight.event(seq)
-            {
-                known.insert(event, self.diversions.is_diverted(seq));
-            }
-        }
-        match self.first_unacknowledged() {
-            Some(first) => known.starting_at(first),
-            None => AcknowledgedEvents::default(),
-        }
-    }
-
-    /// Returns the router and the decisions, for the core of the next sink.
-    pub fn into_parts(mut self) -> (Router, PoisonDecisions) {
-        self.router.clear();
-        (self.router, self.diversions.decisions)
     }
 }
