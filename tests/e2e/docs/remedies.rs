@@ -192,7 +192,7 @@ fn each_error_has_a_remedy_of_its_own() {
             add_last_arguments(&mut all, " of(", &code);
         }
         add_last_arguments(&mut all, "Check::fail(", &code);
-        if path.ends_with("postgres-source/src/error/setup.rs") {
+        if path.ends_with("postgres-source/src/error/setup/remedies.rs") {
             add_setup(&mut all, &code);
         }
     }

@@ -133,7 +133,7 @@ pub(super) fn ids_of_the_code() -> BTreeSet<String> {
                 }
             }
         }
-        if path.ends_with("postgres-source/src/error/setup.rs") {
+        if path.ends_with("postgres-source/src/error/setup/remedies.rs") {
             let (_, id) = code.split_once("fn id(&self)").expect("fn id");
             let (id, _) = id.split_once("\n    }").expect("its end");
             for rest in id.split("=>").skip(1) {
