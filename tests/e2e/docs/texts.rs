@@ -487,7 +487,7 @@ fn commit_ends_are_made_by_their_callers_alone() {
         callers("::from_slot("),
         [
             "postgres-source/src/source/copy.rs",
-            "postgres-source/src/source/notes.rs",
+            "postgres-source/src/source/notes/mod.rs",
             "postgres-source/src/source/opening.rs",
             "postgres-source/src/state_file/mod.rs",
             "postgres-source/src/state_file/writer.rs",

@@ -1,5 +1,5 @@
-//! The effect of each action: the relay's part as in `walrelay-postgres-source` (`source/notes.rs`,
-//! `source/mod.rs`, `mark.rs`), the rest as by Postgres.
+//! The effect of each action: the relay's part as in `walrelay-postgres-source` (`source/notes`,
+//! `source/mod.rs`, `mark`), the rest as by Postgres.
 
 use std::collections::BTreeSet;
 

@@ -8,6 +8,9 @@
 //! without it. Until notes work again the slot is beyond the note, so no row is marked or deleted
 //! on account of its position, and a relay that starts meanwhile stops.
 
+mod attempt;
+mod cluster;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,157 +18,48 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
 use walrelay_relay::{Chain, Counted, Opened, SentAccount};
-use walrelay_sink::SinkStats;
-use walrelay_walsender::{ConnInfo, Error, Host, Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Host, Session};
+
+pub(super) use cluster::ClusterNote;
 
 use super::one_task::OneTask;
-use crate::catalog::{Wanted, row::text};
-use crate::deadline::bounded_by;
+use crate::catalog::Wanted;
 use crate::error::PostgresError;
-use crate::position_note::{self, ClusterStanding, MOST_UNCONFIRMED, SinkCluster};
-use crate::sent_rows::account;
+use crate::position_note::MOST_UNCONFIRMED;
+use attempt::{Done, Note, Server, Step, attempt, is_lasting, shuts_down};
 
 /// The time for which a position may stay unconfirmed because it cannot be noted.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Timeout of one attempt, including a new connection.
-const ATTEMPT: Duration = Duration::from_secs(6);
-/// Timeout of the kept connection: a device in between may have dropped it silently.
-const KEPT: Duration = Duration::from_millis(1_500);
+
 /// Timeout of a connection to one address of the host.
 const CONNECT: Duration = Duration::from_secs(2);
+
 /// The time for which the opening of a stream waits for the first note. Later it is made alongside the stream.
 const OPENING: Duration = Duration::from_secs(1);
+
 /// After events, or much WAL, a little more WAL is confirmed as well for this time: a command that
 /// waits for a position writes WAL, then reads the position.
 const EAGER: Duration = Duration::from_secs(10);
+
 /// The smallest segment of WAL. A server that switches to its next segment, such as after
 /// `archive_timeout`, moves its position to the beginning of one.
 const SEGMENT: u64 = 1 << 20;
+
 /// The most WAL that a command which waits for a position leaves behind the last note, with its own.
 const FLUSH: u64 = 4 * MOST_UNCONFIRMED;
+
 /// The interval of notes of a position at the beginning of a segment: a note would be WAL for which an
 /// idle server switches again.
 const SEGMENT_INTERVAL: Duration = Duration::from_secs(3600);
+
 /// The interval of notes of WAL without events.
 const INTERVAL: Duration = Duration::from_secs(1);
+
 /// Delay after an attempt that failed.
 const RETRY: Duration = Duration::from_secs(1);
+
 /// Delay after an attempt that fails until an operator changes the database.
 const RETRY_LASTING: Duration = Duration::from_secs(10);
-/// Settings of the session. A note is durable before it counts. It waits for no standby: a session that
-/// waits for one notices neither a timeout nor that its client is gone.
-const SETTINGS: &[(&str, &str)] = &[
-    ("statement_timeout", "3s"),
-    ("lock_timeout", "2s"),
-    ("synchronous_commit", "local"),
-    ("default_transaction_read_only", "off"),
-    ("idle_session_timeout", "0"),
-];
-/// The server shuts down (`cannot_connect_now`).
-const CANNOT_CONNECT_NOW: &str = "57P03";
-/// The server has ended the session (`admin_shutdown`, `crash_shutdown`).
-const ENDED: [&str; 2] = ["57P01", "57P02"];
-/// A sequence, table or schema is missing.
-const MISSING: [&str; 2] = ["42P01", "3F000"];
-
-/// The server of the stream.
-#[derive(Debug, Clone)]
-struct Server {
-    /// With the one host that the stream was opened on: another one has other positions.
-    info: ConnInfo,
-    /// The server's start, as [`ServerFacts`](crate::catalog::ServerFacts) has it.
-    start: String,
-    /// The system identifier of its cluster.
-    system: String,
-}
-
-/// The task of an attempt.
-#[derive(Debug, Clone)]
-enum Step {
-    /// Notes the slot's position, whatever is noted, and the cluster. Before that, compares the note with
-    /// the position at which this process found the slot, if the opening could not.
-    Begin { unproved: Option<Lsn>, at: Lsn },
-    /// Notes a position that is to be confirmed, and adds the sums of rows up to there to the account.
-    Raise {
-        position: Lsn,
-        counted: Option<Counted>,
-        /// The opening of the account whose sums these are.
-        opening: String,
-    },
-}
-
-/// The note of the sink's cluster.
-#[derive(Debug, Default)]
-pub(super) struct ClusterNote {
-    sink: Option<Arc<SinkStats>>,
-    /// Another cluster than the noted one is accepted, once.
-    accepts: bool,
-    /// The cluster that is noted.
-    noted: Option<String>,
-    /// The cluster that the running attempt notes.
-    checked: Option<SinkCluster>,
-    /// It was logged that the cluster cannot be noted.
-    is_logged: bool,
-}
-
-impl ClusterNote {
-    pub(super) fn new(sink: Arc<SinkStats>, accepts: bool) -> Self {
-        Self {
-            sink: Some(sink),
-            accepts,
-            ..Self::default()
-        }
-    }
-
-    /// Returns the cluster that an attempt has to note, if the sink knows one and it is not noted yet.
-    fn due(&mut self) -> Option<SinkCluster> {
-        let id = self.sink.as_ref().and_then(|sink| sink.cluster_id());
-        self.checked = id
-            .filter(|id| self.noted.as_ref() != Some(id))
-            .map(|id| SinkCluster {
-                id,
-                is_accepted: self.accepts,
-            });
-        self.checked.clone()
-    }
-
-    /// Takes the result of an attempt. Returns the id of a cluster that is not accepted.
-    fn ended(&mut self, standing: ClusterStanding) -> Option<String> {
-        let SinkCluster { id, .. } = self.checked.take()?;
-        match standing {
-            ClusterStanding::Other => return Some(id),
-            ClusterStanding::Accepted => {
-                warn!(
-                    "accepted by --accept-gap: the sink sends to another cluster than before, {id}"
-                );
-            }
-            ClusterStanding::Unnoted => {
-                if !std::mem::replace(&mut self.is_logged, true) {
-                    warn!(
-                        "this role may not note the sink's cluster in walrelay_state: another cluster at the address \
-                         would not be noticed. Run walrelay init --role ROLE of this version"
-                    );
-                }
-                return None;
-            }
-            ClusterStanding::Same => {}
-        }
-        self.accepts = false;
-        self.noted = Some(id);
-        None
-    }
-}
-
-/// The result of an attempt.
-#[derive(Debug, Clone, Copy)]
-struct Done {
-    /// With [`ClusterStanding::Other`] nothing else was done.
-    cluster: ClusterStanding,
-    /// The noted position.
-    noted: Lsn,
-    /// The account has the sums of the attempt.
-    is_counted: bool,
-}
 
 /// The notes of a slot.
 #[derive(Debug)]
@@ -443,176 +337,11 @@ impl Notes {
     }
 }
 
-/// Returns true if the attempt fails until an operator changes the database: a missing object or
-/// privilege, or a server that is read-only.
-fn is_lasting(error: &PostgresError) -> bool {
-    let PostgresError::Wal(error) = error else {
-        return false;
-    };
-    let state = error.sqlstate().unwrap_or_default();
-    state.starts_with("42") || state == "3F000" || state == "25006"
-}
-
-/// Returns true if the server accepts no connections, at one of its addresses.
-fn shuts_down(error: &Error) -> bool {
-    match error {
-        Error::NoServer { attempts } => attempts.iter().all(shuts_down),
-        error => error.sqlstate() == Some(CANNOT_CONNECT_NOW),
-    }
-}
-
-/// Returns true if the connection has ended, with or without the server's reason.
-fn is_of_connection(error: &Error) -> bool {
-    error
-        .sqlstate()
-        .is_none_or(|state| state.starts_with("57P"))
-}
-
-/// Makes one attempt, and returns what it has done. Uses the kept session if that still works.
-async fn attempt(
-    wanted: Wanted,
-    server: Server,
-    mut kept: Option<Session>,
-    note: Note,
-) -> (Option<Session>, Result<Done, PostgresError>) {
-    let attempt = async {
-        let mut ended_by_server = false;
-        if let Some(mut session) = kept.take() {
-            match timeout(KEPT, note.carry_out(&mut session, &wanted, &server.system)).await {
-                Ok(Err(error)) if is_of_connection(&error) => {
-                    ended_by_server = error.sqlstate().is_some_and(|state| ENDED.contains(&state));
-                }
-                Ok(done) => return Ok((session, done)),
-                Err(_) => {}
-            }
-        }
-        let mut session = Session::connect(&server.info, SessionKind::Sql, SETTINGS)
-            .await
-            .map_err(|error| {
-                // What distributes connections leaves out a server that shuts down.
-                if ended_by_server && error.sqlstate().is_none() {
-                    PostgresError::ShutsDown(error)
-                } else {
-                    error.into()
-                }
-            })?;
-        let sql = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time()) AS start";
-        let rows = session.query(sql).await?;
-        if rows.first().map(|row| text(&row, "start")).as_ref() != Some(&server.start) {
-            return Err(PostgresError::TwoServers(wanted.slot.clone()));
-        }
-        let done = note.carry_out(&mut session, &wanted, &server.system).await;
-        Ok((session, done))
-    };
-    match bounded_by(ATTEMPT, "noting the slot's position", attempt).await {
-        Ok((session, Ok(done))) => (Some(session), Ok(done)),
-        Ok((session, Err(error))) => (Some(session), Err(error.into())),
-        Err(error) => (None, Err(error)),
-    }
-}
-
 /// Returns the position to be noted: `position`, or the position up to which the sums count. After a failed
 /// attempt these are the same ones, and later rows are in none yet: they are due once these are written.
 fn raised(position: Lsn, noted: Lsn, counted: Option<&Counted>) -> Lsn {
     let upto = counted.map_or(position, |counted| position.min(counted.to));
     upto.max(noted)
-}
-
-/// The task of an attempt, with the cluster that it notes first.
-#[derive(Debug)]
-struct Note {
-    step: Step,
-    cluster: Option<SinkCluster>,
-}
-
-impl Note {
-    async fn carry_out(
-        &self,
-        session: &mut Session,
-        wanted: &Wanted,
-        system: &str,
-    ) -> Result<Done, Error> {
-        let (slot, create) = (&wanted.slot, wanted.create);
-        let cluster = match &self.cluster {
-            Some(cluster) => {
-                position_note::check_cluster(session, slot, create, system, cluster).await?
-            }
-            None => ClusterStanding::Same,
-        };
-        let mut done = Done {
-            cluster,
-            noted: Lsn::ZERO,
-            is_counted: true,
-        };
-        if cluster == ClusterStanding::Other {
-            return Ok(done);
-        }
-        match self.step.note(session, wanted, system).await {
-            Err(error) if wanted.create && error.sqlstate().is_some_and(is_missing) => {
-                let sql = position_note::create_sql(&wanted.slot, None);
-                session
-                    .query(&format!("{}\n{sql}", position_note::LOCK))
-                    .await?;
-                (done.noted, done.is_counted) = self.step.note(session, wanted, system).await?;
-            }
-            noted => (done.noted, done.is_counted) = noted?,
-        }
-        Ok(done)
-    }
-}
-
-impl Step {
-    /// Returns the noted position, and whether the account has the sums.
-    async fn note(
-        &self,
-        session: &mut Session,
-        wanted: &Wanted,
-        system: &str,
-    ) -> Result<(Lsn, bool), Error> {
-        let slot = &wanted.slot;
-        match self {
-            Self::Raise {
-                position,
-                counted,
-                opening,
-            } => {
-                let is_counted = match counted {
-                    Some(counted) => {
-                        let store = wanted.dead_letters();
-                        account::add(session, slot, opening, store, counted).await?
-                    }
-                    None => true,
-                };
-                position_note::raise(session, slot, *position).await?;
-                Ok((*position, is_counted))
-            }
-            &Self::Begin { unproved, at } => {
-                loop {
-                    let noted = position_note::read(session, slot).await?;
-                    if let (Some(noted), Some(unproved)) = (noted, unproved)
-                        && noted < unproved
-                    {
-                        warn!(
-                            slot,
-                            from = %noted,
-                            to = %unproved,
-                            "the slot has passed over events of this range that may not be sent"
-                        );
-                    }
-                    // This process has the slot, so also a lower position is right. A process that had it
-                    // before may be about to note one.
-                    if position_note::replace(session, slot, noted, at).await? {
-                        position_note::set_system(session, slot, system).await?;
-                        return Ok((at, true));
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn is_missing(state: &str) -> bool {
-    MISSING.contains(&state)
 }
 
 #[cfg(test)]
