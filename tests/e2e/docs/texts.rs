@@ -488,7 +488,7 @@ fn commit_ends_are_made_by_their_callers_alone() {
         [
             "postgres-source/src/source/copy.rs",
             "postgres-source/src/source/notes/mod.rs",
-            "postgres-source/src/source/opening.rs",
+            "postgres-source/src/source/opening/mod.rs",
             "postgres-source/src/state_file/mod.rs",
             "postgres-source/src/state_file/writer.rs",
             "relay/src/pipeline/continuity.rs",

@@ -1,0 +1,169 @@
+//! Checks that a stream continues what was relayed: by the state file, the noted position, and the publication.
+
+use tracing::{info, warn};
+use walrelay_relay::{Continuity, Opened};
+use walrelay_walsender::Session;
+
+use super::{PostgresSource, Stream};
+use crate::catalog::Facts;
+use crate::error::{PostgresError, SetupError};
+use crate::position_note::{self, Access, Noted, Standing};
+use crate::publication_note::{LastLook, check_noted};
+use crate::state_file::Position;
+
+impl PostgresSource {
+    /// Checks that the stream continues the position in the state file. Returns the position to write into
+    /// the file before anything is streamed, and whether the file shows that everything before the slot's
+    /// position was relayed.
+    pub(super) async fn continue_file(
+        &mut self,
+        opened: &Opened<Stream>,
+        database: String,
+        control: &mut Session,
+    ) -> Result<(Option<Position>, bool), PostgresError> {
+        let Some(state_file) = &self.state_file else {
+            return Ok((None, false));
+        };
+        let mut is_proved = false;
+        let here = Position {
+            system_id: opened.system_id.clone(),
+            timeline: opened.timeline,
+            database,
+            slot: self.wanted.slot.clone(),
+            confirmed: opened.confirmed.lsn(),
+            sink_cluster: state_file.kept().and_then(|kept| kept.sink_cluster.clone()),
+        };
+        let position = match state_file.kept() {
+            None => here,
+            Some(kept) => match kept.resume(self.server_start.clone()).continued_by(opened) {
+                Ok(Continuity::Same) => {
+                    is_proved = true;
+                    Position {
+                        timeline: opened.timeline,
+                        ..kept.clone()
+                    }
+                }
+                // If this process has streamed before, the pipeline logs it.
+                Ok(Continuity::HandedOver { from, to, by }) => {
+                    if !self.started {
+                        info!(%from, %to, %by, "another relay has read the slot since the state file was written");
+                    }
+                    here
+                }
+                Ok(Continuity::Promoted { parted }) => {
+                    is_proved = true;
+                    // If this process has streamed before, the pipeline logs it.
+                    if !self.started && parted < kept.confirmed {
+                        warn!(
+                            from = %parted,
+                            to = %kept.confirmed,
+                            "the promoted server has not got all that was relayed of the old one: \
+                             events of this range may be of transactions that it does not have"
+                        );
+                    }
+                    here
+                }
+                // If this process has streamed before, the pipeline logs it.
+                // The switch has noted the position of the slot, so the note shows whether it was moved since.
+                Ok(Continuity::Moved) => {
+                    if !self.started {
+                        info!(
+                            former = kept.system_id,
+                            now = opened.system_id,
+                            "the outbox was moved to this server: its database shows that every event of the former \
+                             one was delivered under a fence"
+                        );
+                    }
+                    here
+                }
+                Err(error) if self.accept_gap => {
+                    warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
+                    position_note::forget(control, &self.wanted.slot).await?;
+                    self.accepted = true;
+                    here
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        Ok((Some(position), is_proved))
+    }
+
+    /// Checks that the slot is not beyond the position that is noted of it. Returns whether everything
+    /// before the slot's position was relayed, as far as the note shows. If it was not, and the gap is
+    /// accepted, the first note of the stream records that.
+    pub(super) fn continue_note(
+        &mut self,
+        opened: &Opened<Stream>,
+        noted: &Noted,
+    ) -> Result<bool, PostgresError> {
+        let slot = &self.wanted.slot;
+        let to = opened.confirmed.lsn();
+        match noted.compare(to, &opened.system_id, &opened.ancestors) {
+            Standing::Continues if noted.position.is_none() && !self.started => {
+                info!(slot, position = %to, "no position of the slot was noted before: it is read from where it is");
+            }
+            // Where the role may not write the note, nothing is compared.
+            Standing::Continues if noted.access == Access::None => return Ok(false),
+            Standing::Continues => {}
+            Standing::OtherCluster => warn!(
+                slot,
+                position = %to,
+                "the noted position is of another cluster: the slot is read from where it is, and \
+                 changes before it are unknown"
+            ),
+            Standing::Promoted { from } => warn!(
+                slot,
+                %from,
+                %to,
+                "a standby was promoted that has the slot's position and not yet the note of it: \
+                 changes committed in this range count as relayed from the former primary"
+            ),
+            Standing::PassedOver { from } => {
+                let error = SetupError::SlotPassedOver {
+                    slot: slot.clone(),
+                    from,
+                    to,
+                };
+                if !self.accept_gap {
+                    return Err(error.into());
+                }
+                warn!(slot, "accepted by --accept-gap: {error}");
+                self.accepted = true;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Checks that the publication is unchanged since the slot was read last.
+    pub(super) fn continue_publication(
+        &mut self,
+        facts: &Facts,
+        noted: &Noted,
+        opened: &Opened<Stream>,
+        walsender: i32,
+    ) -> Result<(), PostgresError> {
+        // What another relay has read meanwhile, it has compared and noted.
+        let last = self.last_look.as_ref();
+        let mut same = match last.filter(|_| opened.predecessor.is_none()) {
+            Some(last) => last.check(&self.wanted, facts),
+            None => Ok(()),
+        };
+        // A standby cannot note that the change is accepted.
+        if same.is_ok() && !facts.server.in_recovery {
+            same = check_noted(&self.wanted, facts, noted, &opened.system_id);
+        }
+        match same {
+            Err(error) if !self.accept_gap => return Err(error.into()),
+            Err(error) => {
+                warn!(slot = self.wanted.slot, "accepted by --accept-gap: {error}");
+                self.accepted_publication = true;
+            }
+            Ok(()) => {}
+        }
+        if let Some(look) = LastLook::new(facts, walsender.into()) {
+            self.last_look = Some(look);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Starts the notes of a stream in `walrelay_state`, and reads those of the runs before.
+
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+use walrelay_lsn::Lsn;
+use walrelay_relay::{Chain, Opened};
+use walrelay_walsender::{Error, Host, Session};
+
+use super::{PostgresSource, Stream};
+use crate::deadline::bounded;
+use crate::position_note::{Access, Noted};
+use crate::sent_rows::account::{self, OpenedAccount};
+use crate::{last_error, publication_note, run_note};
+
+impl PostgresSource {
+    /// Notes the contents of the publication, if this role may.
+    pub(super) async fn note_carried(&self, control: &mut Session, noted: &Noted) {
+        let Some(last) = &self.last_look else {
+            return;
+        };
+        let note = publication_note::note(control, &self.wanted, noted, &last.carried);
+        let reason = match timeout(publication_note::NOTE_LIMIT, note).await {
+            Ok(Ok(true)) => return,
+            // The warning about the position says it.
+            Ok(Ok(false)) if noted.access == Access::None => return,
+            Ok(Ok(false)) => "the role may not, or the slot's name is too long".to_owned(),
+            Ok(Err(error)) => Chain(&error).to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        if !self.started {
+            warn!(
+                slot = self.wanted.slot,
+                reason,
+                "what the publication carries cannot be noted in walrelay_state: a change of it while no relay runs is not \
+                 noticed. As a user who may: walrelay init --role ROLE of this version"
+            );
+        }
+    }
+
+    /// Begins the notes of the stream, if this role may note positions.
+    pub(super) async fn begin_notes(
+        &mut self,
+        opened: &Opened<Stream>,
+        noted: &Noted,
+        host: &Host,
+        is_synchronous: bool,
+        is_proved: bool,
+    ) {
+        let may = noted.access != Access::None;
+        if !may {
+            self.notes.stop();
+            if !std::mem::replace(&mut self.logged_unnoted, true) {
+                warn!(
+                    slot = self.wanted.slot,
+                    "this role may not note the slot's positions in walrelay_state: a slot that something else moves, or \
+                     recreates, while no relay runs is not noticed. As a user who may: walrelay init --role ROLE"
+                );
+            }
+            return;
+        }
+        // Where the role may not, the notes log why.
+        let opening = self
+            .notes
+            .open(&self.info, host, opened, is_synchronous, is_proved);
+        opening.await;
+    }
+
+    /// Begins or continues the account of sent rows. Without it the stream goes on, and its rows stay.
+    pub(super) async fn open_account(&mut self, control: &mut Session, system: &str) {
+        let Some(account) = &self.account else {
+            return;
+        };
+        let (slot, publication) = (&self.wanted.slot, &self.wanted.publication);
+        let opened = async {
+            if !account::ensure(control, self.wanted.create).await? {
+                return Ok(None);
+            }
+            let opened = account::open(control, slot, system, publication).await?;
+            Ok::<_, Error>(Some(opened))
+        };
+        let through = match bounded("reading the account of sent rows", opened).await {
+            Ok(Some(OpenedAccount { through, opening })) => {
+                self.notes.opening = opening;
+                Some(through)
+            }
+            not_opened => {
+                warn!(
+                    slot,
+                    error = not_opened.err().map(|error| Chain(&error).to_string()),
+                    "sent rows cannot be accounted in walrelay_state: events go on, and rows that are sent until the \
+                     next connection are not deleted. A role that may create nothing there needs walrelay init \
+                     --role ROLE of this version"
+                );
+                None
+            }
+        };
+        account.begin(through);
+    }
+
+    /// Looks for the error with which the last run ended, so that views show it until the slot has moved.
+    pub(super) async fn find_last_error(&self, control: &mut Session, confirmed: Lsn) {
+        let find = last_error::find(control, &self.wanted.slot, self.state_path.as_deref());
+        match timeout(publication_note::NOTE_LIMIT, find).await {
+            Ok(Ok(Some(error))) if !error.is_passed(Some(confirmed)) => {
+                info!(remedy = error.remedy, "the last run {}", error.text());
+                let _ = self.last_error.set(error);
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => debug!(error = %Chain(&error), "the last error cannot be read"),
+            Err(_) => debug!("the last error cannot be read: no answer"),
+        }
+    }
+
+    /// Looks for the note of the run before, or of the relay that has read the slot meanwhile. The sink is made
+    /// after it, so that it compares what its streams had with what they have before it writes.
+    pub(super) async fn find_former_run(&self, control: &mut Session, confirmed: Lsn) {
+        let find = run_note::find(control, &self.wanted.slot, self.state_path.as_deref());
+        match timeout(publication_note::NOTE_LIMIT, find).await {
+            Ok(Ok(note)) => self.former_run.found(note, confirmed),
+            Ok(Err(error)) => {
+                debug!(error = %Chain(&error), "the note of the run before cannot be read");
+            }
+            Err(_) => debug!("the note of the run before cannot be read: no answer"),
+        }
+    }
+}
