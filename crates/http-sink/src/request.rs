@@ -321,11 +321,7 @@ mod tests {
         config.secrets = SigningSecret::parse_all(secret).unwrap();
         let record = Record {
             value: Some(br#"{"test": 2432232314}"#),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 0x1_6B37,
-                row: 2,
-            },
+            position: EventPosition::in_first_epoch(0x1_6B37, 2),
             ..Record::default()
         };
         let request = request_of(&record, &config);

@@ -779,11 +779,7 @@ mod tests {
     #[test]
     fn a_loss_of_the_destination_is_a_problem_with_its_range_and_command() {
         let telemetry = Telemetry::new(Setup::default(), RecentErrors::default());
-        let range = [0x10, 0x20].map(|lsn| EventPosition {
-            epoch: 0,
-            lsn,
-            row: 1,
-        });
+        let range = [0x10, 0x20].map(|lsn| EventPosition::in_first_epoch(lsn, 1));
         let loss = Loss::new("orders", Some("orders"), 4, range.into(), false);
         telemetry.sink.note_loss(loss);
         let problems = telemetry.report().problems.into_iter();

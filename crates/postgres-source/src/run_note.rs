@@ -273,16 +273,8 @@ mod tests {
     use super::*;
 
     fn note(ended: Option<RunEnd>) -> RunNote {
-        let first = EventPosition {
-            epoch: 0,
-            lsn: 0x10,
-            row: 0,
-        };
-        let last = EventPosition {
-            epoch: 0,
-            lsn: 0x20,
-            row: 3,
-        };
+        let first = EventPosition::in_first_epoch(0x10, 0);
+        let last = EventPosition::in_first_epoch(0x20, 3);
         let end = StreamEnd {
             number: Some(7),
             id: Some((0x20, 3)),

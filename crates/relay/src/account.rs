@@ -599,11 +599,7 @@ mod tests {
         let Ok(Message::Insert(insert)) = decode(&body) else {
             panic!("no row");
         };
-        let position = EventPosition {
-            epoch: 0,
-            lsn,
-            row: number,
-        };
+        let position = EventPosition::in_first_epoch(lsn, number);
         pending.offer(position, insert.relation, &insert.tuple);
     }
 
@@ -659,11 +655,7 @@ mod tests {
         let (shared, mut rows) = pending(false);
         offer(&mut rows, 10, 0, "a");
         rows.keep_offered(false);
-        rows.forget_from(EventPosition {
-            epoch: 0,
-            lsn: 10,
-            row: 0,
-        });
+        rows.forget_from(EventPosition::in_first_epoch(10, 0));
         send(&mut rows, 10, &["a", "b"]);
         rows.release(Lsn::new(11), None);
         assert_eq!(counted(&shared).0, 2);
@@ -677,11 +669,7 @@ mod tests {
         rows.keep_offered(true);
         offer(&mut rows, 10, 1, "b");
         rows.keep_offered(false);
-        rows.forget_from(EventPosition {
-            epoch: 0,
-            lsn: 10,
-            row: 2,
-        });
+        rows.forget_from(EventPosition::in_first_epoch(10, 2));
         for (number, id) in ["a", "b"].iter().enumerate() {
             offer(&mut rows, 10, number as u64, id);
             rows.keep_acknowledged();
@@ -703,16 +691,8 @@ mod tests {
             offer(&mut rows, 10, number as u64, id);
             rows.keep_offered(true);
         }
-        rows.forget_from(EventPosition {
-            epoch: 0,
-            lsn: 10,
-            row: 0,
-        });
-        rows.forget_from(EventPosition {
-            epoch: 0,
-            lsn: 10,
-            row: 1,
-        });
+        rows.forget_from(EventPosition::in_first_epoch(10, 0));
+        rows.forget_from(EventPosition::in_first_epoch(10, 1));
         offer(&mut rows, 10, 0, "a");
         rows.keep_acknowledged();
         // The second row is no dead letter any more.
@@ -733,11 +713,7 @@ mod tests {
             rows.keep_offered(false);
         }
         rows.committed(Lsn::new(10));
-        let event = |row| EventPosition {
-            epoch: 0,
-            lsn: 10,
-            row,
-        };
+        let event = |row| EventPosition::in_first_epoch(10, row);
         rows.release(Lsn::new(5), Some(event(1)));
         assert_eq!(rows.in_flight.len(), 2, "the first is acknowledged");
         rows.divert(event(1));
@@ -757,11 +733,7 @@ mod tests {
     fn a_refusal_counts_also_if_its_transaction_is_read_again() {
         for before in [false, true] {
             let (shared, mut rows) = pending(true);
-            let refused = EventPosition {
-                epoch: 0,
-                lsn: 10,
-                row: 0,
-            };
+            let refused = EventPosition::in_first_epoch(10, 0);
             offer(&mut rows, 10, 0, "a");
             rows.keep_offered(false);
             rows.forget_from(refused);

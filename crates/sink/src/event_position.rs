@@ -103,6 +103,11 @@ impl TryFrom<String> for EventPosition {
 }
 
 impl EventPosition {
+    /// Makes the position of an event before the first move of its outbox: in epoch 0.
+    pub const fn in_first_epoch(lsn: u64, row: u64) -> Self {
+        Self { epoch: 0, lsn, row }
+    }
+
     /// Parses published LSN and row; `None` if one is invalid.
     pub fn from_parts(lsn: &str, row: &str) -> Option<Self> {
         let published = PublishedLsn::from_published(lsn.parse::<Lsn>().ok()?.get());
@@ -127,11 +132,7 @@ mod tests {
 
     #[test]
     fn a_position_is_parsed_back() {
-        let id = EventPosition {
-            epoch: 0,
-            lsn: 0x1_016B_3748,
-            row: 12,
-        };
+        let id = EventPosition::in_first_epoch(0x1_016B_3748, 12);
         assert_eq!(id.to_string(), "1/16B3748 12");
         assert_eq!("1/16B3748 12".parse(), Ok(id));
         let later = EventPosition { epoch: 3, ..id };

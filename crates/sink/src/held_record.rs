@@ -125,11 +125,7 @@ mod tests {
             value: None,
             headers: &headers,
             event_id: Some(b"id"),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 8,
-                row: 1,
-            },
+            position: EventPosition::in_first_epoch(8, 1),
         };
         let empty = Record {
             topic: "t",

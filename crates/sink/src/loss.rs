@@ -170,11 +170,7 @@ mod tests {
     use super::*;
 
     fn loss(place: &str, from: u64, to: u64) -> Loss {
-        let range = [from, to].map(|lsn| EventPosition {
-            epoch: 0,
-            lsn,
-            row: 2,
-        });
+        let range = [from, to].map(|lsn| EventPosition::in_first_epoch(lsn, 2));
         Loss::new(place, Some(place), 3, range.into(), false)
     }
 

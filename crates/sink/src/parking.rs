@@ -207,21 +207,9 @@ impl fmt::Debug for Parking {
 mod tests {
     use super::*;
 
-    const A: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 1,
-        row: 0,
-    };
-    const B: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 1,
-        row: 1,
-    };
-    const LATER: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 2,
-        row: 0,
-    };
+    const A: EventPosition = EventPosition::in_first_epoch(1, 0);
+    const B: EventPosition = EventPosition::in_first_epoch(1, 1);
+    const LATER: EventPosition = EventPosition::in_first_epoch(2, 0);
 
     /// The log of a server that the outbox was moved to starts lower.
     #[test]
@@ -247,11 +235,7 @@ mod tests {
         parking.park(A, Some("t"), b"k");
         parking.park(A, Some("t"), b"k");
         parking.park(B, Some("t"), b"k");
-        let before = EventPosition {
-            epoch: 0,
-            lsn: 0,
-            row: 7,
-        };
+        let before = EventPosition::in_first_epoch(0, 7);
         assert!(
             !parking.is_parked(before, "t", b"k"),
             "the event is before the dead letter"
@@ -274,11 +258,7 @@ mod tests {
     fn resolved_dead_letters_are_remembered_until_no_repeat_can_be_read() {
         let parking = Parking::new();
         for lsn in 0..10_000 {
-            let id = EventPosition {
-                epoch: 0,
-                lsn,
-                row: 0,
-            };
+            let id = EventPosition::in_first_epoch(lsn, 0);
             parking.park(id, Some("t"), b"k");
             parking.resolve(id);
             // A repeat, read before the relay has confirmed the transaction.

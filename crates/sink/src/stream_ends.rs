@@ -139,11 +139,7 @@ mod tests {
     fn streams_with_the_oldest_events_are_forgotten_first() {
         let ends = StreamEnds::default();
         let acknowledge = |name: &str, lsn| {
-            let last = EventPosition {
-                epoch: 0,
-                lsn,
-                row: 0,
-            };
+            let last = EventPosition::in_first_epoch(lsn, 0);
             lock(&ends.stream(name)).last = last;
         };
         acknowledge("of yesterday", 1);

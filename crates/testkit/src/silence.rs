@@ -34,11 +34,7 @@ pub fn silence_is_shown(
             key: Some(b"key"),
             value: Some(&[number]),
             event_id: Some(&[b'0' + number]),
-            position: EventPosition {
-                epoch: 0,
-                lsn: number.into(),
-                row: 0,
-            },
+            position: EventPosition::in_first_epoch(number.into(), 0),
             ..Record::default()
         });
         Arc::clone(&sink.reports)

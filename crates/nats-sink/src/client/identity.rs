@@ -149,11 +149,7 @@ mod tests {
     use crate::client::message::put_predecessor;
 
     const OURS: Option<&str> = Some("7/1/s");
-    const MOVED: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 9,
-        row: 9,
-    };
+    const MOVED: EventPosition = EventPosition::in_first_epoch(9, 9);
 
     const OTHER: Option<&[u8]> = Some(b"other");
 
@@ -163,11 +159,7 @@ mod tests {
             key: Some(b"k"),
             value: Some(b"v"),
             event_id: Some(b"1"),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 7,
-                row: 1,
-            },
+            position: EventPosition::in_first_epoch(7, 1),
             ..Record::default()
         }
     }
@@ -361,11 +353,7 @@ mod tests {
             (without_id, kept(&without_id, Some("7/2/s")), Unclear),
             (without_id, kept(&changed(without_id), OURS), Unclear),
         ] {
-            let position = EventPosition {
-                epoch: 0,
-                lsn: 7,
-                row: 2,
-            };
+            let position = EventPosition::in_first_epoch(7, 2);
             let next = Record { position, ..record };
             assert_eq!(likeness(&record, OURS, &kept), expected, "{record:?}");
             assert_eq!(likeness(&next, OURS, &kept), Other, "{record:?}");

@@ -384,11 +384,7 @@ mod tests {
             headers: &headers,
             event_id: Some(b"e-1"),
             timestamp_ms: Some(7),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 0x10_0000_0001,
-                row: 2,
-            },
+            position: EventPosition::in_first_epoch(0x10_0000_0001, 2),
             ..Record::default()
         };
         check(&record, 1_000).unwrap();

@@ -192,11 +192,7 @@ mod tests {
             headers: &headers,
             event_id: Some(b" e%41"),
             timestamp_ms: Some(-7),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 16,
-                row: 2,
-            },
+            position: EventPosition::in_first_epoch(16, 2),
             ..Record::default()
         };
         let mut expected = ReadRecord {

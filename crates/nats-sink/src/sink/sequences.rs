@@ -170,11 +170,7 @@ mod tests {
         row: u64,
     ) -> Option<(u64, u64, u64)> {
         let record = Record {
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row,
-            },
+            position: EventPosition::in_first_epoch(1, row),
             ..Record::default()
         };
         let loss = sequences.stored(stream, number, floor, &record)?;

@@ -167,11 +167,7 @@ fn send(sink: &mut super::NatsSink, key: &str, number: u64) {
         key: Some(key.as_bytes()),
         value: Some(b"v"),
         event_id: Some(id.as_bytes()),
-        position: EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row: number,
-        },
+        position: EventPosition::in_first_epoch(1, number),
         ..Record::default()
     };
     sink.try_send(&record, number).unwrap();

@@ -38,11 +38,7 @@ impl Relay {
             key: Some(b"secret-key"),
             value: Some(b"secret-value"),
             event_id: Some(id.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: number,
-            },
+            position: EventPosition::in_first_epoch(1, number),
             ..Record::default()
         };
         self.sink.send(&record);
@@ -50,11 +46,7 @@ impl Relay {
 
     /// Sends an event with this id, at another position.
     fn send_as(&mut self, subject: &str, id: &str, value: &str) {
-        let position = EventPosition {
-            epoch: 0,
-            lsn: 9,
-            row: 9,
-        };
+        let position = EventPosition::in_first_epoch(9, 9);
         let record = Record {
             topic: subject,
             key: Some(b"secret-key"),
@@ -171,7 +163,7 @@ fn a_repeat_under_another_subject_is_delivered_and_stored_once() {
                     key: Some(b"secret-key"),
                     value: Some(b"secret-value"),
                     event_id: Some(id.as_bytes()),
-                    position: EventPosition { epoch: 0, lsn, row },
+                    position: EventPosition::in_first_epoch(lsn, row),
                     ..Record::default()
                 });
             }

@@ -115,11 +115,7 @@ fn nothing_is_lost_repeated_or_disordered_when_leaders_are_killed_under_load() {
                 key: Some(key.as_bytes()),
                 value: Some(b"value"),
                 event_id: Some(id.as_bytes()),
-                position: EventPosition {
-                    epoch: 0,
-                    lsn: 1,
-                    row: number,
-                },
+                position: EventPosition::in_first_epoch(1, number),
                 ..Record::default()
             });
         }
@@ -194,11 +190,7 @@ fn open_dead_letters_are_known_when_their_leader_is_killed() {
             kind: RecordKind::DeadLetter,
             topic: STREAM,
             headers: &headers,
-            position: EventPosition {
-                epoch: 0,
-                lsn: number,
-                row: 0,
-            },
+            position: EventPosition::in_first_epoch(number, 0),
             ..Record::default()
         });
     }

@@ -121,11 +121,7 @@ impl Dlq {
                 key: Some(key.as_bytes()),
                 value: Some(key.as_bytes()),
                 event_id: Some(b"1"),
-                position: EventPosition {
-                    epoch: 0,
-                    lsn: number,
-                    row: 0,
-                },
+                position: EventPosition::in_first_epoch(number, 0),
                 ..Record::default()
             },
         );
@@ -256,18 +252,10 @@ fn a_redriven_event_is_the_one_that_was_refused() {
         headers: &headers,
         event_id: Some(b"1"),
         timestamp_ms: Some(-7),
-        position: EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row: 0,
-        },
+        position: EventPosition::in_first_epoch(1, 0),
         ..Record::default()
     };
-    let at = |lsn| EventPosition {
-        epoch: 0,
-        lsn,
-        row: 0,
-    };
+    let at = |lsn| EventPosition::in_first_epoch(lsn, 0);
     let events = [
         base,
         Record {
@@ -340,11 +328,7 @@ fn a_dead_letter_of_an_earlier_version_stays_open_and_is_not_redriven() {
             topic: EVENTS,
             key: Some(b"k"),
             event_id: Some(b"2"),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 2,
-                row: 0,
-            },
+            position: EventPosition::in_first_epoch(2, 0),
             ..Record::default()
         },
     );
@@ -441,11 +425,7 @@ fn a_redriven_event_is_stored_in_an_exclusive_stream() {
             topic: "only.event",
             key: Some(b"k"),
             event_id: Some(b"1"),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: 0,
-            },
+            position: EventPosition::in_first_epoch(1, 0),
             ..Record::default()
         },
     );

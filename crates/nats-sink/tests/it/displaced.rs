@@ -70,11 +70,7 @@ impl Relay {
             key: Some(b"k"),
             value: Some(value.as_bytes()),
             event_id: self.has_ids.then_some(value.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: number / 3,
-                row: number % 3,
-            },
+            position: EventPosition::in_first_epoch(number / 3, number % 3),
             ..Record::default()
         };
         self.sink.try_send(&record)
@@ -103,11 +99,7 @@ impl Relay {
             key: Some(b"k"),
             value: Some(b"0"),
             headers: &[class],
-            position: EventPosition {
-                epoch: 0,
-                lsn: number / 3,
-                row: number % 3,
-            },
+            position: EventPosition::in_first_epoch(number / 3, number % 3),
             ..Record::default()
         };
         self.sink.send(&dead_letter);

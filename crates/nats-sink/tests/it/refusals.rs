@@ -25,11 +25,7 @@ fn send(relay: &mut OpenSink, id: Option<&str>, subject: &str, key: u64, value: 
         key: Some(key.to_string().as_bytes()),
         value: Some(value),
         event_id: id.map(str::as_bytes),
-        position: EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row: relay.sent,
-        },
+        position: EventPosition::in_first_epoch(1, relay.sent),
         ..Record::default()
     });
 }

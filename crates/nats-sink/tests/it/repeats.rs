@@ -64,11 +64,7 @@ fn deliver(server: &Server, start: &StreamStart, lsn: u64, numbers: RangeInclusi
             key: Some(b"k"),
             value: Some(value.as_bytes()),
             event_id: Some(value.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn,
-                row: number,
-            },
+            position: EventPosition::in_first_epoch(lsn, number),
             ..Record::default()
         });
     }

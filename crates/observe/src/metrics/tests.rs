@@ -372,11 +372,7 @@ fn a_topic_has_the_event_and_the_time_of_its_last_record() {
         telemetry.topics(&[TopicProgress {
             topic: "bills",
             oldest: None,
-            last: row.map(|row| EventPosition {
-                epoch: 0,
-                lsn: 16,
-                row,
-            }),
+            last: row.map(|row| EventPosition::in_first_epoch(16, row)),
         }]);
     };
     acknowledged(None);

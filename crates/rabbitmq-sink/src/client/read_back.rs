@@ -147,11 +147,7 @@ mod tests {
             headers: &headers,
             event_id: Some(b"i"),
             timestamp_ms: Some(12_345),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 16,
-                row: 2,
-            },
+            position: EventPosition::in_first_epoch(16, 2),
             ..Record::default()
         };
         let headers = headers.iter();

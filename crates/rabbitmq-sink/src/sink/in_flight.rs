@@ -242,11 +242,7 @@ mod tests {
     use super::*;
 
     fn position(row: u64) -> EventPosition {
-        EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row,
-        }
+        EventPosition::in_first_epoch(1, row)
     }
 
     /// Makes messages to these exchanges.

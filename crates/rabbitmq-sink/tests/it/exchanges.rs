@@ -43,11 +43,7 @@ impl Sending {
             topic: exchange,
             routing_key: Some(""),
             value: Some(b"v"),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 3,
-                row: seq,
-            },
+            position: EventPosition::in_first_epoch(3, seq),
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("there is room");

@@ -35,11 +35,7 @@ impl Sending {
             topic: exchange,
             routing_key: Some(routing_key),
             value: Some(b"v"),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 3,
-                row: seq,
-            },
+            position: EventPosition::in_first_epoch(3, seq),
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("accepted");

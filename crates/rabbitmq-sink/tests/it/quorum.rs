@@ -40,11 +40,7 @@ fn a_full_queue_is_waited_for_and_keeps_the_order_of_each_key() {
             topic: queue,
             key: Some(key.as_bytes()),
             value: Some(key.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 9,
-                row: seq,
-            },
+            position: EventPosition::in_first_epoch(9, seq),
             ..Record::default()
         };
         sink.try_send(&record, seq).unwrap();
@@ -98,11 +94,7 @@ fn only_the_unroutable_ones_of_a_thousand_in_flight_are_refused() {
             let record = Record {
                 topic: if is_routed(seq) { queue } else { UNBOUND },
                 value: Some(b"value"),
-                position: EventPosition {
-                    epoch: 0,
-                    lsn: round,
-                    row: seq,
-                },
+                position: EventPosition::in_first_epoch(round, seq),
                 ..Record::default()
             };
             sink.try_send(&record, seq).expect("there is room");

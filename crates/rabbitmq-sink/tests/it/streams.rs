@@ -49,11 +49,7 @@ fn what_a_server_confirms_and_drops_after_a_change_of_leader_is_sent_again() {
             let record = Record {
                 topic,
                 event_id: Some(id.as_bytes()),
-                position: EventPosition {
-                    epoch: 0,
-                    lsn: 3,
-                    row: seq,
-                },
+                position: EventPosition::in_first_epoch(3, seq),
                 ..Record::default()
             };
             sink.try_send(&record, seq).expect("there is room");

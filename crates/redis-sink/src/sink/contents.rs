@@ -175,11 +175,7 @@ mod tests {
     use super::*;
 
     fn position(row: u64) -> EventPosition {
-        EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row,
-        }
+        EventPosition::in_first_epoch(1, row)
     }
 
     /// Returns contents after a look and these new entries.

@@ -389,11 +389,7 @@ mod tests {
             },
         ],
         event_id: Some(b"7"),
-        position: EventPosition {
-            epoch: 0,
-            lsn: 0x10,
-            row: 3,
-        },
+        position: EventPosition::in_first_epoch(0x10, 3),
     };
 
     #[test]
@@ -490,11 +486,7 @@ mod tests {
         assert!(is_same(&RECORD, &RECORD));
         for other in [
             Record {
-                position: EventPosition {
-                    epoch: 0,
-                    lsn: 0x10,
-                    row: 4,
-                },
+                position: EventPosition::in_first_epoch(0x10, 4),
                 ..RECORD
             },
             Record {
@@ -570,11 +562,7 @@ mod tests {
                 id: EntryId { first, second },
                 is_repeat,
                 exists: true,
-                last: last.map(|row| EventPosition {
-                    epoch: 0,
-                    lsn: 16,
-                    row,
-                }),
+                last: last.map(|row| EventPosition::in_first_epoch(16, row)),
                 ..Newest::default()
             })
         };

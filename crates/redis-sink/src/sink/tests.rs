@@ -60,11 +60,7 @@ fn queue_keyed(shared: &Shared, topic: &str, key: Option<&str>, row: u64) {
     let record = Record {
         topic,
         key: key.map(str::as_bytes),
-        position: EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row,
-        },
+        position: EventPosition::in_first_epoch(1, row),
         ..Record::default()
     };
     shared.accept(&record, topic, row, 1).unwrap();

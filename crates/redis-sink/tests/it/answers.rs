@@ -48,11 +48,7 @@ impl Relay {
             key: Some(b"key"),
             value: Some(b"value"),
             event_id: Some(id.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn,
-                row: number,
-            },
+            position: EventPosition::in_first_epoch(lsn, number),
             ..Record::default()
         };
         self.sink.send(&record);
@@ -444,11 +440,7 @@ fn a_transaction_has_more_than_one_buffer() {
             topic: "large",
             key: Some(b"key"),
             value: Some(&value),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: number,
-            },
+            position: EventPosition::in_first_epoch(1, number),
             ..Record::default()
         };
         relay.sink.send(&record);
@@ -461,11 +453,7 @@ fn a_transaction_has_more_than_one_buffer() {
             topic: "large",
             key: Some(b"key"),
             value: Some(&value),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: number,
-            },
+            position: EventPosition::in_first_epoch(1, number),
             ..Record::default()
         };
         again.sink.send(&record);

@@ -227,11 +227,7 @@ impl Relay {
                 key: Some(b"key"),
                 value: Some(b"value"),
                 event_id: Some(id.as_bytes()),
-                position: EventPosition {
-                    epoch: 0,
-                    lsn: 1,
-                    row: self.sink.sent,
-                },
+                position: EventPosition::in_first_epoch(1, self.sink.sent),
                 ..Record::default()
             };
             self.sink.send(&record);
@@ -496,11 +492,7 @@ fn dead_letters_are_read_where_their_slot_is() {
             kind: RecordKind::DeadLetter,
             topic: "c",
             headers: &headers,
-            position: EventPosition {
-                epoch: 0,
-                lsn: number,
-                row: 0,
-            },
+            position: EventPosition::in_first_epoch(number, 0),
             ..Record::default()
         };
         sink.send(&record);

@@ -72,11 +72,7 @@ impl Dlq {
             key: Some(text.as_bytes()),
             event_id: Some(text.as_bytes()),
             headers: &headers,
-            position: EventPosition {
-                epoch: 0,
-                lsn: number,
-                row: 0,
-            },
+            position: EventPosition::in_first_epoch(number, 0),
             ..Record::default()
         };
         self.sink.try_send(&record, self.sent).unwrap();

@@ -25,11 +25,7 @@ fn send(relay: &mut OpenSink, stream: &str, key: u64) {
         topic: stream,
         key: Some(key.to_string().as_bytes()),
         value: Some(b"value"),
-        position: EventPosition {
-            epoch: 0,
-            lsn: 1,
-            row: relay.sent,
-        },
+        position: EventPosition::in_first_epoch(1, relay.sent),
         ..Record::default()
     });
 }

@@ -118,11 +118,7 @@ impl Relay {
             key: Some(b"key"),
             value: Some(b"value"),
             event_id: Some(id.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: self.sink.sent,
-            },
+            position: EventPosition::in_first_epoch(1, self.sink.sent),
             ..Record::default()
         };
         self.sink.send(&record);

@@ -104,11 +104,7 @@ mod tests {
     use super::*;
 
     const fn event(row: u64) -> EventPosition {
-        EventPosition {
-            epoch: 0,
-            lsn: 8,
-            row,
-        }
+        EventPosition::in_first_epoch(8, row)
     }
 
     #[test]

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_sequence_number_maps_to_its_event() {
-        let of = |lsn, row| EventPosition { epoch: 0, lsn, row };
+        let of = |lsn, row| EventPosition::in_first_epoch(lsn, row);
         let mut in_flight = InFlightEvents::default();
         // Row 1 of the first transaction was skipped and row 4 is of another topic. Row 0 of the
         // second transaction is sent twice, because its first connection was lost.
@@ -251,11 +251,7 @@ mod tests {
         ledger.begin().unwrap();
         for (seq, (topic, lsn)) in sent.into_iter().enumerate() {
             in_flight.offer(topic);
-            let id = EventPosition {
-                epoch: 0,
-                lsn,
-                row: seq as u64,
-            };
+            let id = EventPosition::in_first_epoch(lsn, seq as u64);
             push(&mut in_flight, seq as u64, id, lsn as i64 * 100);
             ledger.sent(Seq::new(seq as u64)).unwrap();
         }

@@ -227,11 +227,7 @@ impl Diverted {
 mod tests {
     use super::*;
 
-    const A: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 8,
-        row: 0,
-    };
+    const A: EventPosition = EventPosition::in_first_epoch(8, 0);
 
     /// On another timeline another event may have the position, and would be skipped wrongly.
     #[test]

@@ -111,16 +111,8 @@ mod tests {
     use super::*;
     use crate::poison::{PoisonAction, PoisonPolicy};
 
-    const A: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 8,
-        row: 0,
-    };
-    const B: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 8,
-        row: 5,
-    };
+    const A: EventPosition = EventPosition::in_first_epoch(8, 0);
+    const B: EventPosition = EventPosition::in_first_epoch(8, 5);
     const ACTIONS: [PoisonAction; 3] = [
         PoisonAction::Halt,
         PoisonAction::DeadLetter,

@@ -40,7 +40,7 @@ fn note(rows: &mut PendingRows, at: (u64, u64), id: &str, taken: bool) {
 }
 
 fn event(lsn: u64, row: u64) -> EventPosition {
-    EventPosition { epoch: 0, lsn, row }
+    EventPosition::in_first_epoch(lsn, row)
 }
 
 fn end(lsn: u64) -> CommitEnd {

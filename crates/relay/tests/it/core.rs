@@ -341,11 +341,7 @@ fn the_core_of_the_next_sink_offers_no_acknowledged_event_again_unless_an_earlie
     ]
     .map(|(id, key)| table().insert(&[id, "order", key, "{}"].map(Some)))
     .into();
-    let refused = EventPosition {
-        epoch: 0,
-        lsn: COMMIT,
-        row: 3,
-    };
+    let refused = EventPosition::in_first_epoch(COMMIT, 3);
     let mut decisions = PoisonDecisions::new(PoisonPolicy {
         rejected: PoisonAction::DeadLetter,
         ..PoisonPolicy::default()

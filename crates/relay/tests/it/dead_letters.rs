@@ -23,11 +23,7 @@ use crate::support::{COMMIT, begin, connected, consume, frame, table};
 const DEAD_LETTERS: &str = "walrelay.dead-letters";
 
 /// The event under test.
-const EVENT: EventPosition = EventPosition {
-    epoch: 0,
-    lsn: COMMIT,
-    row: 0,
-};
+const EVENT: EventPosition = EventPosition::in_first_epoch(COMMIT, 0);
 
 /// The reason why the event becomes a dead letter.
 #[derive(Debug, Clone, Copy)]
@@ -49,11 +45,7 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let parking = Parking::new();
     parking.set_ready();
     if let Class::Parked = class {
-        let earlier = EventPosition {
-            epoch: 0,
-            lsn: 1_000,
-            row: 0,
-        };
+        let earlier = EventPosition::in_first_epoch(1_000, 0);
         parking.park(earlier, Some("outbox.event.order"), b"k");
     }
     let own = match class {
@@ -68,11 +60,7 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
         parking: Some(Arc::new(parking)),
         ..PoisonPolicy::default()
     });
-    let other = EventPosition {
-        epoch: 0,
-        lsn: 1_500,
-        row: 0,
-    };
+    let other = EventPosition::in_first_epoch(1_500, 0);
     match class {
         Class::Refused => assert!(decisions.reject(EVENT, Poison::Rejected, "no")),
         Class::TopicGivenUp => {

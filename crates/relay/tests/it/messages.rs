@@ -116,11 +116,7 @@ fn assert_header(seen: &[String], header: &str) {
 }
 
 fn row(row: u64) -> EventPosition {
-    EventPosition {
-        epoch: 0,
-        lsn: COMMIT,
-        row,
-    }
+    EventPosition::in_first_epoch(COMMIT, row)
 }
 
 fn message(transactional: bool, prefix: &str, content: &str) -> Vec<u8> {

@@ -174,11 +174,10 @@ impl Log {
     /// Returns the position of a row's event.
     pub(crate) fn position(&self, row: u8) -> EventPosition {
         let transaction = &self.transactions[self.rows[usize::from(row)].transaction];
-        EventPosition {
-            epoch: 0,
-            lsn: transaction.commit.into(),
-            row: (usize::from(row) - transaction.rows.start) as u64,
-        }
+        EventPosition::in_first_epoch(
+            transaction.commit.into(),
+            (usize::from(row) - transaction.rows.start) as u64,
+        )
     }
 
     /// Returns the row at this position.

@@ -237,11 +237,7 @@ fn the_events_of_open_dead_letters_are_those_that_nobody_resolved() {
 
 #[test]
 fn a_follower_parks_and_frees_keys_and_waits_for_a_server() {
-    const LATER: EventPosition = EventPosition {
-        epoch: 0,
-        lsn: 9,
-        row: 0,
-    };
+    const LATER: EventPosition = EventPosition::in_first_epoch(9, 0);
     let until = |done: &dyn Fn() -> bool| {
         let deadline = Instant::now() + Duration::from_secs(120);
         while !done() {

@@ -63,11 +63,7 @@ impl<'a> Run<'a> {
             value: format!("{}-{number}-{}", self.marker, "x".repeat(padding)).into_bytes(),
             id: format!("{}-{number}", self.marker),
             note: self.marker.clone(),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: self.made,
-            },
+            position: EventPosition::in_first_epoch(1, self.made),
         }
     }
 

@@ -247,11 +247,7 @@ mod tests {
         assert_eq!(list.filter.class, ["rejected", "parked"]);
         assert_eq!(
             list.filter.id,
-            [EventPosition {
-                epoch: 0,
-                lsn: 0x1_0000_000A,
-                row: 2
-            }]
+            [EventPosition::in_first_epoch(0x1_0000_000A, 2)]
         );
         let since = list.filter.since.map(OffsetDateTime::unix_timestamp);
         assert_eq!(since, Some(1_767_319_445));
@@ -270,14 +266,7 @@ mod tests {
     fn a_dead_letter_is_named_by_one_or_two_words() {
         for line in ["dlq show \"0/1 2\"", "dlq show 0/1 2 --value"] {
             let show = parsed!(line, Command::Dlq, DlqCommand::Show);
-            assert_eq!(
-                show.position(),
-                Some(EventPosition {
-                    epoch: 0,
-                    lsn: 1,
-                    row: 2
-                })
-            );
+            assert_eq!(show.position(), Some(EventPosition::in_first_epoch(1, 2)));
         }
     }
 

@@ -55,11 +55,7 @@ impl Sending {
             topic: "t",
             key: Some(key.as_bytes()),
             value: Some(value.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 16,
-                row: seq,
-            },
+            position: EventPosition::in_first_epoch(16, seq),
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("accepted");
@@ -71,11 +67,7 @@ impl Sending {
             topic: "t",
             routing_key: Some(url),
             key: Some(&seq.to_be_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 16,
-                row: seq,
-            },
+            position: EventPosition::in_first_epoch(16, seq),
             ..Record::default()
         };
         self.sink.try_send(&record, seq).expect("accepted");

@@ -202,11 +202,7 @@ fn a_destination_that_answers_and_one_of_dead_letters_are_not_given_up() {
     let dead_letter = Record {
         topic: "t",
         kind: RecordKind::DeadLetter,
-        position: EventPosition {
-            epoch: 0,
-            lsn: 16,
-            row: 1,
-        },
+        position: EventPosition::in_first_epoch(16, 1),
         ..Record::default()
     };
     sending.sink.try_send(&dead_letter, 1).expect("accepted");

@@ -8,11 +8,7 @@ use crate::consumer::Consumer;
 use crate::dlq::{DlqWatcher, OpenDeadLetters};
 
 /// An event after all dead letters of these tests.
-const LATER: EventPosition = EventPosition {
-    epoch: 0,
-    lsn: u64::MAX,
-    row: 0,
-};
+const LATER: EventPosition = EventPosition::in_first_epoch(u64::MAX, 0);
 
 fn watch(cluster: &Cluster) -> (DlqWatcher, Arc<Parking>) {
     watch_with(&config(cluster))

@@ -91,11 +91,7 @@ impl Under {
             key: Some(key.as_bytes()),
             value: Some(value.as_bytes()),
             event_id: Some(value.as_bytes()),
-            position: EventPosition {
-                epoch: 0,
-                lsn: 7,
-                row: self.accepted,
-            },
+            position: EventPosition::in_first_epoch(7, self.accepted),
             ..Record::default()
         };
         self.sink.try_send(&record, self.accepted)?;

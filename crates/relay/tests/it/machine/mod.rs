@@ -106,11 +106,7 @@ fn process(
         let parking = Parking::new();
         for row in durable.iter().filter(|row| server.is_dead_letter(**row)) {
             let transaction = &server.log[row.0];
-            let id = EventPosition {
-                epoch: 0,
-                lsn: transaction.commit,
-                row: row.1 as u64,
-            };
+            let id = EventPosition::in_first_epoch(transaction.commit, row.1 as u64);
             let topic = (!server.is_poisoned(*row)).then_some("outbox.event.Order");
             parking.park(id, topic, transaction.keys[row.1].to_string().as_bytes());
         }
@@ -277,11 +273,10 @@ impl System {
                         panic!("an end that is none");
                     };
                     let transaction = &self.server.log[index];
-                    let position = EventPosition {
-                        epoch: 0,
-                        lsn: transaction.commit,
-                        row: transaction.keys.len() as u64,
-                    };
+                    let position = EventPosition::in_first_epoch(
+                        transaction.commit,
+                        transaction.keys.len() as u64,
+                    );
                     let end = told.end.lsn().get();
                     assert_eq!((end, told.position), (transaction.end, position));
                     assert!(

@@ -65,11 +65,7 @@ mod tests {
 
     fn record() -> DlqRecord {
         DlqRecord {
-            id: EventPosition {
-                epoch: 0,
-                lsn: 1,
-                row: 2,
-            },
+            id: EventPosition::in_first_epoch(1, 2),
             class: "rejected".into(),
             topic: Some("t".into()),
             event_id: Some(b"e".to_vec()),
@@ -125,11 +121,7 @@ mod tests {
             assert!(!matches(&of(kind, value), &bare), "{kind}");
         }
         for (lsn, expected) in [(1, true), (2, false)] {
-            let id = vec![EventPosition {
-                epoch: 0,
-                lsn,
-                row: 2,
-            }];
+            let id = vec![EventPosition::in_first_epoch(lsn, 2)];
             assert_eq!(matches(&FilterArgs { id, ..none() }, &record()), expected);
         }
         let both = FilterArgs {

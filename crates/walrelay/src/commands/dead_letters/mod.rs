@@ -136,11 +136,7 @@ mod tests {
     /// Returns a dead letter with a value for most fields.
     pub(crate) fn record() -> DlqRecord {
         DlqRecord {
-            id: EventPosition {
-                epoch: 0,
-                lsn: 16,
-                row: 2,
-            },
+            id: EventPosition::in_first_epoch(16, 2),
             slot: "orders".into(),
             class: "oversize".into(),
             cause: Some("too\u{1b}[31mlarge".into()),

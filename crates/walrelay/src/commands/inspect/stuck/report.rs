@@ -279,11 +279,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_told_by_evidence() {
-        let position = EventPosition {
-            epoch: 0,
-            lsn: 0x200,
-            row: 1,
-        };
+        let position = EventPosition::in_first_epoch(0x200, 1);
         let behind = |received, is_whole| Behind {
             positions: HashMap::from([("a".to_owned(), position)]),
             is_whole,
