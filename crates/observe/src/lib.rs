@@ -12,10 +12,10 @@
 //! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
 //!
 //! # Inside
-//! `observed` has [`Telemetry`]; what is known at the start is in `setup`, the state in `live`, the samples in
-//! `history`. `status` makes the document of `report` of them. `problems` is what is wrong by it, `metrics` its figures
-//! as text. `otlp` sends metrics and spans, which are made of `batches`.
-//! `http` is the endpoint with the page, `dlq` its dead letters, `event_jobs` its look for an event. `background` runs threads that stop when they are dropped.
+//! `state` has [`Telemetry`], and makes the document of `report` of it; `monitors` ask the server for it. `report` also
+//! lists the problems of a relay. `views` shows the document: `http` is the endpoint with the page, `metrics` its figures
+//! as text, `otlp` sends metrics and spans. `log` is the log with its last warnings. `dlq` has the dead letters of the
+//! page, `event_jobs` its look for an event. `background` runs threads that stop when they are dropped.
 //!
 //! # Invariants
 //! - The views and the pipeline share only [`Telemetry`], whose locks are held briefly.
@@ -23,32 +23,14 @@
 //!   letters has keys, and is served with a token alone. The look for an event has the id that the request named.
 
 mod background;
-mod batches;
 mod dlq;
 mod event_jobs;
-mod history;
-mod http;
-mod latencies;
 mod log;
-mod metrics;
-mod monitor;
-mod otlp;
-mod outbox;
-mod pipeline_span;
-mod pipelines;
-mod printable;
-mod problems;
-mod relay_state;
+mod monitors;
 mod report;
-mod run_observer;
 pub mod sections;
-mod service_manager;
-mod setup;
-mod slo;
-mod status;
-mod summary;
-mod telemetry;
-mod warnings;
+mod state;
+mod views;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -57,27 +39,21 @@ use walrelay_pgoutput::PgTimestamp;
 pub use background::Background;
 pub use dlq::DlqAccess;
 pub use event_jobs::{EventCommands, EventJobs};
-pub use http::{EndpointError, start_endpoint};
-pub use latencies::Latencies;
-pub use log::{log_to_stderr, subscriber};
-pub use metrics::{CONTENT_TYPE as METRICS_TYPE, text as metrics_text};
-pub use monitor::{SlotMonitor, slot_report};
-pub use otlp::Exporter;
-pub use outbox::OutboxMonitor;
-pub use pipeline_span::pipeline_span;
-pub use pipelines::Pipelines;
-pub use printable::{is_hidden, printable, printable_json, printable_lines};
+pub use log::{
+    RecentErrors, is_hidden, log_to_stderr, pipeline_span, printable, printable_json,
+    printable_lines, subscriber,
+};
+pub use monitors::{OutboxMonitor, SlotMonitor, slot_report};
 pub use report::{
     AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LossReport,
     NearLimitReport, OutboxReport, ProblemReport, ProcessReport, SinkReport, SlotReport,
     SnapshotReport, StatusReport,
 };
-pub use run_observer::RunObserver;
-pub use service_manager::{ServiceManager, heartbeat};
-pub use setup::{Setup, SinkSetup};
-pub use telemetry::Telemetry;
+pub use state::{Latencies, Pipelines, RunObserver, Setup, SinkSetup, Telemetry};
+pub use views::{
+    EndpointError, Exporter, METRICS_TYPE, ServiceManager, heartbeat, metrics_text, start_endpoint,
+};
 pub use walrelay_sink::micros_now;
-pub use warnings::RecentErrors;
 
 /// Reads the wall clock in milliseconds since 1970.
 pub fn millis_now() -> u64 {

@@ -1,4 +1,8 @@
-//! The log: its lines, and which pipeline each belongs to.
+//! The log: its lines, which pipeline each belongs to, and its last warnings and errors.
+
+mod pipeline_span;
+mod printable;
+mod warnings;
 
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _};
@@ -15,17 +19,20 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::colours;
-use super::pipeline_span::PipelineNames;
-use super::printable::{Printable, printable_json};
-use super::warnings::RecentErrors;
+pub use pipeline_span::pipeline_span;
+pub use printable::{is_hidden, printable, printable_json, printable_lines};
+pub use warnings::RecentErrors;
+
+use crate::colours;
 use crate::sections::{Log, LogFormat};
+use pipeline_span::PipelineNames;
+use printable::Printable;
 
 /// Logs to standard error, and returns the list of the last warnings and errors. A second call
 /// changes nothing: the first subscriber stays.
 ///
 /// `slots`: those of the pipelines of this process. Of one, each JSON line has the member `slot`. Of
-/// several, lines from the [span](super::pipeline_span()) of a pipeline name it: JSON lines by the
+/// several, lines from the [span](crate::pipeline_span()) of a pipeline name it: JSON lines by the
 /// members `pipeline` and `slot`.
 pub fn log_to_stderr(
     log: Log,

@@ -3,15 +3,18 @@
 //! It contains no row values, keys or secrets. Times are milliseconds since 1970, durations have
 //! the unit that their name ends with, `null` means "not known".
 
+mod causes;
 mod delivery;
 mod history;
 mod pipeline;
+mod problems;
 mod process;
 mod sink;
 mod source;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use causes::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
 pub(crate) use delivery::{
     DeadLetterReport, DeliveryReport, LatencyReport, Quantiles, RetryingReport, SloReport,
     TopicReport,
@@ -19,6 +22,9 @@ pub(crate) use delivery::{
 pub(crate) use history::{History, Sample};
 pub use pipeline::{FormerRunReport, ProblemReport};
 pub(crate) use pipeline::{HolderReport, LastErrorReport, PipelineReport, STATES};
+#[cfg(test)]
+pub(crate) use problems::headings;
+pub(crate) use problems::{RECONNECTS, problems};
 pub use process::ProcessReport;
 pub(crate) use process::{ErrorReport, RegistryReport};
 pub use sink::{EndpointReport, LossReport, NearLimitReport, SinkReport};

@@ -1,0 +1,195 @@
+//! Reads the state of the slot, and locks of the outbox tables, from the server, on a connection of its
+//! own: the page and the alerts need it most while the pipeline has no connection.
+
+use std::time::Duration;
+
+use tokio::time::{interval, timeout};
+use tracing::warn;
+use walrelay_relay::{Chain, TableName};
+use walrelay_sink::clock_offset;
+use walrelay_walsender::{ConnInfo, Session, SessionKind};
+
+use super::outbox::OutboxMonitor;
+use crate::Telemetry;
+use crate::report::STANDBY_REMEDY;
+use crate::report::SlotReport;
+use crate::{millis_now, wall_clock};
+use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_standing, table_locks};
+
+/// Interval of the queries, and the timeout of one.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Reports the state of one slot to the telemetry.
+#[derive(Debug)]
+pub struct SlotMonitor {
+    info: ConnInfo,
+    slot: String,
+    tables: Vec<TableName>,
+    /// The locks of the tables at the last look.
+    locks: Vec<TableLock>,
+    /// The slots of standbys that the server waited for at the last look.
+    standbys: Option<String>,
+    has_logged_wait: bool,
+    /// The monitor of the tables' sizes and ages.
+    outbox: Option<OutboxMonitor>,
+}
+
+/// The answer to one look.
+struct Look {
+    standing: SlotStanding,
+    /// How far the server's clock is ahead of this machine's, at least.
+    clock_offset: Option<f64>,
+    locks: Vec<TableLock>,
+}
+
+impl SlotMonitor {
+    /// Creates a monitor that connects when it is asked.
+    pub fn new(info: ConnInfo, slot: String, tables: Vec<TableName>) -> Self {
+        Self {
+            info,
+            slot,
+            tables,
+            locks: Vec::new(),
+            standbys: None,
+            has_logged_wait: false,
+            outbox: None,
+        }
+    }
+
+    /// Adds the monitor of the tables' sizes and ages.
+    #[must_use]
+    pub fn with_outbox(mut self, outbox: OutboxMonitor) -> Self {
+        self.outbox = Some(outbox);
+        self
+    }
+
+    /// Queries the slot, and the tables, at each interval. Never returns.
+    pub async fn watch(mut self, telemetry: &Telemetry) {
+        match self.outbox.take() {
+            Some(outbox) => {
+                tokio::join!(self.watch_slot(telemetry), outbox.watch(telemetry));
+            }
+            None => self.watch_slot(telemetry).await,
+        }
+    }
+
+    async fn watch_slot(mut self, telemetry: &Telemetry) {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut session = None;
+        loop {
+            ticks.tick().await;
+            let answer = match timeout(INTERVAL, self.ask(&mut session)).await {
+                Ok(answer) => answer.map_err(|error| Chain(&error).to_string()),
+                Err(_) => Err(format!("no answer within {} s", INTERVAL.as_secs())),
+            };
+            if answer.is_err() {
+                session = None;
+                // Who holds a lock now is not known.
+                self.locks.clear();
+                telemetry.table_locks(&[]);
+                telemetry.replays(Vec::new());
+            }
+            telemetry.slot(answer.map(|look| {
+                telemetry.clock(look.clock_offset);
+                telemetry.table_locks(&lasting(&look.locks, &self.locks));
+                self.locks = look.locks;
+                let mut standing = look.standing;
+                standing.waits_for_standbys = self.lasting_wait(standing.waits_for_standbys);
+                telemetry.replays(std::mem::take(&mut standing.replays));
+                let end = standing.server_end;
+                (slot_report(standing), end)
+            }));
+        }
+    }
+
+    /// Returns the slots of standbys that the server waits for, if it also did at the last look: it waits
+    /// for a moment with each commit. Logs each wait once.
+    fn lasting_wait(&mut self, standbys: Option<String>) -> Option<String> {
+        let before = std::mem::replace(&mut self.standbys, standbys);
+        let lasting = self.standbys.clone().filter(|_| before.is_some());
+        if let Some(slots) = &lasting
+            && !std::mem::replace(&mut self.has_logged_wait, true)
+        {
+            warn!(
+                slots,
+                remedy = STANDBY_REMEDY,
+                "Postgres sends nothing until a standby has the log"
+            );
+        }
+        self.has_logged_wait &= self.standbys.is_some();
+        lasting
+    }
+
+    /// Queries slot, clock and locks.
+    async fn ask(&self, session: &mut Option<Session>) -> Result<Look, walrelay_walsender::Error> {
+        let session = match session {
+            Some(session) => session,
+            none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
+        };
+        let standing = slot_standing(session, &self.slot).await?;
+        let before = wall_clock().get();
+        let server = server_clock(session).await?;
+        let after = wall_clock().get();
+        let clock_offset = server.map(|server| clock_offset(before, server.get(), after));
+        let locks = table_locks(session, &self.tables).await?;
+        Ok(Look {
+            standing,
+            clock_offset,
+            locks,
+        })
+    }
+}
+
+/// Returns the locks of processes that also locked a table at the last look. Detaching a partition, or
+/// truncating the end of a table, takes a lock for a moment.
+fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
+    // A transaction may lock one table after another.
+    let same =
+        |a: &TableLock, b: &TableLock| a.pid == b.pid && (a.pid.is_some() || a.table == b.table);
+    let lasting = locks
+        .iter()
+        .filter(|lock| before.iter().any(|known| same(lock, known)));
+    lasting.cloned().collect()
+}
+
+/// Returns the report of a slot; `None` if the slot does not exist.
+pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
+    let slot = standing.slot?;
+    let lost = slot.lost();
+    let kept = standing.retained;
+    Some(SlotReport {
+        active: slot.active_pid.is_some(),
+        active_pid: slot.active_pid,
+        wal_status: kept.wal_status,
+        retained_bytes: kept.retained,
+        safe_wal_bytes: kept.safe,
+        limit_bytes: kept.limit,
+        oldest_transaction: kept.oldest_transaction,
+        inactive_seconds: standing.inactive_seconds,
+        invalidation_reason: lost,
+        waits_for_standbys: standing.waits_for_standbys,
+        seen_ms: millis_now(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_postgres_source::TableLock;
+
+    use super::lasting;
+
+    #[test]
+    fn a_lock_counts_at_the_second_look() {
+        let lock = |pid, held| TableLock {
+            table: "public.outbox".to_owned(),
+            pid: Some(pid),
+            held,
+            ..TableLock::default()
+        };
+        assert_eq!(lasting(&[lock(7, true)], &[]), []);
+        assert_eq!(lasting(&[lock(7, true)], &[lock(8, true)]), []);
+        let both = [lock(7, true), lock(9, false)];
+        assert_eq!(lasting(&both, &[lock(7, false)]), [lock(7, true)]);
+    }
+}
