@@ -8,9 +8,8 @@
 //! - `sinks`: the sink of standard output, and wrappers that count and discard. Other sinks are crates of
 //!   their own, the table of kinds is in [`config`].
 //! - `failures`: the errors of the crates below, with remedies.
-//! - `dead_letter_watch`: asks whether dead letters can be written.
-//! - `rolling`: the bookmark that a running relay keeps. `row_worker`: the confirmed rows that it
-//!   deletes or marks. `run_keeper`: what it notes of itself for the next run.
+//! - `workers`: the threads alongside a running relay. They mark, delete and audit rows, move the rolling bookmark, note
+//!   the run, and ask the sink's servers whether dead letters can be written.
 //! - `event_commands`: the commands about one event that the status page runs.
 //!
 //! # Invariants
@@ -20,19 +19,14 @@
 
 #![forbid(unsafe_code)]
 
-mod audit_worker;
 pub mod cli;
 mod commands;
 pub mod config;
 mod event_commands;
 mod failures;
 mod json;
-mod mark_worker;
-mod rolling;
-mod row_worker;
-mod run_keeper;
-mod sink_watch;
 mod sinks;
+mod workers;
 
 use std::ffi::OsString;
 

@@ -19,12 +19,12 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::relay::{CommitToAck, Relay};
 use crate::commands::assembly::block_on;
-use crate::run_keeper::RunKeeper;
+use crate::workers::{LAST_WORD, RunKeeper};
 
 /// The time that writing may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 /// The longest delay of the exit, also if a resolver or a disk does not answer.
-const EXIT_LIMIT: Duration = crate::run_keeper::LAST_WORD;
+const EXIT_LIMIT: Duration = LAST_WORD;
 
 /// The places that keep the end of a run, and its error.
 pub(super) struct ErrorKeeper {

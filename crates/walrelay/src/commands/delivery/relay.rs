@@ -24,7 +24,6 @@ use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::ConnInfo;
 
 use super::outbox::{audit_watch, outbox_monitor};
-use crate::audit_worker::AuditWorker;
 use crate::cli::ConfigArgs;
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
@@ -36,11 +35,9 @@ use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
 use crate::event_commands::OperatorCommands;
 use crate::failures;
-use crate::mark_worker::MarkWorker;
-use crate::rolling::{self, Keep, Keeping};
-use crate::row_worker::RowWorker;
-use crate::run_keeper::RunKeeper;
-use crate::sink_watch::SinkWatch;
+use crate::workers::{
+    AuditWorker, Keep, Keeping, MarkWorker, RowWorker, RunKeeper, SinkWatch, keep_bookmark,
+};
 use walrelay_failure::{Exit, Failure};
 
 /// The last log line of a run that drained.
@@ -337,7 +334,7 @@ impl Relay<'_> {
                 walsender: source.walsender(),
                 telemetry: telemetry.clone(),
             };
-            workers.push(rolling::start(keeping).map_err(no_runtime)?);
+            workers.push(keep_bookmark(keeping).map_err(no_runtime)?);
         }
         // A dead letter is written by this process, or was written by another one that read the slot
         // before this process' walsender.
