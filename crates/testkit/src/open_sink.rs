@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_sink::{
-    AnySinkFactory, Deliveries, DeliveryError, Disposition, Obstacle, Poison, Record, RecordKind,
-    Retrying, SendError, Sink, SinkFactory as _, StreamStart,
+    AnySinkFactory, Deliveries, DeliveryError, Disposition, EventPosition, Obstacle, Poison,
+    Record, RecordKind, Retrying, SendError, Sink, SinkFactory as _, StreamStart,
 };
 
 use crate::reports::Reports;
@@ -62,6 +62,20 @@ impl OpenSink {
     #[track_caller]
     pub fn send(&mut self, record: &Record<'_>) {
         self.try_send(record).expect("it is accepted");
+    }
+
+    /// Sends an event, which the sink must accept. Its id is its row.
+    #[track_caller]
+    pub fn send_event(&mut self, topic: &str, key: &str, position: EventPosition) {
+        let id = position.row.to_string();
+        self.send(&Record {
+            topic,
+            key: Some(key.as_bytes()),
+            value: Some(b"value"),
+            event_id: Some(id.as_bytes()),
+            position,
+            ..Record::default()
+        });
     }
 
     /// Waits until all records are reported, and asserts that none has failed.

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::{MAX_STORED, factory, options, patient, refusals, section, stored};
 use serde_json::json;
 use walrelay_nats_sink::{NatsKind, NatsSection};
-use walrelay_sink::{
-    AnySinkFactory, EventPosition, Header, Record, RecordKind, SinkOptions, dlq_headers,
-};
+use walrelay_sink::{AnySinkFactory, EventPosition, Header, Record, RecordKind, dlq_headers};
 use walrelay_sink_kind::SinkKind as _;
 use walrelay_sink_kind::dead_letters::DlqAddress;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
@@ -47,12 +45,7 @@ impl Cluster {
 
 impl Destination for Cluster {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let options = SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
-            ..options()
-        };
-        factory(&self.section(), &options)
+        factory(&self.section(), &bounds.options())
     }
 
     fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
@@ -109,15 +102,8 @@ fn nothing_is_lost_repeated_or_disordered_when_leaders_are_killed_under_load() {
     let mut send = |count: u64| {
         for _ in 0..count {
             let number = sink.sent;
-            let (id, key) = (number.to_string(), (number % KEYS).to_string());
-            sink.send(&Record {
-                topic: STREAM,
-                key: Some(key.as_bytes()),
-                value: Some(b"value"),
-                event_id: Some(id.as_bytes()),
-                position: EventPosition::in_first_epoch(1, number),
-                ..Record::default()
-            });
+            let position = EventPosition::in_first_epoch(1, number);
+            sink.send_event(STREAM, &(number % KEYS).to_string(), position);
         }
         let sent = usize::try_from(sink.sent).unwrap();
         // Amid those that were just sent.

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{MAX_STORED, Server, WithStart, factory, options, section, start};
+use crate::support::{MAX_STORED, Server, WithStart, factory, section, start};
 use serde_json::json;
 use walrelay_nats_sink::NatsSection;
-use walrelay_sink::{AnySinkFactory, SinkOptions, any_factory};
+use walrelay_sink::{AnySinkFactory, any_factory};
 use walrelay_testkit::conformance;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 
@@ -42,14 +42,9 @@ impl Destination for Exclusive {
             exclusive_stream: Some(STREAM.to_owned()),
             ..section(self.server.nats.port())
         };
-        let options = SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
-            ..options()
-        };
         // As the sink of a relay that has a slot.
         any_factory(WithStart {
-            factory: factory(&section, &options),
+            factory: factory(&section, &bounds.options()),
             start: Arc::new(start("walrelay", 1)),
         })
     }

@@ -42,16 +42,8 @@ impl Relay {
 
     /// Sends the event of this number: its id is the number, and so is its row.
     fn send(&mut self, stream: &str, lsn: u64, number: u64) {
-        let id = number.to_string();
-        let record = Record {
-            topic: stream,
-            key: Some(b"key"),
-            value: Some(b"value"),
-            event_id: Some(id.as_bytes()),
-            position: EventPosition::in_first_epoch(lsn, number),
-            ..Record::default()
-        };
-        self.sink.send(&record);
+        let position = EventPosition::in_first_epoch(lsn, number);
+        self.sink.send_event(stream, "key", position);
     }
 }
 

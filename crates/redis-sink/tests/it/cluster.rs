@@ -73,12 +73,7 @@ impl Cluster {
 
 impl Destination for Cluster {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let options = SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
-            ..options()
-        };
-        let kind = RedisKind::new(&self.section(), &options);
+        let kind = RedisKind::new(&self.section(), &bounds.options());
         Box::new(Spread(kind.unwrap().factory(None).0))
     }
 
@@ -220,17 +215,10 @@ impl Relay {
     /// Sends events: the row and the id of each are its number.
     fn send(&mut self, count: u64) {
         for _ in 0..count {
-            let id = self.sink.sent.to_string();
             let stream = self.sink.sent % self.streams.len() as u64;
-            let record = Record {
-                topic: &self.streams[stream as usize],
-                key: Some(b"key"),
-                value: Some(b"value"),
-                event_id: Some(id.as_bytes()),
-                position: EventPosition::in_first_epoch(1, self.sink.sent),
-                ..Record::default()
-            };
-            self.sink.send(&record);
+            let position = EventPosition::in_first_epoch(1, self.sink.sent);
+            let stream = &self.streams[stream as usize];
+            self.sink.send_event(stream, "key", position);
         }
     }
 

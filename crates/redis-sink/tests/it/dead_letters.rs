@@ -7,12 +7,10 @@ use std::sync::Arc;
 
 use crate::support::{Server, options, section};
 use walrelay_redis_sink::{Ids, RedisKind};
-use walrelay_sink::{
-    Deliveries, EventPosition, Header, Parking, Record, Sink, SinkFactory as _, dlq_headers,
-};
+use walrelay_sink::{EventPosition, Header, Parking, Record, dlq_headers};
 use walrelay_sink_kind::SinkKind as _;
 use walrelay_sink_kind::dead_letters::{DeadLetterStore, DlqAddress, ReadOpen};
-use walrelay_testkit::{PATIENCE, RedisClient, Reports, eventually};
+use walrelay_testkit::{OpenSink, PATIENCE, RedisClient, eventually};
 
 const STREAM: &str = "letters";
 const ADDRESS: DlqAddress<'static> = DlqAddress {
@@ -23,9 +21,7 @@ const ADDRESS: DlqAddress<'static> = DlqAddress {
 struct Dlq {
     server: Server,
     kind: RedisKind,
-    sink: Box<dyn Sink>,
-    reports: Arc<Reports>,
-    sent: u64,
+    sink: OpenSink,
 }
 
 impl Dlq {
@@ -33,16 +29,8 @@ impl Dlq {
         let server = Server::start(ids);
         server.redis.client().run(&format!("DEL {STREAM}"));
         let kind = RedisKind::new(&section(server.redis.port(), ids), &options()).unwrap();
-        let reports = Arc::<Reports>::default();
-        let deliveries = Arc::clone(&reports) as Arc<dyn Deliveries>;
-        let sink = kind.factory(None).0.create(None, deliveries).unwrap();
-        Self {
-            server,
-            kind,
-            sink,
-            reports,
-            sent: 0,
-        }
+        let sink = OpenSink::new(&mut kind.factory(None).0, None);
+        Self { server, kind, sink }
     }
 
     fn client(&self) -> RedisClient {
@@ -67,18 +55,15 @@ impl Dlq {
             })
             .collect();
         let text = number.to_string();
-        let record = Record {
+        self.sink.send(&Record {
             topic: STREAM,
             key: Some(text.as_bytes()),
             event_id: Some(text.as_bytes()),
             headers: &headers,
             position: EventPosition::in_first_epoch(number, 0),
             ..Record::default()
-        };
-        self.sink.try_send(&record, self.sent).unwrap();
-        self.sent += 1;
-        self.reports.wait_for(self.sent);
-        assert_eq!(self.reports.failures(), []);
+        });
+        self.sink.delivered();
     }
 
     fn dead_letter(&mut self, number: u64, slot: &str) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::support::{options, refusals, section, stored};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
-use walrelay_sink::{AnySinkFactory, Disposition, EventPosition, Record, SinkOptions, SinkStats};
+use walrelay_sink::{AnySinkFactory, Disposition, EventPosition, SinkStats};
 use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
@@ -49,12 +49,7 @@ impl Group {
 
 impl Destination for Group {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let options = SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
-            ..options()
-        };
-        let kind = RedisKind::new(&self.section(), &options);
+        let kind = RedisKind::new(&self.section(), &bounds.options());
         kind.unwrap().factory(None).0
     }
 
@@ -112,16 +107,8 @@ impl Relay {
 
     /// Sends the next event: its row and its id are its number.
     fn send(&mut self, stream: &str) {
-        let id = self.sink.sent.to_string();
-        let record = Record {
-            topic: stream,
-            key: Some(b"key"),
-            value: Some(b"value"),
-            event_id: Some(id.as_bytes()),
-            position: EventPosition::in_first_epoch(1, self.sink.sent),
-            ..Record::default()
-        };
-        self.sink.send(&record);
+        let position = EventPosition::in_first_epoch(1, self.sink.sent);
+        self.sink.send_event(stream, "key", position);
     }
 }
 

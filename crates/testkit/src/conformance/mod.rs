@@ -43,6 +43,17 @@ pub struct Bounds {
     pub bytes: u64,
 }
 
+impl Bounds {
+    /// Returns [`options`] with these bounds.
+    pub fn options(self) -> SinkOptions {
+        SinkOptions {
+            max_in_flight_records: self.records.into(),
+            max_in_flight_bytes: self.bytes,
+            ..options()
+        }
+    }
+}
+
 /// Returns options with bounds that no test reaches by chance, short pauses and no patience.
 pub fn options() -> SinkOptions {
     SinkOptions {

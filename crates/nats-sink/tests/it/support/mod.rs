@@ -126,12 +126,7 @@ pub(crate) fn stored(messages: Vec<NatsMessage>) -> Vec<Stored> {
 
 impl Destination for Server {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        let options = SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
-            ..options()
-        };
-        factory(&section(self.nats.port()), &options)
+        factory(&section(self.nats.port()), &bounds.options())
     }
 
     fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {

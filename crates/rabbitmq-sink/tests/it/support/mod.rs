@@ -96,14 +96,12 @@ impl Server {
 impl Destination for Server {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
         self.factory_with(SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
             // After a start of the server a stream is not there for a moment.
             retry_for: match self.queue_type {
                 "stream" => PATIENCE,
                 _ => Duration::ZERO,
             },
-            ..options()
+            ..bounds.options()
         })
     }
 

@@ -66,11 +66,7 @@ impl Server {
 
 impl Destination for Server {
     fn factory(&self, bounds: Bounds) -> AnySinkFactory {
-        self.factory_with(&SinkOptions {
-            max_in_flight_records: bounds.records.into(),
-            max_in_flight_bytes: bounds.bytes,
-            ..options()
-        })
+        self.factory_with(&bounds.options())
     }
 
     fn patient(&self, retry_for: Duration) -> Option<(AnySinkFactory, Refusal)> {
