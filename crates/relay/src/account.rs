@@ -368,7 +368,7 @@ impl PendingAccount {
             return;
         };
         // The transaction may be read again, and its row be sent this time.
-        self.diverted.retain(|known| *known != position);
+        self.diverted.retain(|diverted| *diverted != position);
         if diverted {
             self.diverted.push(position);
         }

@@ -446,8 +446,8 @@ impl<S> Shared<KeyQueues, S> {
         let state = self.state();
         let is_refused = state.records.blocked() > 0;
         let refusal = state.refusal.as_ref().filter(|_| is_refused);
-        let known = state.obstacle.as_ref().or(refusal).cloned();
+        let obstacle = state.obstacle.as_ref().or(refusal).cloned();
         drop(state);
-        known.or_else(|| self.stats.silence())
+        obstacle.or_else(|| self.stats.silence())
     }
 }

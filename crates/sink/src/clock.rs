@@ -31,12 +31,12 @@ pub struct ServerClocks(Mutex<Option<(f64, Instant)>>);
 impl ServerClocks {
     /// Notes how far the clock of a server is ahead, in seconds; negative if it is behind.
     pub fn note(&self, offset: f64) {
-        let mut known = lock(&self.0);
-        let stays = known.is_some_and(|(greatest, at)| {
+        let mut greatest_offset = lock(&self.0);
+        let stays = greatest_offset.is_some_and(|(greatest, at)| {
             greatest.abs() > offset.abs() && at.elapsed() < GREATEST_COUNTS_FOR
         });
         if !stays {
-            *known = Some((offset, Instant::now()));
+            *greatest_offset = Some((offset, Instant::now()));
         }
     }
 

@@ -308,13 +308,13 @@ mod tests {
 
     #[test]
     fn the_members_of_an_existing_consumer_are_written() {
-        let found = shaped(TEMPLATE, Some(br#"{"a": 1.50}"#));
+        let shaped_record = shaped(TEMPLATE, Some(br#"{"a": 1.50}"#));
         let expected = r#"{"original_event": {"a": 1.50}, "error": "a \"cause\"", "failed_at": "2026-01-02T03:04:05.678900Z", "attempts": 1}"#;
-        assert_eq!(String::from_utf8(found.value).unwrap(), expected);
+        assert_eq!(String::from_utf8(shaped_record.value).unwrap(), expected);
         assert!(
-            found.value_at.starts_with("json 19 11 "),
+            shaped_record.value_at.starts_with("json 19 11 "),
             "{}",
-            found.value_at
+            shaped_record.value_at
         );
     }
 
@@ -336,10 +336,11 @@ mod tests {
         ];
         for value in values {
             for template in [TEMPLATE, "{value}", "[{value}, {value}, \"{x}\"]"] {
-                let found = shaped(template, value);
-                let read: serde_json::Result<IgnoredAny> = serde_json::from_slice(&found.value);
+                let shaped_record = shaped(template, value);
+                let read: serde_json::Result<IgnoredAny> =
+                    serde_json::from_slice(&shaped_record.value);
                 assert!(read.is_ok(), "{value:?}");
-                let restored = restore(Some(&found.value), &found.value_at);
+                let restored = restore(Some(&shaped_record.value), &shaped_record.value_at);
                 assert_eq!(restored.as_ref().map(Option::as_deref), Ok(value));
             }
         }

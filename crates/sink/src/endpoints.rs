@@ -37,10 +37,10 @@ impl Endpoints {
         }
     }
 
-    /// Counts an attempt. `taken`: the time until the answer; `None` if none came. `again`: the
+    /// Counts an attempt. `round_trip`: the time until the answer; `None` if none came. `again`: the
     /// attempt repeats one.
-    pub fn attempt(&mut self, server: &str, taken: Option<Duration>, again: bool) {
-        let Some(taken) = taken else {
+    pub fn attempt(&mut self, server: &str, round_trip: Option<Duration>, again: bool) {
+        let Some(round_trip) = round_trip else {
             let now = Instant::now();
             let since = *self.unanswered_since.get_or_insert(now);
             if now.duration_since(since) >= DOWN_AFTER {
@@ -56,7 +56,7 @@ impl Endpoints {
         if times.len() == KEPT {
             times.pop_front();
         }
-        times.push_back(taken.as_secs_f64());
+        times.push_back(round_trip.as_secs_f64());
         let mut sorted: Vec<f64> = times.iter().copied().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         let endpoint = &mut lock(&self.shown)[at];
@@ -83,7 +83,9 @@ impl Endpoints {
     pub fn keep_only<'s>(&mut self, servers: impl IntoIterator<Item = &'s str>) {
         let servers: Vec<&str> = servers.into_iter().collect();
         let mut shown = lock(&self.shown);
-        let mut kept = shown.iter().map(|it| servers.contains(&&*it.name));
+        let mut kept = shown
+            .iter()
+            .map(|endpoint| servers.contains(&&*endpoint.name));
         self.times.retain(|_| kept.next() == Some(true));
         drop(kept);
         shown.retain(|endpoint| servers.contains(&&*endpoint.name));
@@ -101,8 +103,8 @@ impl Endpoints {
     /// Sets the state of a server. Returns its place; `None` if there are too many.
     fn show(&mut self, server: &str, state: &str, again: bool) -> Option<usize> {
         let mut shown = lock(&self.shown);
-        let known = shown.iter().position(|endpoint| endpoint.name == server);
-        let at = match known {
+        let place = shown.iter().position(|endpoint| endpoint.name == server);
+        let at = match place {
             Some(at) => at,
             None if shown.len() >= MAX_ENDPOINTS => return None,
             None => {
@@ -131,17 +133,17 @@ mod tests {
         let mut endpoints = Endpoints::new(Arc::clone(&stats));
         endpoints.connected("a:1");
         endpoints.attempt("b:2", None, false);
-        for taken in [Duration::from_secs(9); 10]
+        for round_trip in [Duration::from_secs(9); 10]
             .into_iter()
             .chain([Duration::from_secs(1); KEPT])
         {
-            endpoints.attempt("a:1", Some(taken), false);
+            endpoints.attempt("a:1", Some(round_trip), false);
         }
         endpoints.attempt("a:1", None, true);
         let shown = stats.endpoints();
         let of = |name: &str| {
-            let found = shown.iter().find(|endpoint| endpoint.name == name);
-            found.cloned().expect("it is shown")
+            let endpoint = shown.iter().find(|endpoint| endpoint.name == name);
+            endpoint.cloned().expect("it is shown")
         };
         let (a, b) = (of("a:1"), of("b:2"));
         assert_eq!(a.state, EndpointStats::DOWN);

@@ -161,9 +161,9 @@ impl Parking {
     /// this position: then no repeat of them is left to be read.
     pub fn forget_resolved_before(&self, before: PublishedLsn) {
         let mut state = lock(&self.state);
-        let known = state.resolved.len();
+        let count = state.resolved.len();
         state.resolved.retain(|id| id.published_lsn() >= before);
-        if state.resolved.len() < known {
+        if state.resolved.len() < count {
             state.resolved.shrink_to_fit();
         }
     }

@@ -119,8 +119,8 @@ impl SinkStats {
 
     /// Returns why the certificate of a server was refused lately, if one was.
     pub fn certificate_fault(&self) -> Option<CertificateFault> {
-        let known = lock(&self.certificate_fault);
-        let (fault, at) = known.as_ref()?;
+        let refusal = lock(&self.certificate_fault);
+        let (fault, at) = refusal.as_ref()?;
         (at.elapsed() < FAULT_COUNTS_FOR).then(|| fault.clone())
     }
 
@@ -196,9 +196,9 @@ impl SinkStats {
     /// Sets the id of the cluster that records are sent to: a change of it means that the servers are
     /// others.
     pub fn set_cluster_id(&self, id: &str) {
-        let mut known = lock(&self.cluster_id);
-        if known.as_deref() != Some(id) {
-            *known = Some(Box::from(id));
+        let mut cluster_id = lock(&self.cluster_id);
+        if cluster_id.as_deref() != Some(id) {
+            *cluster_id = Some(Box::from(id));
         }
     }
 
@@ -237,13 +237,13 @@ impl SinkStats {
         for endpoint in self.clients.entries() {
             match endpoints.get_mut(&endpoint.name) {
                 None => _ = endpoints.insert(endpoint.name.clone(), endpoint),
-                Some(known) => known.merge(&endpoint),
+                Some(total) => total.merge(&endpoint),
             }
         }
         for name in self.unanswered.overdue(Instant::now()) {
             let is_full = endpoints.len() >= MAX_ENDPOINTS;
             let endpoint = match endpoints.entry(name.into()) {
-                Entry::Occupied(known) => known.into_mut(),
+                Entry::Occupied(shown) => shown.into_mut(),
                 Entry::Vacant(_) if is_full => continue,
                 Entry::Vacant(new) => {
                     let name = new.key().clone();

@@ -124,9 +124,9 @@ mod tests {
             number: Some(number),
             ..StreamEnd::default()
         };
-        let own = ends.stream("own");
+        let stream = ends.stream("own");
         assert_eq!(ends.all(), BTreeMap::new(), "nothing is acknowledged");
-        *lock(&own) = end(7);
+        *lock(&stream) = end(7);
         let former = ["own", "former"].map(|name| (name.to_owned(), end(3)));
         ends.load(former.into());
         assert_eq!(ends.all()["own"], end(7));

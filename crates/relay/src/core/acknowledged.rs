@@ -80,7 +80,11 @@ impl AcknowledgedEvents {
 
     /// Forgets the events before `first`, which are not read again.
     pub(super) fn forget_before(&mut self, first: EventPosition) {
-        while let Some(event) = self.events.first_entry().filter(|it| *it.key() < first) {
+        while let Some(event) = self
+            .events
+            .first_entry()
+            .filter(|entry| *entry.key() < first)
+        {
             event.remove();
         }
         if self.events.is_empty() {
@@ -109,22 +113,22 @@ mod tests {
 
     #[test]
     fn an_event_is_passed_over_unless_an_earlier_one_of_its_key_is_sent_again() {
-        let mut known = AcknowledgedEvents::default();
+        let mut events = AcknowledgedEvents::default();
         for row in [1, 2, 4, 5, 6] {
-            known.insert(event(row), row == 6);
+            events.insert(event(row), row == 6);
         }
         let mut passes =
-            |row, key: Option<&str>| known.passes_over(event(row), "t", key.map(str::as_bytes));
+            |row, key: Option<&str>| events.passes_over(event(row), "t", key.map(str::as_bytes));
         assert!(!passes(0, Some("a")) && !passes(1, Some("a")));
         assert!(passes(2, Some("b")));
         assert!(!passes(3, None));
         assert!(passes(4, None), "there is no order without a key");
         assert!(passes(5, Some("b")));
-        assert!(known.is_diverted(event(6)) && !known.is_diverted(event(5)));
-        assert!(!known.is_diverted(event(0)));
+        assert!(events.is_diverted(event(6)) && !events.is_diverted(event(5)));
+        assert!(!events.is_diverted(event(0)));
         // Sent again, it is acknowledged no more.
-        known.forget_before(event(5));
-        let mut next = known.starting_at(event(1));
+        events.forget_before(event(5));
+        let mut next = events.starting_at(event(1));
         assert!(!next.passes_over(event(1), "t", Some(b"c")));
         assert!(next.passes_over(event(5), "t", Some(b"b")));
         assert!(

@@ -146,16 +146,16 @@ impl Core {
     /// Returns the events that are acknowledged behind the
     /// [first one that may not be](Self::first_unacknowledged), for the core of the next sink.
     pub fn acknowledged_events(&self) -> AcknowledgedEvents {
-        let mut known = AcknowledgedEvents::clone(&self.acknowledged_behind);
+        let mut events = AcknowledgedEvents::clone(&self.acknowledged_behind);
         for seq in self.lowest_in_flight()..self.next {
             if self.ledger.is_acknowledged(Seq::new(seq))
                 && let Some(event) = self.in_flight.event(seq)
             {
-                known.insert(event, self.diversions.is_diverted(seq));
+                events.insert(event, self.diversions.is_diverted(seq));
             }
         }
         match self.first_unacknowledged() {
-            Some(first) => known.starting_at(first),
+            Some(first) => events.starting_at(first),
             None => AcknowledgedEvents::default(),
         }
     }

@@ -120,7 +120,11 @@ impl Diversions {
 
     /// Counts the dead letters below `lowest`: these records are acknowledged.
     pub(super) fn acknowledged_below(&mut self, lowest: u64, counts: &mut Counts) {
-        while let Some(first) = self.in_flight.first_entry().filter(|it| *it.key() < lowest) {
+        while let Some(first) = self
+            .in_flight
+            .first_entry()
+            .filter(|entry| *entry.key() < lowest)
+        {
             let Some(class) = first.remove() else {
                 continue;
             };

@@ -150,14 +150,14 @@ impl InFlightEvents {
         });
         let mut topics: Vec<_> = topics.collect();
         for (run, end) in self.with_ends(next) {
-            let Some(known) = topics.get_mut(run.topic.index()) else {
+            let Some(progress) = topics.get_mut(run.topic.index()) else {
                 continue;
             };
             if run.first < from {
-                known.last = Some(run.event(end.min(from) - 1));
+                progress.last = Some(run.event(end.min(from) - 1));
             }
-            if known.oldest.is_none() && ledger.is_in_flight(run.first.max(from)..end) {
-                known.oldest = Some(run.begin.commit_time);
+            if progress.oldest.is_none() && ledger.is_in_flight(run.first.max(from)..end) {
+                progress.oldest = Some(run.begin.commit_time);
             }
         }
         topics
@@ -279,8 +279,8 @@ mod tests {
             (&[5], ["a 200 0", "b 0 1", "c 0 -"]),
             (&[2], ["a 0 2", "b 0 4", "c 0 5"]),
         ] {
-            let found = acknowledged(seqs, &mut ledger, &mut in_flight);
-            assert_eq!(found, expected, "{seqs:?}");
+            let progress = acknowledged(seqs, &mut ledger, &mut in_flight);
+            assert_eq!(progress, expected, "{seqs:?}");
         }
     }
 }

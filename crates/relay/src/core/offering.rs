@@ -145,10 +145,10 @@ impl Core {
                 } else {
                     decisions.for_event(position, routed.topic(), routed.key())
                 };
-                let known = &mut self.acknowledged_behind;
+                let acknowledged = &mut self.acknowledged_behind;
                 if decision.is_none()
-                    && !known.is_empty()
-                    && known.passes_over(position, routed.topic(), routed.key())
+                    && !acknowledged.is_empty()
+                    && acknowledged.passes_over(position, routed.topic(), routed.key())
                 {
                     if let Some(account) = &mut self.account {
                         account.keep_acknowledged();

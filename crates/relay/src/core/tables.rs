@@ -78,7 +78,7 @@ impl Tables {
 
     /// Notes that the server announced a table by this name.
     pub(super) fn announced(&mut self, table: &TableName) {
-        self.names.retain(|known| known != table);
+        self.names.retain(|name| name != table);
         self.names.push(table.clone());
         self.last_is_next = true;
     }

@@ -257,7 +257,7 @@ mod tests {
         let (ends, to) = (Lsn::new(119), at(120));
         let went_back = || Err(LogError::LogWentBack { from: ends, to });
         let by = || Predecessor::StateFile;
-        let taken = |opened| Opened {
+        let after_takeover = |opened| Opened {
             predecessor: Some(by()),
             ..opened
         };
@@ -314,12 +314,20 @@ mod tests {
             ("just before", opened(99), same()),
             ("where it was left", opened(100), same()),
             ("beyond", opened(101), Err(moved.clone())),
-            ("handed over", taken(opened(101)), over(100, 101)),
-            ("a promotion", taken(promoted(90, 80)), over(80, 90)),
-            ("not moved", taken(opened(100)), same()),
+            ("handed over", after_takeover(opened(101)), over(100, 101)),
+            (
+                "a promotion",
+                after_takeover(promoted(90, 80)),
+                over(80, 90),
+            ),
+            ("not moved", after_takeover(opened(100)), same()),
             // Another relay does not explain a WAL that went back, nor another cluster.
-            ("a shorter log", taken(shorter(119)), went_back()),
-            ("another cluster", taken(other(101)), other_server(101)),
+            ("a shorter log", after_takeover(shorter(119)), went_back()),
+            (
+                "another cluster",
+                after_takeover(other(101)),
+                other_server(101),
+            ),
             ("under the stream", under_stream(100), same()),
             ("the same, beyond", under_stream(101), Err(moved)),
             ("ends at the last commit", shorter(120), same()),

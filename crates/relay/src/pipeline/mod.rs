@@ -171,12 +171,12 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             }
             let delay = self.delay(&error);
             self.report(&error, why, delay);
-            let (taken, displaced) = match &error {
+            let (is_taken, displaced) = match &error {
                 PipelineError::Source(error) => (error.is_slot_taken(), error.is_displaced()),
                 _ => (false, false),
             };
             self.discard_if_displaced(displaced).await;
-            if taken {
+            if is_taken {
                 // The other process reads these events from the slot and relays them.
                 self.sessions.unconfirmed.forget();
             }
@@ -330,17 +330,17 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         }
         // Also if the slot has not moved: the other relay may have sent records that it did not
         // confirm.
-        let known = self.resume.as_ref().map(|resume| resume.timeline);
+        let timeline_before = self.resume.as_ref().map(|resume| resume.timeline);
         if opened.predecessor.is_some() {
             self.discard_if_displaced(true).await;
-            if known.is_some_and(|timeline| timeline != opened.timeline) {
+            if timeline_before.is_some_and(|timeline| timeline != opened.timeline) {
                 // Other events may have the known positions.
                 self.sessions.forget_events();
             }
         }
         // A relay that read the slot before has written its dead letters by now.
         let was_free = std::mem::take(&mut self.was_free);
-        let others = was_free || known.is_none() || opened.predecessor.is_some();
+        let others = was_free || timeline_before.is_none() || opened.predecessor.is_some();
         if let Some(parking) = self.settings.poison.parking.as_ref().filter(|_| others) {
             parking.require_reading();
         }
@@ -357,7 +357,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             epoch,
             ..
         } = opened;
-        let is_new = stream.is_snapshot() || known.is_none();
+        let is_new = stream.is_snapshot() || timeline_before.is_none();
         if is_new {
             // Positions of a snapshot are no positions of the WAL, and a condition that depends on the
             // time selects other rows the next time. Without `resume`, the last stream was a snapshot

@@ -247,9 +247,9 @@ mod tests {
     #[tokio::test]
     async fn a_later_schema_is_waited_for_only_while_the_registry_is_unavailable() {
         let script = Script::new(&[Some(Err(SchemaFailure::Missing))]);
-        let mut known = schema_fetcher(&script, 60_000);
-        known.request(Some(&pending_schema("s", true)));
-        assert_eq!(final_outcome(&mut known).await.1, 0);
+        let mut fetcher = schema_fetcher(&script, 60_000);
+        fetcher.request(Some(&pending_schema("s", true)));
+        assert_eq!(final_outcome(&mut fetcher).await.1, 0);
         let script = Script::new(&[Some(Err(SchemaFailure::Unavailable)), Some(Ok(8))]);
         let mut away = schema_fetcher(&script, 60_000);
         away.request(Some(&pending_schema("s", true)));

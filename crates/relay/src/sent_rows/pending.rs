@@ -242,12 +242,12 @@ impl PendingRows {
         let mut from = self.released;
         for chunk in &mut self.chunks {
             let mut at = from;
-            let found = chunk.iter_from(from).find_map(|key| {
+            let entry_range = chunk.iter_from(from).find_map(|key| {
                 let range = at..at + key.entry.len();
                 at = range.end;
                 (key.position() == event).then_some(range)
             });
-            if let Some(range) = found {
+            if let Some(range) = entry_range {
                 let entry = chunk.entries.get(range.clone()).unwrap_or_default();
                 let dead = reason.map(|reason| dead_entry(entry, reason));
                 chunk.entries.splice(range, dead.unwrap_or_default());

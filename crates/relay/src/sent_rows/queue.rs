@@ -236,8 +236,8 @@ impl SentRows {
     /// Learns a table, and returns its number.
     pub(super) fn announce(&self, table: KeyedTable) -> u32 {
         let mut queue = lock(&self.queue);
-        let known = queue.tables.iter().rposition(|known| **known == table);
-        let number = known.unwrap_or_else(|| {
+        let place = queue.tables.iter().rposition(|other| **other == table);
+        let number = place.unwrap_or_else(|| {
             queue.tables.push(Arc::new(table));
             queue.tables.len() - 1
         });

@@ -232,7 +232,12 @@ impl KeyQueues {
             let waits = queue.records.front().is_some_and(|first| {
                 first.held_since.is_some() || self.lanes.waits_for_itself(first.lane)
             });
-            if waits && !queue.records.iter_mut().all(|it| it.set_aside(window)) {
+            if waits
+                && !queue
+                    .records
+                    .iter_mut()
+                    .all(|record| record.set_aside(window))
+            {
                 return;
             }
         }

@@ -177,7 +177,9 @@ fn an_outage_is_no_refusal() {
     queues.retry_at(0, "503", now);
     let later = now + Duration::from_secs(3_600);
     assert_eq!(
-        queues.retrying().map(|it| (it.keys, it.since, it.next)),
+        queues
+            .retrying()
+            .map(|retrying| (retrying.keys, retrying.since, retrying.next)),
         Some((1, now, Some(now)))
     );
     assert_eq!(next(&mut queues, later), Some(0));
@@ -230,8 +232,8 @@ fn records_may_be_in_order_by_key_alone() {
         push(&mut queues, "t", Some(2), 2);
         push(&mut queues, "t", None, 3);
         push(&mut queues, "t", None, 4);
-        let found: Vec<u64> = std::iter::from_fn(|| next(&mut queues, now)).collect();
-        assert_eq!(found, sent);
+        let order: Vec<u64> = std::iter::from_fn(|| next(&mut queues, now)).collect();
+        assert_eq!(order, sent);
         assert_eq!(queues.take_all().len(), 5);
     }
 }

@@ -83,13 +83,13 @@ impl Deliveries for Reports {
             let mut failure = lock(&self.failure);
             let rank = |seq: u64, error: &DeliveryError| (severity(error), Reverse(seq));
             match failure.as_mut() {
-                Some(known) if severity(&known.error) == severity(&error) && is_own(&error) => {
-                    known.last = known.last.max(seq);
-                    if seq < known.seq {
-                        (known.seq, known.error) = (seq, error);
+                Some(first) if severity(&first.error) == severity(&error) && is_own(&error) => {
+                    first.last = first.last.max(seq);
+                    if seq < first.seq {
+                        (first.seq, first.error) = (seq, error);
                     }
                 }
-                Some(known) if rank(seq, &error) <= rank(known.seq, &known.error) => {}
+                Some(first) if rank(seq, &error) <= rank(first.seq, &first.error) => {}
                 _ => {
                     let last = seq;
                     *failure = Some(Failure { seq, last, error });

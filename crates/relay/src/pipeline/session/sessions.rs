@@ -208,8 +208,8 @@ impl UnconfirmedEvents {
     /// Adds events that were in flight or refused. Events that are sent again count once.
     pub(in crate::pipeline) fn add(&mut self, events: impl IntoIterator<Item = (u64, u64)>) {
         for (lsn, count) in events {
-            let known = self.events.entry(lsn).or_default();
-            *known = count.max(*known);
+            let most = self.events.entry(lsn).or_default();
+            *most = count.max(*most);
         }
     }
 

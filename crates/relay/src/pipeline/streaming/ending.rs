@@ -27,9 +27,9 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         let confirmed = core.acknowledged_position();
         // Inside a transaction there is at least one row that was received and not enqueued.
         let records = core.in_flight().max(core.is_inside_transaction().into());
-        let taken = self.end_stream().await;
+        let is_confirmed = self.end_stream().await;
         let not_taken = || "the last position is not known to be in the slot".to_owned();
-        match reason.or_else(|| (!taken).then(not_taken)) {
+        match reason.or_else(|| (!is_confirmed).then(not_taken)) {
             None => Outcome::Drained { confirmed },
             Some(reason) => Outcome::Incomplete {
                 records,
@@ -71,7 +71,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
         feedback.asked = true;
         let confirmed = self.session.core.acknowledged_position();
         let limit = Instant::now() + END_LIMIT.min(self.settings.drain_timeout);
-        let taken = timeout_at(limit, async {
+        let is_confirmed = timeout_at(limit, async {
             while self.source.persist_position(confirmed, confirmed)? < confirmed {
                 // Marks may take longer than the server waits for a status.
                 self.send_feedback(&mut feedback, Instant::now()).await?;
@@ -85,7 +85,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             Ok::<_, S::Error>(())
         })
         .await;
-        let taken = match taken {
+        let is_confirmed = match is_confirmed {
             Ok(Ok(())) => {
                 info!(%confirmed, "the slot has taken the last status");
                 true
@@ -106,6 +106,6 @@ impl<S: Source, F: SinkFactory, W: Observer> Streaming<'_, S, F, W> {
             Ok(Err(error)) => debug!(error = %Chain(&error), "the stream did not end in order"),
             Err(_) => debug!("the stream did not end in time"),
         }
-        taken
+        is_confirmed
     }
 }
