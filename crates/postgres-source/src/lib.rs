@@ -107,7 +107,7 @@ pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, r
 pub use publication_note::check_noted;
 pub use retention::Danger;
 pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
-pub use row_facts::{KnownRow, Look, find_rows};
+pub use row_facts::{KnownRow, Look, find_rows, is_indexed};
 pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;
 pub use sent_rows::policy::Difference;

@@ -124,6 +124,20 @@ pub async fn find_rows(
     Ok(Look::Rows(rows.collect()))
 }
 
+/// Returns whether rows are found by an index: one that begins with the column of the id. `None`: the table does not
+/// exist, or has no such column.
+///
+/// # Errors
+/// If the catalogs cannot be read.
+pub async fn is_indexed(
+    session: &mut Session,
+    table: &TableName,
+    column: &str,
+) -> Result<Option<bool>, PostgresError> {
+    let columns = columns(session, table, column, &[]).await?;
+    Ok(columns.map(|columns| columns.has_index))
+}
+
 /// Queries whether the table has the column of the id, an index for it, and which age column it has.
 async fn columns(
     session: &mut Session,

@@ -21,7 +21,7 @@ use crate::config::Config;
 
 /// Timeout of one command. Each place that `where` looks at has [`PLACE_TIMEOUT`].
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// `where --timeout`.
+/// `--timeout` of the commands.
 const PLACE_TIMEOUT: &str = "10s";
 /// Interval of the checks whether the program has ended, after its output has.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -97,14 +97,16 @@ impl EventCommands for OperatorCommands {
     fn dry_run(&self, event: &str) -> Result<String, String> {
         self.check_unchanged()?;
         let event = format!("--id={event}");
-        let (output, _) = self.run("resend", &["--dry-run", &event], &[Exit::Ok])?;
+        let arguments = ["--dry-run", "--timeout", PLACE_TIMEOUT, &event];
+        let (output, _) = self.run("resend", &arguments, &[Exit::Ok])?;
         Ok(output.trim().to_owned())
     }
 
     fn resend(&self, event: &str) -> Result<String, String> {
         self.check_unchanged()?;
         let event = format!("--id={event}");
-        let ended = self.run("resend", &["--yes", &event], &[Exit::Ok]);
+        let arguments = ["--yes", "--timeout", PLACE_TIMEOUT, &event];
+        let ended = self.run("resend", &arguments, &[Exit::Ok]);
         let (_, notices) = ended.map_err(|why| format!("{why}\n{MAY_BE_SENT}"))?;
         let result = notices.lines().find(|line| line.contains(ACKNOWLEDGED));
         Ok(result.unwrap_or_default().to_owned())

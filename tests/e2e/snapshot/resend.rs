@@ -80,6 +80,39 @@ fn resend_names_what_is_wrong() {
     relay.ends_well();
 }
 
+/// The dry run that the status page starts must not keep the primary busy.
+#[test]
+fn resend_by_id_reads_no_table_as_a_whole_and_waits_for_no_lock_longer_than_asked() {
+    let rig = rig(15);
+    let relay = rig.relay();
+    rig.workload().rows(20).seed(1).run();
+    rig.caught_up();
+    let (config, db) = (rig.config(), rig.db());
+    let id: String = db.value("SELECT id::text FROM outbox LIMIT 1");
+    let by_id = format!("resend --id {id} --dry-run");
+    let dry_run = |line: &str| output_with(line, &config, &[]);
+    assert_has(&done(&dry_run(&by_id)), &["1 row would be sent again"]);
+
+    let holder = rig.db();
+    holder.batch("BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE");
+    let slow = dry_run(&format!("{by_id} --timeout 300ms"));
+    refused(&slow, 69, &["[resend-slow]", "within 0.3 s"]);
+    holder.batch("ROLLBACK");
+
+    db.batch("ALTER TABLE outbox DROP CONSTRAINT outbox_pkey; CREATE INDEX ON outbox (seq, id)");
+    let index = "CREATE INDEX CONCURRENTLY ON public.outbox (\"id\")";
+    let unindexed = refused(&dry_run(&by_id), 78, &["[resend-no-index]", index]);
+    assert_has(
+        &unindexed,
+        &["no index of table public.outbox begins with id"],
+    );
+    let by_condition = dry_run(&format!("resend --where \"id = '{id}'\" --dry-run"));
+    assert_has(&done(&by_condition), &["1 row would be sent again"]);
+    db.batch(index);
+    assert_has(&done(&dry_run(&by_id)), &["1 row would be sent again"]);
+    relay.ends_well();
+}
+
 /// The number of the event of each key that a consumer ends on, which compares positions as
 /// docs/trust/guarantees.md says.
 fn kept(records: &[&Delivered]) -> HashMap<Vec<u8>, String> {

@@ -1,7 +1,7 @@
 //! [`Anchor`]: the session that exports a snapshot.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tracing::info;
@@ -114,7 +114,7 @@ impl Anchor {
     /// Opens the stream of the rows, from the first row. Returns it with facts about the tables,
     /// for the router.
     pub(crate) async fn open_rows(&self) -> Result<(RowStream, Vec<TableFacts>), PostgresError> {
-        let (mut session, groups) = self.open_groups().await?;
+        let (mut session, groups) = self.open_groups(None).await?;
         let tables = describe(&mut session, &self.plan.tables).await?;
         let expected = estimate(&mut session, &groups).await?;
         self.plan.progress.begin(expected);
@@ -132,16 +132,21 @@ impl Anchor {
     }
 
     /// Opens a session in the snapshot, which holds the tables. Returns it with the groups of tables to
-    /// read over it.
-    async fn open_groups(&self) -> Result<(Session, Vec<Group>), PostgresError> {
+    /// read over it. `limit`: the longest time of one statement, a wait for a lock included.
+    async fn open_groups(
+        &self,
+        limit: Option<Duration>,
+    ) -> Result<(Session, Vec<Group>), PostgresError> {
         let mut session = Session::connect(&self.plan.info, SessionKind::Sql, &[]).await?;
-        let begin = [
+        let mut begin = vec![
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             format!("SET TRANSACTION SNAPSHOT {}", quote_literal(&self.name)),
             // The WAL carries all rows, so a row-level security policy that hides rows must be an
             // error.
             "SET LOCAL row_security = off".to_owned(),
         ];
+        let limit = limit.map(|limit| limit.as_millis().max(1));
+        begin.extend(limit.map(|limit| format!("SET LOCAL statement_timeout = {limit}")));
         session.query_all(&begin).await?;
         let publication = &self.plan.publication;
         // The publication may carry more, such as all tables of the database.
@@ -163,9 +168,9 @@ impl Anchor {
         Ok((session, groups))
     }
 
-    /// Counts the rows of the snapshot.
-    pub(crate) async fn count(&self) -> Result<u64, PostgresError> {
-        let (mut session, groups) = self.open_groups().await?;
+    /// Counts the rows of the snapshot. `limit`: the longest time of one statement; `None`: any.
+    pub(crate) async fn count(&self, limit: Option<Duration>) -> Result<u64, PostgresError> {
+        let (mut session, groups) = self.open_groups(limit).await?;
         let mut counted = 0_u64;
         for group in &groups {
             let sql = format!("SELECT count(*) AS rows FROM ({}) AS counted", group.sql);

@@ -1,5 +1,7 @@
 //! [`ResendSource`]: selected rows of the current moment, without a slot.
 
+use std::time::Duration;
+
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_relay::{Opened, Resume, SlotCheck, Source};
 
@@ -33,9 +35,9 @@ impl ResendSource {
         self.anchor.as_ref().ok_or(PostgresError::SnapshotLost)
     }
 
-    /// Counts the rows of the snapshot.
-    pub async fn count(&mut self) -> Result<u64, PostgresError> {
-        self.anchor().await?.count().await
+    /// Counts the rows of the snapshot. `limit`: the longest time of one statement; `None`: any.
+    pub async fn count(&mut self, limit: Option<Duration>) -> Result<u64, PostgresError> {
+        self.anchor().await?.count(limit).await
     }
 }
 

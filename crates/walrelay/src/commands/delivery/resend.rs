@@ -4,13 +4,15 @@
 //! An event that cannot be delivered ends the command, whatever `[poison]` says.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use walrelay_failure::{Exit, Failure};
-use walrelay_postgres_source::{Moment, ResendSource, SnapshotProgress, inspect, plan};
+use walrelay_postgres_source::{
+    Moment, PostgresError, ResendSource, SnapshotProgress, inspect, is_indexed, plan,
+};
 use walrelay_relay::{Outcome, PoisonAction, Progress};
 use walrelay_sink::AnySinkFactory;
-use walrelay_walsender::{quote_ident, quote_literal};
+use walrelay_walsender::{Session, quote_ident, quote_literal};
 
 use crate::cli::ResendArgs;
 use crate::commands::assembly::pipelines::{
@@ -27,6 +29,8 @@ use crate::commands::topics::rows::route_selected;
 use crate::commands::{CommandResult, EnvVars, log_warnings, print_line, print_notice};
 use crate::config::PipelineConfig;
 
+/// SQLSTATE of a statement that `statement_timeout` has ended.
+const CANCELED: &str = "57014";
 /// A dry run routes so many rows at most.
 const ROUTED: u64 = 1_000;
 
@@ -36,8 +40,10 @@ pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
     let config = &server.config;
     log_warnings(server.process.log, Some(server.slot()), env);
     let progress = Arc::new(SnapshotProgress::default());
-    let mut source = selected_rows(&server, condition(args, config)?, &progress);
-    let count = block_on(Box::pin(count_rows(&mut source, &server)))??;
+    let (condition, column) = condition(args, config)?;
+    let by_id = column.map(|column| (column, args.timeout));
+    let mut source = selected_rows(&server, condition, &progress);
+    let count = block_on(Box::pin(count_rows(&mut source, &server, by_id)))??;
     if count == 0 {
         let failure = Failure::new(
             "resend-no-rows",
@@ -86,10 +92,13 @@ fn rows(count: u64) -> String {
     }
 }
 
-/// Returns the SQL condition for the rows of `--where` or `--id`.
-fn condition(args: &ResendArgs, config: &PipelineConfig) -> Result<String, Failure> {
+/// Returns the SQL condition for the rows of `--where` or `--id`, and the column by which `--id` finds them.
+fn condition<'a>(
+    args: &ResendArgs,
+    config: &'a PipelineConfig,
+) -> Result<(String, Option<&'a str>), Failure> {
     if let Some(condition) = &args.r#where {
-        return Ok(condition.clone());
+        return Ok((condition.clone(), None));
     }
     let column = id_column(config).ok_or_else(|| {
         Failure::new(
@@ -100,17 +109,60 @@ fn condition(args: &ResendArgs, config: &PipelineConfig) -> Result<String, Failu
         .remedy("name the rows with --where, or set router.route.id")
     })?;
     let ids: Vec<String> = args.id.iter().map(|id| quote_literal(id)).collect();
-    Ok(format!("{} IN ({})", quote_ident(column), ids.join(", ")))
+    let condition = format!("{} IN ({})", quote_ident(column), ids.join(", "));
+    Ok((condition, Some(column)))
 }
 
-/// Checks the database as `run` does, and counts the rows.
-async fn count_rows(source: &mut ResendSource, server: &Server) -> Result<u64, Failure> {
+/// Checks the database as `run` does, and counts the rows. `by_id`: the column of `--id`, which needs an index, and the
+/// longest time in which the server may find the rows.
+async fn count_rows(
+    source: &mut ResendSource,
+    server: &Server,
+    by_id: Option<(&str, Duration)>,
+) -> Result<u64, Failure> {
     let wanted = wanted(&server.config);
     let mut session = server.connect().await?;
     let facts = inspect(&mut session, &wanted).await?;
-    session.close().await;
     plan(&wanted, &facts, Moment::Print).map_err(failure)?;
-    Ok(source.count().await?)
+    if let Some((column, _)) = by_id {
+        check_indexes(&mut session, &server.config, column).await?;
+    }
+    session.close().await;
+    let counted = source.count(by_id.map(|(_, limit)| limit)).await;
+    counted.map_err(|error| match (error, by_id) {
+        (PostgresError::Wal(sql), Some((_, limit))) if sql.sqlstate() == Some(CANCELED) => {
+            let what = format!("Postgres has not found the rows within {} s", limit.as_secs_f64());
+            Failure::new("resend-slow", Exit::Unavailable, what)
+                .caused_by(sql)
+                .remedy(
+                    "another session may hold a lock: walrelay check names it (table-lock). Otherwise try again when \
+                     the server is less busy, or pass a longer --timeout",
+                )
+        }
+        (error, _) => error.into(),
+    })
+}
+
+/// Checks that an index of each table serves `--id`, as `where` does: otherwise each table would be read as a whole.
+async fn check_indexes(
+    session: &mut Session,
+    config: &PipelineConfig,
+    column: &str,
+) -> Result<(), Failure> {
+    for table in &config.source.tables {
+        // A missing table or column is reported by the query of the rows.
+        if is_indexed(session, table, column).await? == Some(false) {
+            let what = format!(
+                "no index of table {table} begins with {column}, so --id would read the whole table"
+            );
+            return Err(Failure::new("resend-no-index", Exit::Config, what).remedy(format!(
+                "create one: CREATE INDEX CONCURRENTLY ON {table} ({}); or name the rows with --where, which may read \
+                 the whole table, such as --where \"{column} = 'ID'\"",
+                quote_ident(column)
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn confirm_resend(args: &ResendArgs, count: u64) -> Result<(), Failure> {

@@ -51,7 +51,7 @@ pub(crate) fn route_rows<C: Count>(
         };
         let mut source = selected_rows(server, filter, &progress);
         // Counting also exports the snapshot.
-        let rows = source.count().await?;
+        let rows = source.count(None).await?;
         let sink = server.sink_title();
         print_notice(&format!(
             "comparing {rows} rows of the outbox with the records in {sink}"

@@ -65,7 +65,7 @@ fn look(args: &WhereArgs, server: &Server) -> Result<Report, Failure> {
         .map_or(&args.event, |row| &row.id)
         .clone();
     let routed = match column {
-        Some(column) if can_route(&evidence.tables) => routed(&event, server, column),
+        Some(column) if can_route(&evidence.tables) => routed(&event, server, column, args.timeout),
         _ => Ok(Vec::new()),
     };
     let sought = Sought::Event {
@@ -215,12 +215,17 @@ fn can_route(tables: &[Table]) -> bool {
     tables.iter().all(is_readable) && tables.iter().any(|table| table.rows().next().is_some())
 }
 
-/// Routes the event's rows as the relay does now.
-fn routed(event: &str, server: &Server, column: &str) -> Result<Vec<Sighting>, Failure> {
+/// Routes the event's rows as the relay does now. `limit`: the longest time of the query that counts them.
+fn routed(
+    event: &str,
+    server: &Server,
+    column: &str,
+    limit: Duration,
+) -> Result<Vec<Sighting>, Failure> {
     let condition = format!("{} = {}", quote_ident(column), quote_literal(event));
     let progress = Arc::new(SnapshotProgress::default());
     let mut source = selected_rows(server, condition, &progress);
-    block_on(Box::pin(source.count()))??;
+    block_on(Box::pin(source.count(Some(limit))))??;
     let sightings = Arc::new(Sightings::new(Sought::Event {
         id: event.to_owned().into_bytes(),
         most: usize::MAX,
