@@ -1,17 +1,21 @@
 //! The status page looks for an event, and sends its row again, as `walrelay where` and `walrelay resend` do.
 
 use std::fs;
+use std::process::Stdio;
 
 use serde_json::Value;
-use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually_some};
+use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually, eventually_some};
+use walrelay_throwaway::Signal;
 
 use crate::docs::block;
 use crate::endpoint::{address, ask};
-use crate::rig::{PATIENCE, Relay, Rig, assert_has, assert_lacks, edit, insert_of};
+use crate::rig::{PATIENCE, Relay, Rig, assert_has, assert_lacks, edit, insert_of, walrelay};
 
 const TOKEN: &str = "Host: localhost\r\nAuthorization: Bearer s3cret\r\n";
 const WHERE: &str = "x-walrelay-where: 1\r\n";
 const RESEND: &str = "x-walrelay-resend: 1\r\n";
+/// Header of each record that `walrelay resend` sends.
+const RESEND_RECORD: &str = "walrelay-resend";
 /// A page of the same endpoint, and of another site.
 const SAME: &str = "Sec-Fetch-Site: same-origin\r\n";
 const OTHER: &str = "Sec-Fetch-Site: cross-site\r\n";
@@ -206,4 +210,124 @@ fn an_event_is_found_and_sent_again_to_redis() {
     resend(&relay, &id, &stream);
     assert_eq!(server.client().entries(&stream).len(), 2);
     relay.ends_well();
+}
+
+/// A relay to HTTP whose event was delivered and looked for, so that its row may be sent again. `again`: the reaction to
+/// the record that `resend` sends.
+struct SentOnce {
+    relay: Relay,
+    receiver: HttpReceiver,
+    id: String,
+    /// Its servers run until the relay has ended.
+    _rig: Rig,
+}
+
+impl SentOnce {
+    fn new(again: impl Fn() -> Reaction + Send + Sync + 'static) -> Self {
+        let rig = Rig::without_broker(17).outbox();
+        let receiver = HttpReceiver::start(false, None, move |_, received| {
+            match received.header(RESEND_RECORD) {
+                Some(_) => again(),
+                None => Reaction::Store(200),
+            }
+        });
+        let sink = format!(
+            "[delivery]\ndrain_timeout = \"1s\"\n[sink]\nkind = \"http\"\n[sink.http]\nurl = \"http://{}/events\"\n",
+            receiver.address()
+        );
+        let relay = rig.streaming(&rig.config_and(&listen(&rig, true, &sink)));
+        let id = insert(&rig.db(), "key");
+        rig.caught_up();
+        job(&relay, &format!("where?id={id}"), WHERE);
+        let dry = job(&relay, &format!("resend?id={id}"), RESEND);
+        assert_has(&dry["would_send"].to_string(), &["1 row"]);
+        Self {
+            relay,
+            receiver,
+            id,
+            _rig: rig,
+        }
+    }
+
+    /// Begins to send the row, and returns the PID of the command once the destination has its record.
+    fn begin(&self) -> u32 {
+        let begin = format!("POST /api/event/resend?id={}&confirm=1", self.id);
+        assert_eq!(request(&self.relay, &begin, RESEND).0, 202);
+        let is_again = || {
+            let received = self.receiver.received();
+            received
+                .iter()
+                .any(|one| one.header(RESEND_RECORD).is_some())
+        };
+        self.relay.until("the record", is_again);
+        let children = children_of(self.relay.pid());
+        let [command] = children[..] else {
+            panic!("not one child: {children:?}");
+        };
+        command
+    }
+}
+
+/// PIDs of the running children of a process.
+fn children_of(pid: u32) -> Vec<u32> {
+    let mut children = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let of = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let parent = of.and_then(|of| Some((of, state_and_parent(of)?.1)));
+        children.extend(
+            parent
+                .filter(|(_, parent)| *parent == pid)
+                .map(|(of, _)| of),
+        );
+    }
+    children
+}
+
+/// The state of a process in proc(5), and the PID of its parent.
+fn state_and_parent(pid: u32) -> Option<(String, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut rest = rest.split_whitespace();
+    Some((rest.next()?.to_owned(), rest.next()?.parse().ok()?))
+}
+
+#[test]
+fn a_sending_ends_if_its_relay_is_killed() {
+    let mut sent = SentOnce::new(|| Reaction::Never);
+    let command = sent.begin();
+    sent.relay.signal(Signal::Kill);
+    sent.relay.ended();
+    // A process that has ended may wait for init to notice.
+    let has_ended = || state_and_parent(command).is_none_or(|(state, _)| state == "Z");
+    eventually(PATIENCE, has_ended);
+}
+
+#[test]
+fn a_look_and_a_dry_run_end_at_once_if_their_parent_is_gone() {
+    let rig = Rig::without_broker(17).outbox();
+    let sink = "[sink]\nkind = \"http\"\n[sink.http]\nurl = \"http://127.0.0.1:9/events\"\n";
+    let config = rig.config_and(&listen(&rig, true, sink));
+    let db = rig.db();
+    let id = insert(&db, "key");
+    db.batch("CREATE PUBLICATION walrelay FOR TABLE outbox");
+    let holder = rig.db();
+    holder.batch("BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE");
+    for words in [vec!["where", &id], vec!["resend", "--id", &id, "--dry-run"]] {
+        let mut command = walrelay(&words);
+        command.args(["--end-with-stdin", "--timeout", "1h", "--config"]);
+        command.arg(&config).stdin(Stdio::piped());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("walrelay runs");
+        let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+        eventually(PATIENCE, || db.value(waits));
+        drop(child.stdin.take());
+        let status = eventually_some(PATIENCE, || child.try_wait().expect("a child"));
+        assert_eq!(status.code(), Some(75), "{words:?}");
+        // The server notices later that its client is gone.
+        db.batch("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted");
+        eventually(PATIENCE, || !db.value::<bool>(waits));
+    }
 }

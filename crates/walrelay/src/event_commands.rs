@@ -59,6 +59,7 @@ impl OperatorCommands {
         for set in &self.config.set {
             arguments.extend(["--set".into(), set.into()]);
         }
+        arguments.push("--end-with-stdin".into());
         arguments.extend(more.iter().map(OsString::from));
         command.arg0("walrelay").args(arguments);
         let ended = output(command, TIMEOUT)?;
@@ -139,7 +140,8 @@ fn output(mut command: Command, limit: Duration) -> Result<Ended, String> {
         )
     };
     let child = command
-        .stdin(Stdio::null())
+        // Closed when this process ends, also by SIGKILL: the command ends then (`--end-with-stdin`).
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();

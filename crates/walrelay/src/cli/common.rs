@@ -88,6 +88,14 @@ pub struct AskArgs {
     pub yes: bool,
 }
 
+/// The option of commands that the status page of a relay runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+pub struct ParentArgs {
+    /// End when standard input ends: a relay that is killed cannot end the command.
+    #[arg(long, hide = true)]
+    pub end_with_stdin: bool,
+}
+
 /// Arguments of `slots list` and `bookmark list`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ListSlotsArgs {

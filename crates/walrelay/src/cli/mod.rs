@@ -55,7 +55,7 @@ pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
     AdvanceBookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, ListBookmarksArgs,
 };
-pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output, RecordPlace};
+pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output, ParentArgs, RecordPlace};
 pub use cutover::{
     CutoverCommand, PlanCutoverArgs, RollbackCutoverArgs, ShadowCutoverArgs, SwitchCutoverArgs,
     VerifyCutoverArgs,

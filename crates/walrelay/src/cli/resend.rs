@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::common::AskArgs;
+use super::common::{AskArgs, ParentArgs};
 
 /// Arguments of `resend`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -32,6 +32,10 @@ pub struct ResendArgs {
     /// for up to 1,000, the topics of their records.
     #[command(flatten)]
     pub ask: AskArgs,
+
+    /// Whether the command ends with its parent.
+    #[command(flatten)]
+    pub parent: ParentArgs,
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::common::{ConfigArgs, Output, RecordPlace};
+use super::common::{ConfigArgs, Output, ParentArgs, RecordPlace};
 use super::verify_topic::VerifySince;
 
 /// Arguments of `where`.
@@ -45,6 +45,10 @@ pub struct WhereArgs {
     /// The configuration file and its overrides.
     #[command(flatten)]
     pub config: ConfigArgs,
+
+    /// Whether the command ends with its parent.
+    #[command(flatten)]
+    pub parent: ParentArgs,
 }
 
 #[cfg(test)]

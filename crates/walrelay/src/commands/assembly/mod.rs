@@ -1,10 +1,12 @@
 //! Converts the configuration to the types of the crates below, and connects by it.
 
+mod parent;
 pub(crate) mod pipelines;
 pub(crate) mod server;
 pub(crate) mod sink;
 mod stop;
 
+pub(crate) use parent::Parent;
 pub(crate) use stop::{StopSignals, stop_signal_or};
 
 use std::future::Future;

@@ -20,7 +20,7 @@ use crate::commands::assembly::pipelines::{
 };
 use crate::commands::assembly::server::{Server, failure};
 use crate::commands::assembly::sink::configured_sink;
-use crate::commands::assembly::{block_on, id_column, run_id, wanted};
+use crate::commands::assembly::{Parent, block_on, id_column, run_id, wanted};
 use crate::commands::terminal::confirm::ask_to_continue;
 use crate::commands::terminal::progress_line::ProgressLine;
 use crate::commands::terminal::units::rows_bar;
@@ -36,6 +36,7 @@ const ROUTED: u64 = 1_000;
 
 /// Runs `walrelay resend`.
 pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
+    let parent = Parent::watch(args.parent)?;
     let server = Server::load(&args.ask.change.config, env)?;
     let config = &server.config;
     log_warnings(server.process.log, Some(server.slot()), env);
@@ -61,7 +62,7 @@ pub(crate) fn resend(args: &ResendArgs, env: EnvVars<'_>) -> CommandResult {
     }
     confirm_resend(args, count)?;
     let (factory, _) = configured_sink(config)?.factory(None);
-    send(config, source, &progress, count, factory)?;
+    send(config, source, (&progress, count), factory, &parent)?;
     Ok(())
 }
 
@@ -177,13 +178,13 @@ fn confirm_resend(args: &ResendArgs, count: u64) -> Result<(), Failure> {
     ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))
 }
 
-/// Sends the rows into the sinks of this factory.
+/// Sends the rows into the sinks of this factory, until `parent` is gone.
 fn send(
     config: &PipelineConfig,
     source: ResendSource,
-    progress: &Arc<SnapshotProgress>,
-    count: u64,
+    (progress, count): (&Arc<SnapshotProgress>, u64),
     factory: AnySinkFactory,
+    parent: &Parent,
 ) -> Result<(), Failure> {
     let id = run_id();
     let (router, settings) = router_and_settings(config, true, |_| PoisonAction::Halt)?;
@@ -199,7 +200,13 @@ fn send(
         OnProgress(move |_: &Progress| line.draw(|| rows_bar(shown.rows_in_attempt(), count)));
     print_notice(&format!("resend {id}: {}", rows(count)));
     let mut pipeline = CommandPipeline::new(source, router, factory, &mut observer, settings);
-    let result = run_until(&mut pipeline, progress.acknowledged())?;
+    let ended = async {
+        tokio::select! {
+            () = progress.acknowledged() => {}
+            () = parent.gone() => {}
+        }
+    };
+    let result = run_until(&mut pipeline, ended)?;
     let elapsed = begun.elapsed().as_secs_f64();
     let records = pipeline.counts().records;
     match result? {

@@ -21,7 +21,9 @@ use walrelay_walsender::{quote_ident, quote_literal};
 use crate::cli::{VerifySince, WhereArgs};
 use crate::commands::assembly::pipelines::selected_rows;
 use crate::commands::assembly::server::Server;
-use crate::commands::assembly::{accounts_rows, block_on, dead_letters, id_column, selection};
+use crate::commands::assembly::{
+    Parent, accounts_rows, block_on, dead_letters, id_column, selection,
+};
 use crate::commands::database::prune::{failed, pruning};
 use crate::commands::inspect::behind_slot::{self, Sighting, Sightings, Sought};
 use crate::commands::inspect::endpoint::fetch_status_of;
@@ -36,6 +38,7 @@ const MARGIN: Duration = Duration::from_secs(60);
 
 /// Runs `walrelay where`. The exit code says whether there is evidence of the event.
 pub(crate) fn whereabouts(args: &WhereArgs, env: EnvVars<'_>) -> Result<Exit, Vec<Failure>> {
+    let _parent = Parent::watch(args.parent)?;
     let server = Server::load(&args.config, env)?;
     log_warnings(server.process.log, Some(server.slot()), env);
     let report = look(args, &server)?;
