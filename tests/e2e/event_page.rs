@@ -1,7 +1,7 @@
 //! The status page looks for an event, and sends its row again, as `walrelay where` and `walrelay resend` do.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use walrelay_testkit::{Db, HttpReceiver, Reaction, Redis, eventually, eventually_some};
@@ -249,9 +249,13 @@ impl SentOnce {
         }
     }
 
+    fn confirmation(&self) -> String {
+        format!("resend?id={}&confirm=1", self.id)
+    }
+
     /// Begins to send the row, and returns the PID of the command once the destination has its record.
     fn begin(&self) -> u32 {
-        let begin = format!("POST /api/event/resend?id={}&confirm=1", self.id);
+        let begin = format!("POST /api/event/{}", self.confirmation());
         assert_eq!(request(&self.relay, &begin, RESEND).0, 202);
         let is_again = || {
             let received = self.receiver.received();
@@ -265,6 +269,23 @@ impl SentOnce {
             panic!("not one child: {children:?}");
         };
         command
+    }
+
+    /// Asserts that the sending failed so, and that it may not be repeated without a look.
+    #[track_caller]
+    fn failed(self, answer: &Value, words: &[&str]) {
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert_has(error, words);
+        assert_has(error, &["records may have been sent"]);
+        assert_eq!(
+            (&answer["sent"], &answer["would_send"]),
+            (&Value::Null, &Value::Null)
+        );
+        let confirmed = format!("POST /api/event/{}", self.confirmation());
+        assert_eq!(request(&self.relay, &confirmed, RESEND).0, 428);
+        let found = job(&self.relay, &format!("where?id={}", self.id), WHERE);
+        assert_eq!(found["error"], Value::Null);
+        self.relay.ends_well();
     }
 }
 
@@ -330,4 +351,64 @@ fn a_look_and_a_dry_run_end_at_once_if_their_parent_is_gone() {
         db.batch("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted");
         eventually(PATIENCE, || !db.value::<bool>(waits));
     }
+}
+
+#[test]
+fn a_sending_that_the_destination_refuses_is_an_error_of_the_page() {
+    let sent = SentOnce::new(|| Reaction::Answer(410, Vec::new()));
+    let answer = job(&sent.relay, &sent.confirmation(), RESEND);
+    sent.failed(&answer, &["410"]);
+}
+
+#[test]
+fn a_sending_whose_process_is_killed_is_an_error_of_the_page() {
+    let sent = SentOnce::new(|| Reaction::Never);
+    let command = sent.begin().to_string();
+    let killed = Command::new("/bin/sh")
+        .args(["-c", "kill -KILL $0", &command])
+        .status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    let answer = eventually_some(PATIENCE, || {
+        let (_, body) = request(&sent.relay, "GET /api/event", "");
+        let answer: Value = serde_json::from_str(&body).expect("JSON");
+        (answer["busy"] == false).then_some(answer)
+    });
+    sent.failed(&answer, &["ended by signal 9"]);
+}
+
+#[test]
+fn an_id_that_two_tables_have_is_shown_for_both_and_sends_both_rows() {
+    let rig = Rig::with_outbox(18);
+    let db = rig.db();
+    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+    let config = rig.config_and(&listen(&rig, true, ""));
+    let tables = "\"public.outbox\", \"public.other\"";
+    edit(&config, "\"public.outbox\"", tables);
+    let relay = rig.streaming(&config);
+    let id = insert(&db, "key");
+    db.batch("INSERT INTO other SELECT * FROM outbox");
+    rig.caught_up();
+    let found = job(&relay, &format!("where?id={id}"), WHERE);
+    assert_eq!(found["found"]["answer"], "delivered", "{found:#}");
+    for table in ["public.outbox", "public.other"] {
+        assert_has(&place(&found, table), &["the row is there"]);
+    }
+    let dry = job(&relay, &format!("resend?id={id}"), RESEND);
+    assert_has(
+        &dry["would_send"].to_string(),
+        &["2 rows would be sent again: 2 to "],
+    );
+    let sent = job(&relay, &format!("resend?id={id}&confirm=1"), RESEND);
+    assert_has(&sent["sent"].to_string(), &["2 records acknowledged"]);
+    // A table whose rows no index finds by the id would be read as a whole.
+    db.batch("ALTER TABLE other DROP CONSTRAINT other_pkey");
+    let found = job(&relay, &format!("where?id={id}"), WHERE);
+    assert_has(&place(&found, "public.other"), &["no index"]);
+    let dry = job(&relay, &format!("resend?id={id}"), RESEND);
+    assert_has(
+        &dry["error"].to_string(),
+        &["resend-no-index", "public.other"],
+    );
+    assert_eq!(dry["would_send"], Value::Null);
+    relay.ends_well();
 }

@@ -5,9 +5,9 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,11 +65,16 @@ impl OperatorCommands {
         let ended = output(command, TIMEOUT)?;
         if expected
             .iter()
-            .any(|exit| ended.code == Some(i32::from(exit.code())))
+            .any(|exit| ended.status.code() == Some(i32::from(exit.code())))
         {
             return Ok((ended.output, ended.notices));
         }
-        let notices: Vec<char> = ended.notices.trim().chars().collect();
+        // A killed process reports nothing.
+        let signal = ended.status.signal().map_or_else(String::new, |signal| {
+            format!("\nits process was ended by signal {signal}")
+        });
+        let notices = ended.notices + &signal;
+        let notices: Vec<char> = notices.trim().chars().collect();
         let shown = notices.len().saturating_sub(MOST_SHOWN);
         Err(notices[shown..].iter().collect())
     }
@@ -125,7 +130,7 @@ fn program() -> io::Result<PathBuf> {
 
 /// A command that has ended.
 struct Ended {
-    code: Option<i32>,
+    status: ExitStatus,
     output: String,
     notices: String,
 }
@@ -167,7 +172,7 @@ fn output(mut command: Command, limit: Duration) -> Result<Ended, String> {
     };
     let [output, notices] = texts;
     Ok(Ended {
-        code: status.code(),
+        status,
         output,
         notices,
     })
@@ -221,7 +226,7 @@ mod tests {
     fn a_command_is_read_to_its_end_or_killed() {
         let both = "head -c 2000000 /dev/zero | tr '\\0' x >&2; echo out; exit 3";
         let ended = output(shell(both), TIMEOUT).expect("ended");
-        assert_eq!((ended.code, &*ended.output), (Some(3), "out\n"));
+        assert_eq!((ended.status.code(), &*ended.output), (Some(3), "out\n"));
         assert_eq!(ended.notices.len() as u64, MOST_BYTES);
         let slow = output(shell("exec sleep 600"), Duration::from_millis(50));
         assert!(slow.is_err_and(|why| why.contains("was killed")));
