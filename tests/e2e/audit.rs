@@ -154,6 +154,34 @@ fn rows_on_their_way_and_rows_of_dead_letters_are_not_reported() {
     relay.kill();
 }
 
+/// More rows of one part of the table have dead letters than one statement returns, and all are older than the unseen
+/// ones.
+#[test]
+fn many_rows_of_dead_letters_hide_no_unseen_row() {
+    let rig = rig(18);
+    let db = rig.db();
+    let topic = format!("dead.{}letters", rig.prefix);
+    let poison = format!("\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n");
+    let config = old_rows::config(&rig, &format!("{LISTEN}{AUDIT}{poison}"));
+    let relay = rig.streaming(&config);
+    db.batch(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+         SELECT gen_random_uuid(), NULL, 'dead', 'T', NULL FROM generate_series(1, 11000)",
+    );
+    rig.caught_up();
+    db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '1 day'");
+    unseen(&db, || insert(&db, 2, "unseen"));
+    relay.ends_well();
+    for resolve in ["dlq list", "dlq drop --yes --all"] {
+        done(&output_with(resolve, &config, &[]));
+        let relay = rig.streaming(&config);
+        reports(&relay, 2);
+        passes(&relay, 1);
+        reports(&relay, 2);
+        relay.ends_well();
+    }
+}
+
 #[test]
 fn an_audit_needs_marks() {
     let rig = Rig::with_outbox(17);

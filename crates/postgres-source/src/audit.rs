@@ -7,6 +7,7 @@
 //!   the first one: a row that the stream carried is marked, or its key is stored, before its position is confirmed.
 //! - A row with a dead letter, open or resolved, is not reported. The dead letters are read after that position is
 //!   confirmed, so none of a row that the stream carried is missing.
+//!   The ids, which may be a million, are compared here: no statement has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use walrelay_walsender::{ConnInfo, Error, Session, SessionKind, quote_literal};
 use crate::catalog::Selection;
 use crate::catalog::row::parsed;
 use crate::confirmation::{ConfirmedError, flush_wal, insert_position, wait_confirmed};
-use crate::dead_letters::DeadLetters;
+use crate::dead_letters::{Compared, DeadLetters};
 use crate::script;
 use crate::sections::AuditSettings;
 use crate::unseen::{RowSpan, UnseenError, UnseenRow, UnseenTable};
@@ -108,6 +109,11 @@ impl Walk {
         self.next = to;
     }
 
+    /// Makes the next statements read fewer blocks.
+    fn shrink(&mut self) {
+        self.step = (self.step / 4).max(1);
+    }
+
     /// Ends the pass: what was found in blocks that are gone is forgotten.
     fn wrap(&mut self) {
         let blocks = self.blocks;
@@ -190,15 +196,19 @@ async fn look(
         let step = walk.step.min(left).max(1);
         let (from, to) = (walk.next, walk.next + step);
         match unseen(session, watch, settings, table, (from, to)).await {
-            Ok(rows) => walk.note(from, to, rows),
+            Ok(Some(rows)) => {
+                walk.note(from, to, rows);
+                left -= step;
+            }
+            // Rows of dead letters may hide others, so the next statement reads a smaller part.
+            Ok(None) => walk.shrink(),
             Err(error) => {
                 if is_timeout(&error) {
-                    walk.step = (walk.step / 4).max(1);
+                    walk.shrink();
                 }
                 return Err(error);
             }
         }
-        left -= step;
         sleep(PAUSE).await;
     }
     if walk.next >= walk.blocks {
@@ -216,7 +226,7 @@ fn is_timeout(error: &AuditError) -> bool {
     sql.sqlstate() == Some("57014")
 }
 
-/// Reads the rows of some blocks that have no mark now.
+/// Reads the rows of some blocks that have no mark now. Dead letters without an id are compared; the others are not.
 async fn unmarked(
     session: &mut Session,
     watch: &AuditWatch,
@@ -229,30 +239,38 @@ async fn unmarked(
         since: None,
         limit: MOST,
     };
-    let read = UnseenTable::read(
+    let read = UnseenTable::read_with(
         session,
         table,
         &watch.publication,
         &watch.id,
         &watch.ages,
-        &watch.dead_letters,
+        (&watch.dead_letters, Compared::WithoutId),
     );
     let part = read.await?.within_blocks(blocks);
     part.unmarked(session, &watch.marks, &watch.slot, &span)
         .await
 }
 
-/// Counts the rows of some blocks that have no evidence, and are not in flight.
+/// Counts the rows of some blocks that have no evidence, and are not in flight. `None`: the blocks have more rows
+/// without a mark than are looked at, some of them of dead letters.
 async fn unseen(
     session: &mut Session,
     watch: &AuditWatch,
     settings: &AuditSettings,
     table: &TableName,
     blocks: (u64, u64),
-) -> Result<u64, AuditError> {
-    let first = unmarked(session, watch, settings, table, blocks).await?;
+) -> Result<Option<u64>, AuditError> {
+    let mut first = unmarked(session, watch, settings, table, blocks).await?;
+    let (found, is_divisible) = (first.len(), blocks.1 - blocks.0 > 1);
+    let is_cut = |rows: &[UnseenRow]| is_divisible && found >= MOST && rows.len() < found;
+    // An open dead letter that was read before may be none any more.
+    remove_dead(watch, table, &mut first, Remove::Resolved);
+    if is_cut(&first) {
+        return Ok(None);
+    }
     if first.is_empty() {
-        return Ok(0);
+        return Ok(Some(0));
     }
     // Behind the commits of all rows that the look has seen.
     let position = insert_position(session).await?;
@@ -263,6 +281,13 @@ async fn unseen(
         .read()
         .await
         .map_err(UnseenError::DeadLetters)?;
+    remove_dead(watch, table, &mut first, Remove::All);
+    if is_cut(&first) {
+        return Ok(None);
+    }
+    if first.is_empty() {
+        return Ok(Some(0));
+    }
     let second = unmarked(session, watch, settings, table, blocks).await?;
     let key = |row: &UnseenRow| (row.at_ms, row.id.clone());
     let first: BTreeSet<_> = first.iter().map(key).collect();
@@ -270,7 +295,26 @@ async fn unseen(
         // The publication may leave rows out on purpose, which its row filter tells.
         row.is_published && !row.has_dead_letter && first.contains(&key(row))
     });
-    Ok(both.count() as u64)
+    Ok(Some(both.count() as u64))
+}
+
+/// The rows that are no findings.
+#[derive(Clone, Copy, PartialEq)]
+enum Remove {
+    /// Those whose dead letters were redriven or dropped.
+    Resolved,
+    /// Those with any dead letter.
+    All,
+}
+
+/// Removes rows with dead letters that were read, as far as their ids tell.
+fn remove_dead(watch: &AuditWatch, table: &TableName, rows: &mut Vec<UnseenRow>, remove: Remove) {
+    let found = std::mem::take(rows);
+    let ids = found.iter().filter_map(|row| row.id.as_deref()).collect();
+    let (open, resolved) = watch.dead_letters.named(table, &ids);
+    let is_removed = |id: &str| resolved.contains(id) || remove == Remove::All && open.contains(id);
+    let stays = |row: &&UnseenRow| !row.id.as_deref().is_some_and(is_removed);
+    *rows = found.iter().filter(stays).cloned().collect();
 }
 
 /// The size of a table.

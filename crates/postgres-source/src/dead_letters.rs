@@ -27,6 +27,8 @@ use super::script::array;
 const MOST: usize = 100_000;
 /// Resolved ones, at most: 40 MB of a statement that only looks at rows.
 const MOST_RESOLVED: usize = 1_000_000;
+/// Bytes of the ids of both, at most: the server keeps several copies of a statement, which may have 1 GiB.
+const MOST_BYTES: usize = 64 << 20;
 
 /// The reason why rows are not distinguished from those with an open dead letter. Nothing is changed then.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +56,28 @@ pub enum DeadLettersError {
         /// The most that are compared.
         most: usize,
     },
+    /// The ids of its dead letters are longer than one statement may be.
+    #[error(
+        "the ids of {open} dead letters of table {table} have {bytes} bytes: with more than {most} no row is compared"
+    )]
+    TooLong {
+        /// The table.
+        table: TableName,
+        /// The number of its dead letters.
+        open: usize,
+        /// The bytes of their ids.
+        bytes: usize,
+        /// The most that are compared.
+        most: usize,
+    },
+}
+
+/// The dead letters that a statement compares rows with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compared {
+    All,
+    /// Those whose events have no id: the caller compares the ids of rows that it has read.
+    WithoutId,
 }
 
 /// The result of a read.
@@ -134,27 +158,71 @@ impl DeadLetters {
     /// Returns a condition for the table's rows of the open dead letters that were read. `None`: there
     /// are none.
     pub(super) fn rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
-        self.condition(self.known.borrow().open.iter(), table, MOST)
+        self.open_rows(table, Compared::All)
+    }
+
+    /// Writes the condition of [`rows`](Self::rows) for a part of the dead letters.
+    pub(super) fn open_rows(
+        &self,
+        table: &TableName,
+        compared: Compared,
+    ) -> Result<Option<String>, DeadLettersError> {
+        self.condition(self.known.borrow().open.iter(), table, MOST, compared)
     }
 
     /// Returns a condition for the table's rows of all dead letters that were read.
     pub(super) fn known_rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
-        self.condition(known.open.iter().chain(&known.resolved), table, MOST)
+        let all = known.open.iter().chain(&known.resolved);
+        self.condition(all, table, MOST, Compared::All)
     }
 
     /// Returns a condition for the table's rows of resolved dead letters that have no open one, too.
     pub(super) fn resolved_rows(
         &self,
         table: &TableName,
+        compared: Compared,
     ) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
-        let resolved = self.condition(known.resolved.iter(), table, MOST_RESOLVED)?;
-        let open = self.condition(known.open.iter(), table, MOST)?;
+        let resolved = self.condition(known.resolved.iter(), table, MOST_RESOLVED, compared)?;
+        let open = self.condition(known.open.iter(), table, MOST, compared)?;
         Ok(resolved.map(|resolved| match open {
             Some(open) => format!("({resolved} AND ({open}) IS NOT TRUE)"),
             None => resolved,
         }))
+    }
+
+    /// Returns those of `ids` that have open dead letters of the table, and those that have only resolved ones.
+    pub(super) fn named<'a>(
+        &self,
+        table: &TableName,
+        ids: &HashSet<&'a str>,
+    ) -> (HashSet<&'a str>, HashSet<&'a str>) {
+        let known = self.known.borrow();
+        let of_table = |events: &[DeadLetterEvent]| -> HashSet<&'a str> {
+            let ids = self.events_of(events.iter(), table).filter_map(|event| {
+                let id = String::from_utf8_lossy(event.id.as_deref()?);
+                ids.get(&*id).copied()
+            });
+            ids.collect()
+        };
+        let (open, resolved) = (of_table(&known.open), of_table(&known.resolved));
+        let resolved = resolved.difference(&open).copied().collect();
+        (open, resolved)
+    }
+
+    /// Returns the events of a table.
+    fn events_of<'a>(
+        &self,
+        events: impl Iterator<Item = &'a DeadLetterEvent>,
+        table: &TableName,
+    ) -> impl Iterator<Item = &'a DeadLetterEvent> {
+        let name = table.to_string();
+        // A name that is not configured may be a former one of this table.
+        events.filter(move |event| {
+            let of = event.table.as_ref();
+            of.is_none_or(|of| *of == name || !self.named.contains(of))
+        })
     }
 
     fn condition<'a>(
@@ -162,14 +230,10 @@ impl DeadLetters {
         events: impl Iterator<Item = &'a DeadLetterEvent>,
         table: &TableName,
         most: usize,
+        compared: Compared,
     ) -> Result<Option<String>, DeadLettersError> {
-        let name = table.to_string();
-        // A name that is not configured may be a former one of this table.
-        let is_of_table = |event: &&DeadLetterEvent| {
-            let of = event.table.as_ref();
-            of.is_none_or(|of| *of == name || !self.named.contains(of))
-        };
-        let of_table: Vec<&DeadLetterEvent> = events.filter(is_of_table).collect();
+        let events = events.filter(|event| compared == Compared::All || event.id.is_none());
+        let of_table: Vec<_> = self.events_of(events, table).collect();
         let (open, table) = (of_table.len(), table.clone());
         if open == 0 {
             return Ok(None);
@@ -180,6 +244,16 @@ impl DeadLetters {
         let Some(id) = self.id.as_deref().map(quote_ident) else {
             return Err(DeadLettersError::NoId { table, open });
         };
+        let bytes = of_table.iter().filter_map(|open| open.id.as_deref());
+        let bytes = bytes.map(<[u8]>::len).sum();
+        if bytes > MOST_BYTES {
+            return Err(DeadLettersError::TooLong {
+                table,
+                open,
+                bytes,
+                most: MOST_BYTES,
+            });
+        }
         let ids = of_table.iter().filter_map(|open| open.id.as_deref());
         let ids: Vec<_> = ids.map(String::from_utf8_lossy).collect();
         // As pgoutput sends the column: by its type's output function. One constant, so that the server parses it
@@ -289,13 +363,72 @@ mod tests {
         let mut known = dead_letters(Some("id"), &[]);
         known.known.get_mut().resolved = resolved.collect();
         let outbox = TableName::new("public", "outbox");
-        let condition = known.resolved_rows(&outbox).expect("a condition");
+        let condition = known
+            .resolved_rows(&outbox, Compared::All)
+            .expect("a condition");
         assert!(condition.is_some_and(|sql| sql.contains("\"100000\"")));
         let change = known.known_rows(&outbox);
         assert!(matches!(
             change,
             Err(DeadLettersError::TooMany { most: MOST, .. })
         ));
+    }
+
+    #[test]
+    fn dead_letters_with_long_ids_are_compared_up_to_a_number_of_bytes() {
+        let outbox = TableName::new("public", "outbox");
+        let with = |count: usize| {
+            let event = |_| DeadLetterEvent {
+                table: Some("public.outbox".to_owned()),
+                id: Some(vec![b'x'; 1 << 20]),
+                xid: None,
+            };
+            let mut known = dead_letters(Some("id"), &[]);
+            known.known.get_mut().resolved = (0..count).map(event).collect();
+            known.resolved_rows(&outbox, Compared::All)
+        };
+        assert!(with(64).is_ok_and(|condition| condition.is_some()));
+        let error = with(65).expect_err("too long");
+        assert_eq!(
+            error.to_string(),
+            "the ids of 65 dead letters of table public.outbox have 68157440 bytes: with more than 67108864 no row is \
+             compared"
+        );
+    }
+
+    #[test]
+    fn a_statement_of_an_audit_has_no_ids_of_dead_letters() {
+        let outbox = TableName::new("public", "outbox");
+        let letters = [
+            ("public.outbox", Some("open")),
+            ("public.outbox", Some("both")),
+            ("public.other", Some("other")),
+        ];
+        let mut known = dead_letters(Some("id"), &letters);
+        let of = |id: Option<&str>| DeadLetterEvent {
+            table: Some("public.outbox".to_owned()),
+            id: id.map(|id| id.as_bytes().to_vec()),
+            xid: Some(752),
+        };
+        let events = known.known.get_mut();
+        events.resolved = ["resolved", "both"].map(|id| of(Some(id))).into();
+        let rows = known.open_rows(&outbox, Compared::WithoutId);
+        assert_eq!(rows.expect("no condition"), None);
+        let rows = known.resolved_rows(&outbox, Compared::WithoutId);
+        assert_eq!(rows.expect("no condition"), None);
+        let ids = HashSet::from(["open", "both", "resolved", "other", "never dead"]);
+        let (open, resolved) = known.named(&outbox, &ids);
+        assert_eq!(open, HashSet::from(["open", "both"]));
+        assert_eq!(resolved, HashSet::from(["resolved"]));
+
+        // Without an id, the transaction is compared in any case.
+        known.known.get_mut().resolved.push(of(None));
+        let rows = known.resolved_rows(&outbox, Compared::WithoutId);
+        let rows = rows.expect("a condition").expect("a condition");
+        assert!(
+            rows.contains("'752'") && !rows.contains("resolved"),
+            "{rows}"
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use crate::catalog::row::{is_true, parsed};
 use crate::catalog::{Filters, PublishedTable, Selection, published_tables};
-use crate::dead_letters::{DeadLetters, DeadLettersError};
+use crate::dead_letters::{Compared, DeadLetters, DeadLettersError};
 use crate::error::PostgresError;
 use crate::script::array;
 use crate::snapshot::unsent_condition;
@@ -97,6 +97,19 @@ impl UnseenTable {
         ages: &[String],
         dead_letters: &DeadLetters,
     ) -> Result<Self, UnseenError> {
+        let dead_letters = (dead_letters, Compared::All);
+        Self::read_with(session, table, publication, id, ages, dead_letters).await
+    }
+
+    /// Does what [`read`](Self::read) does, and compares rows with a part of the dead letters.
+    pub(crate) async fn read_with(
+        session: &mut Session,
+        table: &TableName,
+        publication: &str,
+        id: &str,
+        ages: &[String],
+        (dead_letters, compared): (&DeadLetters, Compared),
+    ) -> Result<Self, UnseenError> {
         let columns = columns(session, table).await?;
         let Some(columns) = columns.filter(|columns| columns.names.iter().any(|name| name == id))
         else {
@@ -117,9 +130,9 @@ impl UnseenTable {
             age: age.clone(),
             published: published_condition(&published, table, is_partitioned),
             dead: dead_letters
-                .rows(table)?
+                .open_rows(table, compared)?
                 .unwrap_or_else(|| "false".to_owned()),
-            resolved: dead_letters.resolved_rows(table)?,
+            resolved: dead_letters.resolved_rows(table, compared)?,
             blocks: String::new(),
         })
     }
