@@ -14,6 +14,18 @@ use super::printable;
 /// Answers of `walrelay where` for events that the relay, or the redrive of their dead letter, is to deliver yet.
 const UNDELIVERED: [&str; 3] = ["behind-slot", "waits-for-sink", "dead-letter"];
 
+/// Returns true if an event with the id is to be delivered yet. `found`: the document of `walrelay where`.
+fn is_undelivered(found: &Value) -> bool {
+    let is_answer = UNDELIVERED.iter().any(|name| found["answer"] == **name);
+    // The answer is that of the event with the best evidence. All rows with the id would be sent.
+    let has_several_rows = found["rows"].as_array().is_some_and(|rows| rows.len() > 1);
+    let is_open = |letter: &Value| letter["status"] == "open";
+    let letters = found["dead_letters"].as_array();
+    let waits =
+        found["behind_slot"].is_object() || letters.is_some_and(|all| all.iter().any(is_open));
+    is_answer || has_several_rows && waits
+}
+
 /// The commands of an operator that concern one event. An error is a text for the page.
 pub trait EventCommands: Send + Sync {
     /// Looks for the event, as `walrelay where` does. Returns its document.
@@ -100,7 +112,7 @@ impl EventJobs {
         if job == EventJob::DryRun {
             let found = answer.found.as_ref().filter(|_| is_same);
             let found = found.ok_or(NotBegun::NotLookedFor)?;
-            if UNDELIVERED.iter().any(|name| found["answer"] == **name) {
+            if is_undelivered(found) {
                 return Err(NotBegun::Undelivered);
             }
         }
@@ -171,6 +183,26 @@ mod tests {
         fn resend(&self, event: &str) -> Result<String, String> {
             self.run(format!("resend {event}"))
         }
+    }
+
+    #[test]
+    fn no_row_is_sent_while_another_event_with_its_id_is_undelivered() {
+        let found = |rows: usize, behind: Value, letters: &[&str]| {
+            let rows = vec![serde_json::json!({}); rows];
+            let letters = letters
+                .iter()
+                .map(|status| serde_json::json!({ "status": status }));
+            let letters: Vec<Value> = letters.collect();
+            is_undelivered(&serde_json::json!({
+                "answer": "delivered", "rows": rows, "behind_slot": behind, "dead_letters": letters,
+            }))
+        };
+        let behind = || serde_json::json!({ "behind_bytes": 8 });
+        assert!(found(2, behind(), &[]));
+        assert!(found(2, Value::Null, &["redriven", "open"]));
+        assert!(!found(2, Value::Null, &["redriven", "dropped"]));
+        // One event that was delivered, and is not confirmed yet.
+        assert!(!found(1, behind(), &[]));
     }
 
     #[test]
