@@ -127,6 +127,9 @@ impl System {
         if !self.stored.is_empty() {
             ops.push(Op::WorkOff);
         }
+        if !self.dead.is_empty() {
+            ops.push(Op::WorkDead);
+        }
         if self.crashes > 0 {
             ops.push(Op::Kill);
         }

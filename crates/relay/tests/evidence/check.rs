@@ -1,6 +1,6 @@
 //! The promises, see `main.rs`.
 
-use crate::database::{Event, Numbers, Snapshot};
+use crate::database::{Event, Mark, Numbers, Snapshot, Version};
 use crate::machine::commit_of;
 use crate::system::{Model, System, Transaction};
 
@@ -91,8 +91,11 @@ impl System {
         }
         let mut last = self.clone();
         if scenario.marks {
+            // Without `mark_dead` the rows of dead letters have no mark.
+            let stays_unmarked =
+                |row: &Version| !scenario.marks_dead && self.relays[0].letters.is_known(row.event);
             last.rows
-                .retain(|row| !row.is_marked && !self.relays[0].letters.is_known(row.event));
+                .retain(|row| row.mark != Mark::Sent && !stays_unmarked(row));
         } else {
             // The relay of a dead letter settles it. Then all accounts agree.
             for own in [0, self.relays.len() - 1, 0] {

@@ -78,7 +78,16 @@ pub(crate) struct Version {
     /// No other version has it (`ctid`, while a snapshot sees the version).
     pub(crate) place: u8,
     pub(crate) event: Event,
-    pub(crate) is_marked: bool,
+    pub(crate) mark: Mark,
+}
+
+/// The mark of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Mark {
+    None,
+    /// Its event became a dead letter (`mark_dead`).
+    Dead,
+    Sent,
 }
 
 /// A number of rows and the sums of both halves of their hashes.
@@ -322,10 +331,11 @@ impl System {
         Ok(())
     }
 
-    /// Deletes the marked rows.
+    /// Deletes the rows that are marked as sent, and have no open dead letter.
     pub(crate) fn prune_marked(&mut self) -> Result<(), String> {
-        let marked = self.rows.iter().filter(|row| row.is_marked);
-        for row in marked {
+        let letters = self.relays[0].letters;
+        let is_deleted = |row: &Version| row.mark == Mark::Sent && !letters.is_open(row.event);
+        for row in self.rows.iter().filter(|row| is_deleted(row)) {
             if !self.is_evident(0, row.event) {
                 return Err(format!(
                     "E1: {:?} is deleted, and was never sent",
@@ -333,7 +343,7 @@ impl System {
                 ));
             }
         }
-        self.rows.retain(|row| !row.is_marked);
+        self.rows.retain(|row| !is_deleted(row));
         Ok(())
     }
 }

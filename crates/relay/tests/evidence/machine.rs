@@ -19,7 +19,7 @@ use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::measurement::{continuing, with_evidence};
 use walrelay_relay::{
     AccountColumns, Core, Counted, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace,
-    SentAccount, SentEvent, SentRows, Settled, Step, TableName, TakenKeys,
+    SentAccount, SentEvent, SentKey, SentRows, Settled, Step, TableName, TakenKeys,
 };
 use walrelay_sink::{Poison, Record};
 use walrelay_walsender::Frame;
@@ -104,6 +104,14 @@ pub(crate) struct InFlight {
     seq: u8,
 }
 
+/// A key that was taken: the hash of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) hash: [u8; 16],
+    /// The event became a dead letter.
+    pub(crate) is_dead: bool,
+}
+
 /// What the model sees of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct View {
@@ -114,8 +122,8 @@ pub(crate) struct View {
     pub(crate) batch: Option<Batch>,
     /// The position before which all rows are marked or stored. `None`: it is the acknowledged one.
     pub(crate) settled: Option<u16>,
-    /// The keys that were taken, as hashes of rows.
-    pub(crate) keys: Option<Vec<[u8; 16]>>,
+    /// The keys that were taken.
+    pub(crate) keys: Option<Vec<Key>>,
 }
 
 fn batch(counted: &Counted) -> Batch {
@@ -166,7 +174,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(marks: bool) -> Self {
+    /// Creates a process that marks rows, or accounts them. `dead`: it marks those of dead letters, too.
+    pub(crate) fn new(marks: bool, dead: bool) -> Self {
         let columns = AccountColumns {
             id: Some("id".to_owned()),
             age: vec!["occurred_at".to_owned()],
@@ -175,7 +184,7 @@ impl Machine {
             core: None,
             ring: Arc::new(AckRing::new(32)),
             account: (!marks).then(|| Arc::new(SentAccount::new(columns, true))),
-            rows: marks.then(|| Arc::new(SentRows::with_limit(SentRows::LIMIT))),
+            rows: marks.then(|| Arc::new(SentRows::with_limit(SentRows::LIMIT).noting_dead(dead))),
             failed: false,
             in_flight: Vec::new(),
             acked: Vec::new(),
@@ -342,7 +351,10 @@ impl Machine {
     }
 
     pub(crate) fn view(&self) -> View {
-        let hash = |key: &[u8]| key.try_into().expect("a whole hash");
+        let key = |key: SentKey<'_>| Key {
+            hash: key.hash().try_into().expect("a whole hash"),
+            is_dead: key.dead_reason().is_some(),
+        };
         View {
             acknowledged: self
                 .core
@@ -358,7 +370,7 @@ impl Machine {
             keys: self
                 .keys
                 .as_ref()
-                .map(|taken| taken.keys.iter().map(|key| hash(key.hash())).collect()),
+                .map(|taken| taken.keys.iter().map(key).collect()),
         }
     }
 
@@ -404,7 +416,7 @@ impl Machine {
                         break;
                     }
                     for key in taken.keys.iter() {
-                        let _ = write!(future, "{:?}", key.hash());
+                        let _ = write!(future, "{:?}{:?}", key.hash(), key.dead_reason());
                     }
                 }
             }

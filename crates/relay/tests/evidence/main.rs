@@ -15,10 +15,11 @@
 //!   more: then its own relay keeps the row.
 //! - **E2** the account has acknowledged inserts only, each at most once.
 //! - **E4** a stream begins beyond an unacknowledged insert only if the user accepts the gap.
+//! - **E5** a row is marked as that of a dead letter only if exactly its content became one.
 //!
 //! Checked at every end, which can be reached from every state without further faults:
 //! - **E3** unless another client changed rows, publications or slots, the slot is at the end of the log,
-//!   and all rows can be pruned.
+//!   and all rows can be pruned. With `mark_dead`, these are also the rows of resolved dead letters.
 //!
 //! The real code computes the sums of rows and their order, the transactions that are not counted again,
 //! the keys, and the position before which all keys are settled. The rest is modelled. A statement is
@@ -171,6 +172,21 @@ fn rows_of_dead_letters_stay_while_they_are_open() {
 }
 
 #[test]
+fn rows_of_dead_letters_are_marked_as_such_until_they_are_resolved() {
+    assert_holds("two crashes", REFUSED_ONE.marks_dead().crashes(2));
+    assert_holds(
+        "crash, lost answer",
+        REFUSED.marks_dead().crashes(1).lost(1),
+    );
+    assert_holds(
+        "refused in flight, crash",
+        REFUSED_IN_PLACE.marks_dead().crashes(1),
+    );
+    let changes = REFUSED_ONE.marks_dead().changes(ALL, 1);
+    assert_holds("change, crash, prune", changes.crashes(1).prunes(1));
+}
+
+#[test]
 fn rows_of_records_that_are_refused_in_flight_stay_while_their_dead_letters_are_open() {
     let refused = REFUSED_IN_PLACE;
     assert_holds("crash, prune", refused.crashes(1).prunes(1));
@@ -319,6 +335,8 @@ fn the_search_finds_rows_that_were_never_sent() {
     assert_finds(Mistake::DeleteByKey, age, "E1");
     let payload = SHORT.changes(&[Change::Payload], 1).marks();
     assert_finds(Mistake::MarkByKey, payload, "E1");
+    let payload = REFUSED_ONE.changes(&[Change::Payload], 1).marks_dead();
+    assert_finds(Mistake::MarkDeadByKey, payload, "E5");
     assert_finds(Mistake::SettleAll, REFUSED.prunes(2), "E1");
     assert_finds(Mistake::MergeUnsettled, REFUSED_TWICE.prunes(1), "E1");
     assert_finds(Mistake::StaySettled, REFUSED_AGAIN.prunes(2), "E1");
@@ -333,6 +351,9 @@ fn the_search_finds_rows_that_are_counted_twice() {
 #[test]
 fn the_search_finds_rows_that_stay_for_ever() {
     assert_finds(Mistake::MarkAfterConfirm, SHORT.marks().crashes(1), "E3");
+    let dead = REFUSED_ONE.marks_dead();
+    assert_finds(Mistake::MarkAfterConfirm, dead.crashes(1), "E3");
+    assert_finds(Mistake::ForgetDead, dead, "E3");
     assert_finds(Mistake::ConfirmBeforeAccount, SHORT.crashes(1), "E3");
     assert_finds(Mistake::ForgetBucket, SHORT, "E3");
     assert_finds(Mistake::NoteBeyondSums, SHORT.lost(1), "E3");

@@ -21,6 +21,10 @@ pub(crate) enum Mistake {
     TwoSnapshots,
     /// Marks a row by its key, whatever its other values.
     MarkByKey,
+    /// Marks the row of a dead letter by its key, whatever its other values.
+    MarkDeadByKey,
+    /// Deletes the key of a dead letter once its row is marked as such.
+    ForgetDead,
     /// Deletes the rows of the compared keys, whatever their places.
     DeleteByKey,
     /// Counts all rows of dead letters as sent once those that the snapshot sees are resolved.

@@ -15,7 +15,8 @@ pub(crate) struct StateId(u32);
 
 /// All known states and steps of processes, see the [module](self).
 pub(crate) struct Processes {
-    marks: bool,
+    /// Rows are marked, and those of dead letters.
+    marks: (bool, bool),
     states: Vec<(Box<[Input]>, View)>,
     numbers: HashMap<u128, StateId, FastBuildHasher>,
     steps: HashMap<(StateId, Input), StateId, FastBuildHasher>,
@@ -24,9 +25,9 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    pub(crate) fn new(marks: bool) -> Self {
+    pub(crate) fn new(marks: bool, dead: bool) -> Self {
         Self {
-            marks,
+            marks: (marks, dead),
             states: vec![(Box::default(), View::default())],
             numbers: HashMap::default(),
             steps: HashMap::default(),
@@ -65,8 +66,13 @@ impl Processes {
         next
     }
 
+    fn machine(&self) -> Machine {
+        let (marks, dead) = self.marks;
+        Machine::new(marks, dead)
+    }
+
     fn repeat(&self, inputs: &[Input]) -> Machine {
-        let mut machine = Machine::new(self.marks);
+        let mut machine = self.machine();
         for input in inputs {
             machine.apply(*input);
         }
@@ -82,10 +88,10 @@ impl Processes {
     /// Returns the number of steps.
     pub(crate) fn audit(&mut self) -> usize {
         let walk = self.walk.take().expect("a walk was recorded");
-        let mut machine = Machine::new(self.marks);
+        let mut machine = self.machine();
         for (from, input, to) in &walk {
             if *from == Self::start() {
-                machine = Machine::new(self.marks);
+                machine = self.machine();
             }
             machine.apply(*input);
             assert_eq!(&machine.view(), self.view(*to), "{input:?}");
@@ -103,7 +109,7 @@ impl Processes {
 pub(crate) fn known(event: Event) -> (Sums, Option<[u8; 16]>) {
     let row = Row::from(event);
     let read = |marks, last| {
-        let mut machine = Machine::new(marks);
+        let mut machine = Machine::new(marks, false);
         let carried = Carried {
             number: 0,
             rows: [Some(row), None],
@@ -119,5 +125,5 @@ pub(crate) fn known(event: Event) -> (Sums, Option<[u8; 16]>) {
     };
     let sums = read(false, Input::Take).batch.expect("one row is counted");
     let keys = read(true, Input::TakeKeys).keys;
-    (sums.sums, keys.and_then(|keys| keys.first().copied()))
+    (sums.sums, keys.and_then(|keys| Some(keys.first()?.hash)))
 }

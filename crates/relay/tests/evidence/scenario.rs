@@ -35,6 +35,8 @@ pub(crate) struct Scenario {
     pub(crate) relays: usize,
     /// Rows are marked, not accounted.
     pub(crate) marks: bool,
+    /// Rows of dead letters are marked as such.
+    pub(crate) marks_dead: bool,
     /// SIGKILLs, lost connections and failed sinks.
     pub(crate) crashes: u8,
     /// Answers of statements that are lost, and servers that set the slot back.
@@ -58,6 +60,7 @@ impl Scenario {
             work,
             relays: 1,
             marks: false,
+            marks_dead: false,
             crashes: 0,
             lost: 0,
             late: false,
@@ -75,6 +78,16 @@ impl Scenario {
     pub(crate) const fn marks(self) -> Self {
         let marks = true;
         Self { marks, ..self }
+    }
+
+    /// As [`marks`](Self::marks), and `mark_dead`.
+    pub(crate) const fn marks_dead(self) -> Self {
+        let (marks, marks_dead) = (true, true);
+        Self {
+            marks,
+            marks_dead,
+            ..self
+        }
     }
 
     pub(crate) const fn crashes(self, crashes: u8) -> Self {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::database::{BucketNumbers, Event, IN_PLACE, Row, Snapshot, Version};
+use crate::database::{BucketNumbers, Event, IN_PLACE, Mark, Row, Snapshot, Version};
 use crate::machine::{Batch, Carried, Input, START, View};
 use crate::mistake::Mistake;
 use crate::relay::Processes;
@@ -58,7 +58,7 @@ impl System {
     /// Commits a transaction. `logged`: it is written into the published table.
     fn insert(&mut self, rows: [Option<Row>; 2], logged: bool) {
         for row in rows.into_iter().flatten() {
-            self.add_version(row.event, false);
+            self.add_version(row.event, Mark::None);
         }
         if !logged {
             return;
@@ -75,14 +75,10 @@ impl System {
         self.log.push(Transaction { rows, carried });
     }
 
-    fn add_version(&mut self, event: Event, is_marked: bool) {
+    fn add_version(&mut self, event: Event, mark: Mark) {
         let place = self.next_place;
         self.next_place += 1;
-        self.rows.push(Version {
-            place,
-            event,
-            is_marked,
-        });
+        self.rows.push(Version { place, event, mark });
         self.rows.sort_unstable_by_key(|row| row.event.key);
     }
 
@@ -131,7 +127,7 @@ impl System {
                     return;
                 }
                 self.rows.remove(row);
-                self.add_version(event, false);
+                self.add_version(event, Mark::None);
             }
         }
         self.changes -= 1;
@@ -180,6 +176,7 @@ impl System {
                 let events = std::mem::take(&mut self.stored);
                 return self.mark(&events, model);
             }
+            Op::WorkDead => return self.mark_dead(model),
             _ => return self.process_step(number, op, model),
         }
         Ok(())
@@ -273,8 +270,14 @@ impl System {
             }
             Op::Mark | Op::Store => {
                 process.marking = Marking::Done;
-                let keys = view.keys.iter().flatten();
-                let events: Vec<Event> = keys.map(|hash| model.event_of(hash)).collect();
+                let (mut events, mut dead) = (Vec::new(), Vec::new());
+                for key in view.keys.iter().flatten() {
+                    let of_kind = if key.is_dead { &mut dead } else { &mut events };
+                    of_kind.push(model.event_of(&key.hash));
+                }
+                self.dead.extend(dead);
+                self.dead.sort_unstable_by_key(|event| event.index());
+                self.dead.dedup();
                 if op == Op::Mark {
                     self.mark(&events, model)?;
                 } else {
@@ -324,7 +327,7 @@ impl System {
             let is_row = |row: &Version| {
                 let is_same = row.event == *event
                     || model.has(Mistake::MarkByKey) && row.event.key == event.key;
-                is_same && !row.is_marked
+                is_same && row.mark != Mark::Sent
             };
             let Some(found) = self.rows.iter().position(is_row) else {
                 continue;
@@ -333,7 +336,37 @@ impl System {
             if !self.is_evident(0, row) {
                 return Err(format!("E1: {row:?} is marked, and was never sent"));
             }
-            self.add_version(row, true);
+            self.add_version(row, Mark::Sent);
+        }
+        Ok(())
+    }
+
+    /// Works off the keys of dead letters: marks their rows, and as sent those of resolved ones. The key of a row that
+    /// is gone or has another content is deleted.
+    fn mark_dead(&mut self, model: &Model) -> Result<(), String> {
+        let letters = self.relays[0].letters;
+        for event in std::mem::take(&mut self.dead) {
+            if !letters.is_open(event) {
+                self.mark(&[event], model)?;
+                continue;
+            }
+            let is_row = |row: &Version| {
+                let is_of_key = row.event.key == event.key;
+                row.event == event || model.has(Mistake::MarkDeadByKey) && is_of_key
+            };
+            let Some(found) = self.rows.iter().position(is_row) else {
+                continue;
+            };
+            if self.rows[found].mark == Mark::None {
+                let row = self.rows.remove(found).event;
+                if !letters.is_known(row) {
+                    return Err(format!("E5: {row:?} is marked, and has no dead letter"));
+                }
+                self.add_version(row, Mark::Dead);
+            }
+            if !model.has(Mistake::ForgetDead) {
+                self.dead.push(event);
+            }
         }
         Ok(())
     }

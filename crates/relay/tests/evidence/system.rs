@@ -25,7 +25,7 @@ impl Model {
         Self {
             scenario,
             mistake,
-            processes: Processes::new(scenario.marks),
+            processes: Processes::new(scenario.marks, scenario.marks_dead),
             known: (0..Event::ALL).map(of_event).collect(),
         }
     }
@@ -154,6 +154,8 @@ pub(crate) enum Op {
     /// The answer of the marks is lost: the keys are taken again.
     LoseMarks,
     WorkOff,
+    /// Marks the rows of stored keys of dead letters: as sent, if those are resolved.
+    WorkDead,
     Disconnect,
     FailSink,
     Kill,
@@ -216,6 +218,8 @@ pub(crate) struct System {
     pub(crate) next_place: u8,
     /// Keys of rows that were sent and are not marked.
     pub(crate) stored: Vec<Event>,
+    /// Keys of rows whose events became dead letters.
+    pub(crate) dead: Vec<Event>,
     pub(crate) relays: Vec<Relay>,
     pub(crate) prunes: [Option<Snapshot>; 2],
     pub(crate) crashes: u8,
@@ -290,6 +294,7 @@ impl System {
             rows: Vec::new(),
             next_place: 0,
             stored: Vec::new(),
+            dead: Vec::new(),
             relays: vec![relay; relays],
             prunes: [None, None],
             crashes,
