@@ -87,6 +87,37 @@ pub async fn find_epoch(session: &mut Session, slot: &str) -> Result<Epoch, Erro
     })
 }
 
+/// Gives a slot that does not exist the highest epoch of the database, before it is created and after it was dropped. The
+/// row of a dropped slot stays, because it may hold the only record of the highest epoch. A new slot of its name may be
+/// that of another relay, whose destination has positions of the highest one. No event is published again: a new slot
+/// has none that was committed before.
+///
+/// # Errors
+/// Also if the row is lower, and this role may not change it.
+pub async fn raise_for_new_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
+    if !kept::has_table(session, "epoch").await? {
+        return Ok(());
+    }
+    let lower = format!(
+        "WHERE slot = {slot} AND epoch < (SELECT max(epoch) FROM {TABLE}) AND NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot})",
+        slot = quote_literal(slot)
+    );
+    let rows = session
+        .query(&format!("SELECT FROM {TABLE} {lower}"))
+        .await?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    // Earlier events of the name have another epoch.
+    let raise = format!(
+        "UPDATE {TABLE} SET epoch = (SELECT max(epoch) FROM {TABLE}), \
+         system = (SELECT system_identifier::text FROM pg_catalog.pg_control_system()), \
+         since = pg_catalog.pg_current_wal_insert_lsn(), at = now() {lower}"
+    );
+    session.query(&raise).await.map(drop)
+}
+
 /// Returns SQL that records the epoch from this position of this server on. Nothing is recorded of epoch 0.
 pub(crate) fn record_sql(slot: &str, number: u8, system: &str, since: Lsn) -> Vec<String> {
     if number == 0 {

@@ -7,7 +7,8 @@ use walrelay_testkit::{Db, eventually, rng};
 use super::{FENCED, Rig, killed, moved_to_a_lower_log, numbers, replicated, step, subscribe};
 use crate::docs::block;
 use crate::rig::{
-    PATIENCE, assert_has, assert_lacks, done, edit, insert, output_with, refused, said,
+    PATIENCE, SLOT, assert_has, assert_lacks, create_slot, done, edit, insert, output_with,
+    refused, said,
 };
 
 /// The new server has a slot from before the rows that the subscription copies. Postgres writes the position of an
@@ -278,9 +279,7 @@ fn a_slot_of_another_name_goes_on_above_the_positions_of_the_former_one() {
     let test =
         "moves::fences::a_slot_of_another_name_goes_on_above_the_positions_of_the_former_one";
     let (old, new, to, written) = moved_to_a_lower_log(test, rigs, |_| String::new());
-    let slots =
-        "SELECT string_agg(slot || ' ' || epoch, ', ' ORDER BY slot) FROM walrelay_state.epoch";
-    assert_eq!(new.db().text(slots).as_deref(), Some("walrelay 1"));
+    assert_eq!(new.db().text(EPOCHS).as_deref(), Some("walrelay 1"));
     edit(&to, "[source]\n", "[source]\nslot = \"renamed\"\n");
     done(&output_with("init", &to, &[]));
     let relay = new.streaming(&to);
@@ -294,6 +293,82 @@ fn a_slot_of_another_name_goes_on_above_the_positions_of_the_former_one() {
     let position = last.header("walrelay-position").expect("a position");
     assert!(position.starts_with("01"), "{position}");
     relay.ends_well();
+}
+
+/// Makes the records of all moves those of a drained server whose log ended high above this one's, as on a copy of it.
+fn as_a_copy(db: &Db) {
+    db.batch("UPDATE walrelay_state.move SET system = '7', state = 'drained', barrier = 'F/0'");
+}
+
+const EPOCHS: &str =
+    "SELECT string_agg(slot || ' ' || epoch, ', ' ORDER BY slot) FROM walrelay_state.epoch";
+
+/// A slot that is dropped leaves its epoch. That of another relay is lower than the positions of this destination.
+#[test]
+fn a_recreated_slot_goes_on_above_every_position_of_the_database() {
+    let rig = Rig::with_outbox(17);
+    let config = rig.config();
+    edit(
+        &config,
+        "[router.debezium]",
+        "[router]\nposition_header = \"walrelay-position\"\n\n[router.debezium]",
+    );
+    let as_slot = |slot: &str| format!("--set=source.slot={slot}");
+    for slot in ["dropped", "forgotten", "renamed"] {
+        done(&output_with("init", &config, &[&as_slot(slot)]));
+    }
+    done(&step(&config, "prepare"));
+    let db = rig.db();
+    as_a_copy(&db);
+    done(&step(&config, "switch --yes"));
+    let epochs = || db.text(EPOCHS).expect("there are some");
+    assert_eq!(
+        epochs(),
+        "dropped 0, forgotten 0, renamed 0, walrelay 1",
+        "slots that exist keep theirs"
+    );
+    let mut last = String::new();
+    let mut goes_on = |slot: &str, number: u32| {
+        let relay = rig.start_with(&config, &[&as_slot(slot)]);
+        relay.streaming();
+        insert(&db, number);
+        let records = rig.records(usize::try_from(number).expect("few") + 1);
+        let records = records.iter();
+        let newest = records.filter_map(|record| record.header("walrelay-position"));
+        let newest = newest.max().expect("a position").to_owned();
+        assert!(newest > last, "{slot}: {newest} after {last}");
+        last = newest;
+        relay.ends_well();
+    };
+    goes_on(SLOT, 0);
+    // On the same server under the same name, with the row of the former slot.
+    done(&output_with(
+        &format!("slots drop {SLOT}"),
+        &config,
+        &["--yes", "--no-bookmark"],
+    ));
+    done(&output_with("init", &config, &[]));
+    goes_on(SLOT, 1);
+    // Dropped by walrelay, and created by hand.
+    done(&output_with("slots drop dropped", &config, &["--yes"]));
+    assert_eq!(
+        epochs(),
+        "dropped 1, forgotten 0, renamed 0, walrelay 1",
+        "the row of a dropped slot"
+    );
+    create_slot(&db, "dropped");
+    goes_on("dropped", 2);
+    // Dropped by hand, and created by init, and by the relay.
+    for slot in ["forgotten", "renamed"] {
+        db.batch(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+    }
+    done(&output_with("init", &config, &[&as_slot("forgotten")]));
+    goes_on("forgotten", 3);
+    let accept = rig.start_with(&config, &[&as_slot("renamed"), "--accept-gap"]);
+    accept.streaming();
+    accept.ends_well();
+    goes_on("renamed", 4);
+    assert_eq!(epochs(), "dropped 1, forgotten 1, renamed 1, walrelay 1");
 }
 
 /// As on a managed server: the tables have one owner, the schema of the relay another one.

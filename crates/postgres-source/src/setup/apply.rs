@@ -15,6 +15,7 @@ use super::{Action, Moment, Plan, plan};
 use crate::catalog::row::is_true;
 use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
+use crate::epoch::raise_for_new_slot;
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::position_note;
 use crate::script;
@@ -241,13 +242,17 @@ impl Setup {
                 },
                 // The caller reads the snapshot, and creates the slot.
                 Action::Snapshot => {
+                    raise_for_new_slot(&mut self.control, slot).await?;
                     position_note::forget(&mut self.control, slot).await?;
                     snapshot_record::forget(&mut self.control, slot).await?;
                     account::begin(&mut self.control, wanted).await?;
                 }
                 Action::FinishSetup => unmark(&mut self.control, wanted).await?,
                 Action::CreateSlot => {
-                    // A copy that is printed is another slot. A standby cannot be written.
+                    // A copy that is printed is another slot. A standby cannot be written: a lower epoch fails there.
+                    if moment != Moment::Print {
+                        raise_for_new_slot(&mut self.control, slot).await?;
+                    }
                     if moment != Moment::Print && !in_recovery {
                         position_note::forget(&mut self.control, slot).await?;
                         snapshot_record::forget(&mut self.control, slot).await?;

@@ -73,8 +73,6 @@ impl PostgresSource {
         }
         self.awaits_switch = false;
         let former = moved.former_of(&here);
-        let epoch = find_epoch(&mut control, &self.wanted.slot);
-        let epoch = bounded("reading the epoch", epoch).await?.number;
         let ancestors = self
             .ancestors(&mut replication, system.timeline, resume)
             .await?;
@@ -117,6 +115,9 @@ impl PostgresSource {
                 Session::connect(&self.info, SessionKind::Sql, &publication_note::SETTINGS).await?;
             self.lock_thread = None;
         }
+        // A new slot may have another epoch than a dropped one of its name.
+        let epoch = find_epoch(&mut control, &self.wanted.slot);
+        let epoch = bounded("reading the epoch", epoch).await?.number;
         if gap.is_some() {
             self.accepted = true;
             // The file's position is before the new slot's.

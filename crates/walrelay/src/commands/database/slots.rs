@@ -8,6 +8,7 @@
 use serde::Serialize;
 use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::epoch::raise_for_new_slot;
 use walrelay_postgres_source::{
     KeptBy, ON_STANDBY, SlotRow, advance_slot as advance_sql, position_note, script, slot_reader,
     slots as read_slots, snapshot_record, wait_for_lock,
@@ -23,6 +24,9 @@ use crate::commands::database::kept::{KeptBookmark, keep_bookmark, kept_notice};
 use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, EnvVars, print_line, print_notice, print_text};
+
+/// SQLSTATE of a missing right.
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// Runs `walrelay slots`.
 pub(crate) fn slots(command: &SlotsCommand, env: EnvVars<'_>) -> CommandResult {
@@ -68,6 +72,8 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     if rows.first().and_then(|row| row.get(0).map(|it| it == "t")) == Some(true) {
         print_notice(&format!("creating slot {name}: {ON_STANDBY}"));
     }
+    let raised = raise_for_new_slot(&mut session, name).await;
+    raised.map_err(failure)?;
     // Nothing is known of what was committed before.
     position_note::forget(&mut session, name)
         .await
@@ -159,6 +165,11 @@ pub(crate) async fn drop_slot(
         });
     }
     // A slot of the same name is another one.
+    match raise_for_new_slot(&mut session, name).await {
+        // The creation of such a slot reports it.
+        Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => {}
+        raised => raised.map_err(failure)?,
+    }
     position_note::forget(&mut session, name)
         .await
         .map_err(failure)?;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_event_router::Template;
 use walrelay_failure::Failure;
+use walrelay_postgres_source::epoch::raise_for_new_slot;
 use walrelay_postgres_source::script::EmitFunction;
 use walrelay_postgres_source::{
     Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
@@ -317,6 +318,7 @@ async fn create(
                     .push(format!("publication {}", wanted.publication));
             }
             Action::CreateSlot => {
+                raise_for_new_slot(session, &wanted.slot).await?;
                 position_note::forget(session, &wanted.slot).await?;
                 snapshot_record::forget(session, &wanted.slot).await?;
                 account::begin(session, wanted).await?;
