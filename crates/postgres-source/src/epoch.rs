@@ -9,7 +9,7 @@ use walrelay_sink::{MAX_EPOCH, PublishedLsn};
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::row::{parsed, text};
-use super::{kept, state_version};
+use super::{kept, moves, state_version};
 
 const TABLE: &str = "walrelay_state.epoch";
 
@@ -132,13 +132,17 @@ pub(crate) fn record_sql(slot: &str, number: u8, system: &str, since: Lsn) -> Ve
         ),
         format!("GRANT SELECT ON {TABLE} TO PUBLIC"),
         state_version::raise_sql(),
-        // Other slots that exist keep theirs: their relays may send an event again, which must have its position.
+        // Other slots that exist keep theirs: their relays may send an event again, which must have its position. So do
+        // those whose events a copy has and that are switched after this one: their switches compare with the epoch of
+        // the former server.
         format!(
-            "INSERT INTO {TABLE} (slot, epoch, system, since) SELECT slot_name, (SELECT coalesce(max(epoch), 0) FROM {TABLE}), \
-             {}, '0/0' FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' \
-             AND database = pg_catalog.current_database() AND slot_name <> {} ON CONFLICT DO NOTHING",
-            quote_literal(system),
-            quote_literal(slot),
+            "INSERT INTO {TABLE} (slot, epoch, system, since) SELECT slot, (SELECT coalesce(max(epoch), 0) FROM {TABLE}), \
+             {system}, '0/0' FROM (SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' \
+             AND database = pg_catalog.current_database() UNION SELECT slot FROM {moves} WHERE state = 'drained' \
+             AND system <> {system}) AS other (slot) WHERE slot <> {slot} ON CONFLICT DO NOTHING",
+            moves = moves::TABLE,
+            system = quote_literal(system),
+            slot = quote_literal(slot),
         ),
         // An epoch never goes back.
         format!(

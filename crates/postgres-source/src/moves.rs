@@ -30,7 +30,7 @@ const LIFT_PAUSE: Duration = Duration::from_millis(500);
 /// SQLSTATE `lock_not_available`.
 pub const LOCKED: &str = "55P03";
 const FUNCTION: &str = "walrelay_state.refuse_while_moving";
-const TABLE: &str = "walrelay_state.move";
+pub(crate) const TABLE: &str = "walrelay_state.move";
 
 /// The state of a move on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

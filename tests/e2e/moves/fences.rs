@@ -371,6 +371,35 @@ fn a_recreated_slot_goes_on_above_every_position_of_the_database() {
     assert_eq!(epochs(), "dropped 1, forgotten 1, renamed 1, walrelay 1");
 }
 
+/// The copy has the positions of all its relays as they were: only the first switch raises the highest epoch.
+#[test]
+fn relays_that_move_together_get_the_same_epoch() {
+    let rig = Rig::with_outbox(16);
+    let config = rig.config();
+    done(&output_with("init", &config, &[]));
+    let slots = [SLOT, "second", "third"];
+    let step = |line: &str, slot: &str| {
+        done(&output_with(
+            &format!("move {line}"),
+            &config,
+            &[&format!("--set=source.slot={slot}")],
+        ))
+    };
+    for slot in slots {
+        step("prepare", slot);
+    }
+    let db = rig.db();
+    db.batch("SELECT pg_drop_replication_slot('walrelay')");
+    as_a_copy(&db);
+    for slot in slots {
+        assert_has(&step("switch --yes", slot), &["with epoch 1"]);
+    }
+    assert_eq!(
+        db.text(EPOCHS).as_deref(),
+        Some("second 1, third 1, walrelay 1")
+    );
+}
+
 /// As on a managed server: the tables have one owner, the schema of the relay another one.
 #[test]
 fn a_role_that_owns_only_the_tables_is_told_what_to_grant() {
