@@ -2,6 +2,7 @@
 //! out of order.
 
 mod fences;
+mod unfinished;
 mod versions;
 
 use std::collections::BTreeMap;

@@ -46,8 +46,8 @@ pub use log::{
 pub use monitors::{OutboxMonitor, SlotMonitor, slot_report};
 pub use report::{
     AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LossReport,
-    NearLimitReport, OutboxReport, ProblemReport, ProcessReport, SinkReport, SlotReport,
-    SnapshotReport, StatusReport,
+    MoveReport, NearLimitReport, OutboxReport, ProblemReport, ProcessReport, SinkReport,
+    SlotReport, SnapshotReport, StatusReport,
 };
 pub use state::{Latencies, Pipelines, RunObserver, Setup, SinkSetup, Telemetry};
 pub use views::{

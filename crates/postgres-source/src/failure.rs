@@ -7,6 +7,7 @@ use walrelay_relay::{Explanation, LogError, SourceError};
 use walrelay_sink::Disposition;
 use walrelay_walsender::error_words;
 
+use crate::moves::MoveState;
 use crate::{GO_ON, OTHER_CLUSTER, PUBLISH, PostgresError, StateFileError};
 
 impl From<PostgresError> for Failure {
@@ -51,11 +52,10 @@ fn words(error: &PostgresError) -> Failure {
             Exit::Unavailable,
             "stop the other relay, or give this one a slot of its own",
         ),
-        PostgresError::AwaitsSwitch { .. } => of(
+        PostgresError::AwaitsSwitch { state, .. } => of(
             "move-pending",
             Exit::Temporary,
-            "run walrelay move switch with this configuration: the relay then starts by itself. walrelay move plan \
-             shows the next step",
+            state.remedy(*state == MoveState::Prepared),
         ),
         PostgresError::TwoServers(_) => of(
             "postgres-unreachable",

@@ -8,6 +8,8 @@
 //! them, so the copy itself shows that nothing was written in between
 //! (docs/adr/0070-a-move-is-fenced-in-the-database.md).
 
+mod unfinished;
+
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,6 +23,8 @@ use super::confirmation::insert_position;
 use super::script::EmitFunction;
 use super::sent_rows::account::relations;
 use super::{epoch, kept, position_note, script, state_version};
+
+pub use unfinished::{UnfinishedMove, find_unfinished_move};
 
 /// The time that services wait behind one attempt to lift a fence, and the attempts.
 const LIFT_TIMEOUT: &str = "SET LOCAL lock_timeout = '2s'";
@@ -85,6 +89,8 @@ pub struct MoveRecord {
     pub former: Option<String>,
     /// The gate of `outbox.emit` was fenced, too. It may have been made since.
     pub has_gate: bool,
+    /// When the state was recorded, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// The records of a slot's move in one database. A copy of the other server's database has those of both.
@@ -382,7 +388,7 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords,
     }
     let gate = EmitFunction::gate();
     let sql = format!(
-        "SELECT state, system, timeline, barrier, former, EXISTS (SELECT FROM pg_catalog.jsonb_each(relations) AS name \
+        "SELECT state, system, timeline, barrier, former, (1000 * extract(epoch FROM at))::int8 AS at_ms, EXISTS (SELECT FROM pg_catalog.jsonb_each(relations) AS name \
          WHERE name.value = pg_catalog.jsonb_build_array({}, {})) AS has_gate FROM {TABLE} WHERE slot = {} \
          ORDER BY at DESC",
         quote_literal(&gate.schema),
@@ -400,6 +406,7 @@ pub async fn find_move(session: &mut Session, slot: &str) -> Result<MoveRecords,
             barrier: parsed(&row, "barrier"),
             former: row.get("former").map(str::to_owned),
             has_gate: is_true(&row, "has_gate"),
+            at_ms: parsed(&row, "at_ms").unwrap_or_default(),
         })
     });
     Ok(MoveRecords(records.collect()))
@@ -615,6 +622,7 @@ mod tests {
             barrier: None,
             former: Some("7".to_owned()),
             has_gate: false,
+            at_ms: 0,
         };
         let (old, promoted, other) = (("7", 1), ("7", 2), ("8", 1));
         for (state, of, here, waits) in [
@@ -632,6 +640,11 @@ mod tests {
             let records = MoveRecords(vec![record(state, of)]);
             let awaited = records.awaited(&server(here));
             assert_eq!(awaited, waits.then_some(state), "{state:?} {of:?} {here:?}");
+            if waits {
+                let unfinished = records.unfinished(&server(here)).expect("a state");
+                let is_own = state == MoveState::Prepared;
+                assert_eq!((unfinished.state, unfinished.is_own), (state, is_own));
+            }
             let former = records.former_of(&server(here));
             let is_moved = state == MoveState::Switched && of == here;
             assert_eq!(former.is_some(), is_moved, "{state:?} {of:?} {here:?}");

@@ -14,6 +14,7 @@ use crate::Telemetry;
 use crate::report::STANDBY_REMEDY;
 use crate::report::SlotReport;
 use crate::{millis_now, wall_clock};
+use walrelay_postgres_source::moves::{UnfinishedMove, find_unfinished_move};
 use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_standing, table_locks};
 
 /// Interval of the queries, and the timeout of one.
@@ -40,6 +41,7 @@ struct Look {
     /// How far the server's clock is ahead of this machine's, at least.
     clock_offset: Option<f64>,
     locks: Vec<TableLock>,
+    moved: Option<UnfinishedMove>,
 }
 
 impl SlotMonitor {
@@ -92,6 +94,7 @@ impl SlotMonitor {
             }
             telemetry.slot(answer.map(|look| {
                 telemetry.clock(look.clock_offset);
+                telemetry.moved(look.moved);
                 telemetry.table_locks(&lasting(&look.locks, &self.locks));
                 self.locks = look.locks;
                 let mut standing = look.standing;
@@ -121,7 +124,7 @@ impl SlotMonitor {
         lasting
     }
 
-    /// Queries slot, clock and locks.
+    /// Queries slot, clock, locks and the record of a move.
     async fn ask(&self, session: &mut Option<Session>) -> Result<Look, walrelay_walsender::Error> {
         let session = match session {
             Some(session) => session,
@@ -133,10 +136,12 @@ impl SlotMonitor {
         let after = wall_clock().get();
         let clock_offset = server.map(|server| clock_offset(before, server.get(), after));
         let locks = table_locks(session, &self.tables).await?;
+        let moved = find_unfinished_move(session, &self.slot).await?;
         Ok(Look {
             standing,
             clock_offset,
             locks,
+            moved,
         })
     }
 }

@@ -30,7 +30,8 @@ pub(crate) use process::{ErrorReport, RegistryReport};
 pub use sink::{EndpointReport, LossReport, NearLimitReport, SinkReport};
 pub(crate) use sink::{KafkaReport, SinkFailureReport, SinkRiskReport};
 pub use source::{
-    AuditReport, AuditedTable, BookmarkReport, OutboxReport, SlotReport, SnapshotReport,
+    AuditReport, AuditedTable, BookmarkReport, MoveReport, OutboxReport, SlotReport,
+    SnapshotReport,
 };
 pub(crate) use source::{ReplayReport, SourceReport};
 
@@ -70,6 +71,9 @@ pub struct StatusReport {
     /// if it ended without one.
     #[serde(default)]
     pub last_error: Option<LastErrorReport>,
+    /// The move of the outbox to another server that has not ended here; `null` without one.
+    #[serde(default)]
+    pub moved: Option<MoveReport>,
     /// The run of a relay of this slot before this one; `null` if none has noted its start.
     #[serde(default)]
     pub former_run: Option<FormerRunReport>,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::moves::UnfinishedMove;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -186,6 +187,32 @@ pub struct SlotReport {
     pub waits_for_standbys: Option<String>,
     /// When the server reported this.
     pub seen_ms: u64,
+}
+
+/// A move of the outbox that has not ended on this server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MoveReport {
+    /// `prepared`, `fenced` or `drained`.
+    pub state: String,
+    /// The state and its consequence.
+    pub text: String,
+    /// How to finish the move, and how to give it up.
+    pub remedy: String,
+    /// When the state was recorded.
+    pub since_ms: u64,
+}
+
+impl MoveReport {
+    /// Makes the report of a move.
+    pub fn new(unfinished: &UnfinishedMove) -> Self {
+        Self {
+            state: unfinished.state.name().to_owned(),
+            text: unfinished.to_string(),
+            remedy: unfinished.remedy().to_owned(),
+            since_ms: unfinished.since_ms,
+        }
+    }
 }
 
 /// The rolling bookmark.

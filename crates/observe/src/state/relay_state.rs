@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_postgres_source::RunningReplay;
+use walrelay_postgres_source::moves::UnfinishedMove;
 use walrelay_relay::{Class, Counts, Explanation, HolderKind, PipelineState, Progress, SlotHolder};
 use walrelay_sink::{EventPosition, Poison, Retrying};
 use walrelay_sink_kind::check::Check;
@@ -93,6 +94,8 @@ pub(super) struct Live {
     pub(super) slot: Option<SlotReport>,
     pub(super) slot_error: Option<String>,
     pub(super) bookmark: Option<BookmarkReport>,
+    /// The move that has not ended on this server.
+    pub(super) moved: Option<UnfinishedMove>,
     /// The replays that run in the database.
     pub(super) replays: Vec<RunningReplay>,
     pub(super) pruned: u64,
@@ -141,6 +144,7 @@ impl Live {
             slot: None,
             slot_error: None,
             bookmark: None,
+            moved: None,
             replays: Vec::new(),
             pruned: 0,
             row_changes: BTreeMap::new(),

@@ -17,7 +17,7 @@ use super::telemetry::Telemetry;
 use crate::millis_now;
 use crate::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
-    LastErrorReport, LatencyReport, LossReport, NearLimitReport, OPEN_TRANSACTIONS, PipelineReport,
+    LastErrorReport, LatencyReport, LossReport, MoveReport, NearLimitReport, OPEN_TRANSACTIONS, PipelineReport,
     ProcessReport, RegistryReport, ReplayReport, RetryingReport, SinkFailureReport, SinkReport,
     SinkRiskReport, SnapshotReport, SourceReport, StatusReport, TopicReport, problems,
 };
@@ -92,6 +92,7 @@ impl Telemetry {
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
             last_error: self.last_error(&live),
+            moved: live.moved.as_ref().map(MoveReport::new),
             former_run: self
                 .setup
                 .former_run

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::moves::UnfinishedMove;
 use walrelay_postgres_source::{RunningReplay, TableLock, replace_file};
 use walrelay_relay::{Class, PipelineState, Progress, TableName, TopicProgress};
 use walrelay_schema_registry::RegistryStats;
@@ -238,6 +239,11 @@ impl Telemetry {
     pub fn row_changes(&self, work: &str, obstacle: Option<String>) {
         let mut live = lock(&self.live);
         live.row_changes.insert(work.to_owned(), obstacle);
+    }
+
+    /// Sets the move that has not ended on this server.
+    pub fn moved(&self, moved: Option<UnfinishedMove>) {
+        lock(&self.live).moved = moved;
     }
 
     /// Sets the replays that run in the database.

@@ -20,6 +20,7 @@ pub(super) const DEAD_LETTERS: &str = "dead-letters";
 pub(super) const OPENTELEMETRY: &str = "opentelemetry";
 pub(super) const SINK_LOSES: &str = "the-destination-may-lose-events";
 pub(super) const SLO: &str = "the-budget-of-the-slo";
+pub(super) const MOVE: &str = "a-move-is-not-finished";
 pub(super) const RETRYING: &str = "walrelaykeysretrying";
 pub(super) const RESTARTS: &str = "walrelayrestarts";
 
@@ -37,6 +38,7 @@ pub(crate) fn headings() -> Vec<String> {
         DEAD_LETTERS,
         SINK_LOSES,
         SLO,
+        MOVE,
     ];
     let of_alerts = TIMES.keys().map(|alert| alert.to_lowercase());
     of_alerts.chain(others.map(str::to_owned)).collect()

@@ -17,7 +17,7 @@ use list::{OPENTELEMETRY, Problems};
 use pipeline::{add_former_run, add_last_error, add_state_problems};
 use sink::{add_risks, add_sink_problems};
 pub(crate) use source::RECONNECTS;
-use source::{add_slot_problems, add_source_problems};
+use source::{add_move, add_slot_problems, add_source_problems};
 
 /// Returns the problems of a relay, the worst first.
 pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
@@ -28,6 +28,7 @@ pub(crate) fn problems(report: &StatusReport) -> Vec<ProblemReport> {
     add_sink_problems(&mut found, &report.sink);
     add_risks(&mut found, &report.sink);
     add_events_problems(&mut found, report);
+    add_move(&mut found, report);
     add_last_error(&mut found, report);
     add_former_run(&mut found, report);
     if let Some(reason) = &report.otel_problem {

@@ -2,7 +2,7 @@
 
 use walrelay_postgres_source::Danger;
 
-use super::list::{Problems, SLOT_LOST, WATCHING, counted};
+use super::list::{MOVE, Problems, SLOT_LOST, WATCHING, counted};
 use crate::report::causes::STANDBY_REMEDY;
 use crate::report::{SourceReport, StatusReport};
 
@@ -220,4 +220,16 @@ fn add_audit(found: &mut Problems, source: &SourceReport) {
 /// Returns the slots of standbys that the server waits for before it sends anything.
 pub(super) fn waits_for_standbys(report: &StatusReport) -> Option<&str> {
     report.slot.as_ref()?.waits_for_standbys.as_deref()
+}
+
+/// Adds the move that has not ended, unless the relay waits for its end: then that is the reason of its state.
+pub(super) fn add_move(found: &mut Problems, report: &StatusReport) {
+    let waits = report.pipeline.error_id.as_deref() == Some("move-pending");
+    let Some(moved) = report.moved.as_ref().filter(|_| !waits) else {
+        return;
+    };
+    let title = "The outbox is being moved to another server";
+    let problem = found.add("warn", MOVE, title);
+    problem.reason(moved.text.clone()).remedy(&moved.remedy);
+    problem.since_ms = Some(moved.since_ms);
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use serde::Serialize;
 use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{
-    AuditedTable, BookmarkReport, FormerRunReport, LossReport, OutboxReport, ProblemReport,
-    SinkReport, SlotReport, SnapshotReport, StatusReport, colours, printable_json, printable_lines,
-    slot_report,
+    AuditedTable, BookmarkReport, FormerRunReport, LossReport, MoveReport, OutboxReport,
+    ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, colours, printable_json,
+    printable_lines, slot_report,
 };
 use walrelay_postgres_source::epoch::find_epoch;
 use walrelay_postgres_source::last_error::{self, LastError};
+use walrelay_postgres_source::moves::{MoveState, find_unfinished_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{Danger, slot_standing};
 use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
@@ -66,8 +67,18 @@ struct Status {
     last_error: Option<LastError>,
     /// The last run, if the endpoint did not answer.
     last_run: Option<FormerRunReport>,
+    /// The move of the outbox that has not ended on this server, if the endpoint did not answer.
+    moved: Option<MoveReport>,
     /// The noted losses of the destination, if the endpoint did not answer.
     losses: Vec<LossReport>,
+}
+
+impl Status {
+    /// Returns true if the slot may be missing or not read, because of a move: only the switch needs it again.
+    fn is_drained(&self) -> bool {
+        let moved = self.moved.as_ref();
+        moved.is_some_and(|moved| moved.state != MoveState::Fenced.name())
+    }
 }
 
 /// Runs `walrelay status`.
@@ -110,6 +121,10 @@ pub(crate) fn status(args: &StatusArgs, env: EnvVars<'_>) -> CommandResult {
 fn not_well(slot: &str, status: &Status) -> Option<Failure> {
     let failure = |exit, what: String| Failure::new("not-ready", exit, what);
     let Some(relay) = &status.relay else {
+        let moved = status.moved.as_ref().filter(|_| status.is_drained());
+        if let Some(moved) = moved {
+            return Some(failure(Exit::Unavailable, moved.text.clone()).remedy(&*moved.remedy));
+        }
         return match &status.slot {
             None => Some(
                 failure(Exit::Unavailable, format!("slot {slot} does not exist"))
@@ -174,6 +189,7 @@ fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
         relay: relay.ok(),
         slot: found.slot,
         last_error: found.last_error,
+        moved: found.moved,
         losses: losses
             .map(|loss| LossReport::new(loss, found.epoch))
             .collect(),
@@ -188,13 +204,14 @@ struct Found {
     last_error: Option<LastError>,
     run: Option<RunNote>,
     epoch: u8,
+    moved: Option<MoveReport>,
 }
 
 /// Reads the state of the slot from Postgres, the error with which its last run ended, and the note of that run.
 fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Found, Failure> {
     let info = conn_info(&config.source, env)?;
     let state_file = config.source.state_file.as_deref();
-    let (standing, error, run, epoch) = block_on(async {
+    let (standing, error, run, epoch, moved) = block_on(async {
         let mut session = sql_session(&info).await?;
         session.limit_answers(ANSWER_TIMEOUT);
         let standing = slot_standing(&mut session, &config.source.slot).await;
@@ -202,9 +219,11 @@ fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Found, Failur
         let error = last_error::find(&mut session, &config.source.slot, state_file).await;
         let run = run_note::find(&mut session, &config.source.slot, state_file).await;
         let epoch = find_epoch(&mut session, &config.source.slot).await;
+        let moved = find_unfinished_move(&mut session, &config.source.slot).await;
         session.close().await;
         let (error, run) = (error.map_err(failure)?, run.map_err(failure)?);
-        Ok::<_, Failure>((standing, error, run, epoch.map_err(failure)?.number))
+        let (epoch, moved) = (epoch.map_err(failure)?.number, moved.map_err(failure)?);
+        Ok::<_, Failure>((standing, error, run, epoch, moved))
     })??;
     let confirmed = standing.slot.as_ref().and_then(|slot| slot.confirmed);
     Ok(Found {
@@ -212,6 +231,7 @@ fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Found, Failur
         slot: slot_report(standing),
         run,
         epoch,
+        moved: moved.as_ref().map(MoveReport::new),
     })
 }
 
@@ -229,8 +249,8 @@ fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
         (Some(relay), _) => status_lines(relay),
         (None, standing) => {
             let reason = status.relay_error.as_deref().unwrap_or("no reason");
-            // The remedy of the last error is the one for a slot that is not read.
-            let is_ended = status.last_error.is_some();
+            // The remedy of the last error is the one for a slot that is not read. After a drain none need be read.
+            let is_ended = status.last_error.is_some() || status.is_drained();
             let (standing, remedy) = match standing {
                 Some(standing) => (
                     format!("{slot}: {}", slot_line(standing)),
@@ -238,7 +258,10 @@ fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
                         .map(|(_, remedy)| remedy)
                         .filter(|remedy| !is_ended || *remedy != UNREAD_SLOT),
                 ),
-                None => (format!("{slot} does not exist"), Some(MISSING_SLOT)),
+                None => (
+                    format!("{slot} does not exist"),
+                    Some(MISSING_SLOT).filter(|_| !status.is_drained()),
+                ),
             };
             let mut lines = vec![
                 ("relay".to_owned(), format!("not asked: {reason}")),
@@ -250,6 +273,10 @@ fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
                 lines.insert(1, help(SILENT_REMEDY));
             } else if !status.has_endpoint {
                 lines.insert(1, help(NO_ENDPOINT));
+            }
+            if let Some(moved) = &status.moved {
+                lines.push(("problem".to_owned(), moved.text.clone()));
+                lines.push(help(&moved.remedy));
             }
             if let Some(error) = &status.last_error {
                 lines.push(("last run".to_owned(), error.text()));
@@ -607,6 +634,7 @@ mod tests {
             slot: None,
             last_error: None,
             last_run: None,
+            moved: None,
             losses: Vec::new(),
         };
         let narrow = screen(&lines("s", &status), false, 60);
@@ -638,6 +666,7 @@ mod tests {
             slot,
             last_error: None,
             last_run: None,
+            moved: None,
             losses: Vec::new(),
         };
         let exit = |status: &Status| not_well("s", status).map(|failure| failure.exit);
@@ -676,6 +705,7 @@ mod tests {
             slot: None,
             last_error: None,
             last_run: None,
+            moved: None,
             losses: Vec::new(),
         };
         assert_eq!(exit(&of_relay(&telemetry)), Some(Exit::Temporary));

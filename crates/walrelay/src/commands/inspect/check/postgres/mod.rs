@@ -22,7 +22,7 @@ use walrelay_event_router::Router;
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::epoch::find_epoch;
 use walrelay_postgres_source::last_error::{self, LastError};
-use walrelay_postgres_source::moves::{MoveServer, MoveState, find_move};
+use walrelay_postgres_source::moves::{MoveServer, MoveState, UnfinishedMove, find_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
 use walrelay_postgres_source::{
     Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
@@ -79,8 +79,8 @@ struct DatabaseState<'a> {
     run: Option<RunNote>,
     /// The epoch of the slot's positions.
     epoch: u8,
-    /// The state of a move of the outbox on this server, and that for whose end its relay waits.
-    moved: [Option<MoveState>; 2],
+    /// The move that has not ended on this server, and the state for whose end its relay waits.
+    moved: (Option<UnfinishedMove>, Option<MoveState>),
     /// The publication carries what its relay has noted, as far as `run` compares it.
     carried: Result<(), SetupError>,
 }
@@ -186,7 +186,7 @@ async fn connect_and_check(
         continued,
         noted: is_noted.then_some((standing, noted.access)),
         carried,
-        moved: [moved.own(&here).map(|own| own.state), moved.awaited(&here)],
+        moved: (moved.unfinished(&here), moved.awaited(&here)),
         last_error,
         run,
         epoch,

@@ -1,6 +1,5 @@
 //! Checks the relay's slot, other slots that keep WAL, and transactions that hold the slot back.
 
-use walrelay_postgres_source::moves::MoveState;
 use walrelay_postgres_source::position_note::{Access, Standing};
 use walrelay_postgres_source::{
     Plan, PostgresError, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey,
@@ -88,21 +87,15 @@ pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
 
 /// Checks that no move of the outbox is unfinished: inserts fail meanwhile.
 pub(super) fn moved(db: &DatabaseState<'_>) -> Option<Check> {
-    let [own, awaited] = db.moved;
+    let (unfinished, awaited) = &db.moved;
     if let Some(state) = awaited {
         return Some(failed(PostgresError::AwaitsSwitch {
             slot: db.wanted.slot.clone(),
-            state,
+            state: *state,
         }));
     }
-    let state = own.filter(|state| *state != MoveState::Switched)?;
-    Some(Check::warn(
-        format!(
-            "the outbox is being moved ({}): inserts into it fail here",
-            state.name()
-        ),
-        "go on with walrelay move, or lift the fence: walrelay move abort",
-    ))
+    let unfinished = unfinished.as_ref()?;
+    Some(Check::warn(unfinished.to_string(), unfinished.remedy()))
 }
 
 /// Checks the error with which the last run ended, if there was one.

@@ -53,7 +53,7 @@ fn healthy() -> DatabaseState<'static> {
         .with("idle_replication_slot_timeout", "0", "s")
         .with("synchronized_standby_slots", "", "");
     DatabaseState {
-        moved: [None; 2],
+        moved: (None, None),
         config: &CONFIG,
         application_name: "walrelay".to_owned(),
         wanted: wanted(&CONFIG),
