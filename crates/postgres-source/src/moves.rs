@@ -8,6 +8,7 @@
 //! them, so the copy itself shows that nothing was written in between
 //! (docs/adr/0070-a-move-is-fenced-in-the-database.md).
 
+mod rows;
 mod unfinished;
 
 use std::time::Duration;
@@ -24,6 +25,7 @@ use super::script::EmitFunction;
 use super::sent_rows::account::relations;
 use super::{epoch, kept, position_note, script, state_version};
 
+pub use rows::{MissingRows, missing_rows, missing_rows_by_count};
 pub use unfinished::{UnfinishedMove, find_unfinished_move};
 
 /// The time that services wait behind one attempt to lift a fence, and the attempts.

@@ -1,10 +1,12 @@
-//! A move that is not finished: each view names its state, and both ways on.
+//! A move that is not finished, or not complete: each view names its state, and both ways on.
 
 use walrelay_testkit::eventually;
 
-use super::{replicated, step};
+use super::{numbers, replicated, step, subscribe};
 use crate::endpoint::{address, at, status};
-use crate::rig::{PATIENCE, SLOT, assert_has, assert_lacks, done, edit, output_with, said};
+use crate::rig::{
+    PATIENCE, SLOT, assert_has, assert_lacks, done, edit, insert, output_with, refused, said,
+};
 
 const TITLE: &str = "The outbox is being moved to another server";
 
@@ -69,4 +71,76 @@ fn a_switch_that_is_not_finished_is_named_with_both_ways_on() {
     done(&step(&from, "abort --yes"));
     let shown = said(&output_with("status", &from, &[]));
     assert_lacks(&shown, &["being moved"]);
+}
+
+/// A subscription skips a transaction, so two rows never arrive.
+#[test]
+fn rows_that_a_subscription_has_skipped_are_named_with_their_ids() {
+    let (old, new, from, to) = replicated(17, 16);
+    let relay = old.streaming(&from);
+    done(&step(&to, "prepare"));
+    subscribe(&old, &new);
+    let rows = |rows: i64| {
+        let count = || new.db().value::<i64>("SELECT count(*) FROM outbox");
+        eventually(PATIENCE, || count() == rows);
+    };
+    insert(&old.db(), 0);
+    rows(1);
+    // As a trigger, or a session that deletes rows of the new server.
+    new.db().batch(
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \
+         CREATE TRIGGER skip BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION skip(); \
+         ALTER TABLE outbox ENABLE ALWAYS TRIGGER skip",
+    );
+    let lost = "SELECT id::text FROM outbox WHERE (payload ->> 'number')::int IN (1, 2) ORDER BY 1";
+    insert(&old.db(), 1);
+    insert(&old.db(), 2);
+    let lost: Vec<String> = old.db().column(lost, &[]);
+    let confirmed = "SELECT bool_and(confirmed_flush_lsn >= pg_current_wal_lsn()) FROM pg_replication_slots \
+                     WHERE slot_name = 'green'";
+    let confirmed = || old.db().value::<bool>(confirmed);
+    eventually(PATIENCE, confirmed);
+    new.db().batch("DROP TRIGGER skip ON outbox");
+    insert(&old.db(), 3);
+    rows(2);
+    done(&step(&from, "drain --yes"));
+    relay.ends_well();
+
+    let switch = format!("switch --yes --from {}", from.display());
+    let named = [
+        "[move-rows]",
+        "rows of the old server's public.outbox that are missing here: 2, for example",
+        &lost[0],
+        &lost[1],
+        "SET session_replication_role = replica",
+    ];
+    for more in ["", " --dry-run"] {
+        refused(&step(&to, &format!("{switch}{more}")), 78, &named);
+    }
+    // The remedy, for one of both. The other one is not needed.
+    let row = "SELECT row_to_json(outbox)::text FROM outbox WHERE id::text = $1";
+    let row: Vec<String> = old.db().column(row, &[&lost[0]]);
+    let db = new.db();
+    db.batch("SET session_replication_role = replica");
+    db.query(
+        "INSERT INTO outbox SELECT * FROM json_populate_record(NULL::outbox, $1::text::json)",
+        &[&row[0]],
+    );
+    refused(&step(&to, &switch), 78, &["missing here: 1", &lost[1]]);
+    done(&step(&to, &format!("{switch} --rows-arrived")));
+    let second = new.streaming(&to);
+    insert(&new.db(), 4);
+    new.caught_up();
+    assert_eq!(numbers(&old, 5), [0, 1, 2, 3, 4], "each event once");
+
+    let verify = format!("verify --from {}", from.display());
+    let verified = step(&to, &verify);
+    let text = said(&verified);
+    let wrong = [
+        "WRONG  rows of the old server's public.outbox that are missing here: 1",
+        &lost[1],
+    ];
+    assert_has(&text, &wrong);
+    assert_eq!(verified.status.code(), Some(1), "{text}");
+    second.ends_well();
 }

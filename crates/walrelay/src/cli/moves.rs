@@ -138,8 +138,8 @@ pub struct SwitchMoveArgs {
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
 
-    /// With `--from`: no subscription is waited for, because every row from before the drain has arrived
-    /// here, or none will.
+    /// With `--from`: no subscription is waited for, and no rows are compared, because every row from before the
+    /// drain has arrived here, or none will.
     #[arg(long, requires = "from")]
     pub rows_arrived: bool,
 

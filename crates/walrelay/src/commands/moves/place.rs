@@ -24,6 +24,8 @@ use crate::commands::assembly::{admin_info, sql_session};
 
 /// The time that a step waits for another one, such as one that was killed.
 const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+/// SQLSTATE of a missing right.
+pub(super) const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// A server, and the connection of a role that owns its outbox.
 pub(super) struct Place {
@@ -497,7 +499,7 @@ fn next_step(state: MoveState, own: bool) -> &'static str {
 
 /// Makes the failure of a statement that changes a fence.
 pub(super) fn failure(error: Error) -> Failure {
-    let is_denied = error.sqlstate() == Some("42501");
+    let is_denied = error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE);
     let failure = Failure::from(error);
     if is_denied {
         return failure.remedy(

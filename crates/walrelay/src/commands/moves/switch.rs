@@ -6,12 +6,14 @@ use serde_json::json;
 use tokio::time::sleep;
 use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
-use walrelay_postgres_source::moves::{MoveRecord, MoveState, finish_move, subscriptions};
+use walrelay_postgres_source::moves::{
+    MissingRows, MoveRecord, MoveState, finish_move, missing_rows_by_count, subscriptions,
+};
 use walrelay_postgres_source::{script, slots};
 use walrelay_walsender::Session;
 
 use super::not_agreed;
-use super::place::{Place, PlaceState, failure};
+use super::place::{INSUFFICIENT_PRIVILEGE, Place, PlaceState, failure};
 use crate::cli::SwitchMoveArgs;
 use crate::commands::assembly::block_on;
 use crate::commands::terminal::confirm::ask_to_continue;
@@ -34,7 +36,16 @@ pub(super) fn switch(
     let (look, drained, former_epoch) = block_on(Box::pin(async {
         let mut session = place.connect().await?;
         let proof = proof(&mut session, args, place, former).await;
+        let compared = match (&proof, former) {
+            (Ok((look, ..)), Some(former))
+                if look.state() != Some(MoveState::Switched) && !args.rows_arrived =>
+            {
+                check_rows(&mut session, place, former).await
+            }
+            _ => Ok(()),
+        };
         session.close().await;
+        compared?;
         proof
     }))??;
     if look.state() == Some(MoveState::Switched) {
@@ -244,6 +255,48 @@ async fn wait_for_subscriptions(
         }
         sleep(INTERVAL).await;
     }
+}
+
+/// Fails if this server has fewer rows than the old one: a subscription skipped some, for example. Their events are
+/// delivered, but a later copy of the rows would be sent a second time.
+async fn check_rows(session: &mut Session, place: &Place, former: &Place) -> Result<(), Failure> {
+    let mut there = former.connect().await?;
+    for table in place.tables() {
+        let missing = match missing_rows_by_count(session, &mut there, table).await {
+            Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => {
+                print_notice(&format!(
+                    "rows are not compared with those of the old server: a role may not read {table}"
+                ));
+                continue;
+            }
+            missing => missing.map_err(failure)?,
+        };
+        if let Some(missing) = missing {
+            let what = missing_text(&missing);
+            return Err(Failure::new("move-rows", Exit::Config, what).remedy(
+                "copy them here before the switch: after SET session_replication_role = replica the fence accepts an INSERT, \
+                 and the relay does not send it. If you do not need them here, say --rows-arrived: their events are \
+                 delivered",
+            ));
+        }
+    }
+    there.close().await;
+    Ok(())
+}
+
+/// Describes rows that this server lacks.
+pub(super) fn missing_text(missing: &MissingRows) -> String {
+    let MissingRows {
+        table,
+        rows,
+        examples,
+    } = missing;
+    let named = if examples.is_empty() {
+        String::new()
+    } else {
+        format!(", for example {}", examples.join(", "))
+    };
+    format!("rows of the old server's {table} that are missing here: {rows}{named}")
 }
 
 /// Creates the slot, in place of the one that is there: under the fence there is no event before it that was not

@@ -3,10 +3,11 @@
 use serde_json::json;
 use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::has_events;
-use walrelay_postgres_source::moves::MoveState;
+use walrelay_postgres_source::moves::{MoveState, missing_rows};
 use walrelay_sink::PublishedLsn;
 
-use super::place::{Place, PlaceState};
+use super::place::{INSUFFICIENT_PRIVILEGE, Place, PlaceState, failure};
+use super::switch::missing_text;
 use crate::cli::VerifyMoveArgs;
 use crate::commands::assembly::{block_on, wanted};
 use crate::commands::print_as;
@@ -38,6 +39,7 @@ pub(super) fn verify(
             let old = former.look_once().await?;
             findings.push(positions(&look, &old));
             findings.extend(old_findings(former, &old).await?);
+            findings.extend(rows(place, former).await?);
         }
         Ok::<_, Failure>(findings)
     }))??;
@@ -74,6 +76,36 @@ fn positions(new: &PlaceState, old: &PlaceState) -> Finding {
         "its positions are published above those of the old server",
         "its positions are published below those of the old server: consumers that compare them drop events",
     )
+}
+
+/// Finds rows of the old server that the new one does not have. None is known to be missing if the new relay deletes
+/// rows, or if a role may not read them.
+async fn rows(place: &Place, former: &Place) -> Result<Vec<Finding>, Failure> {
+    if place.server.config.prune.is_some() {
+        return Ok(Vec::new());
+    }
+    let (mut here, mut there) = (place.connect().await?, former.connect().await?);
+    let mut findings = Vec::new();
+    for table in place.tables() {
+        let missing = match missing_rows(&mut here, &mut there, table).await {
+            Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => continue,
+            missing => missing.map_err(failure)?,
+        };
+        let wrong = missing.as_ref().map(|missing| {
+            format!(
+                "{}: their events are delivered, so insert none of them here, because the relay would send it again",
+                missing_text(missing)
+            )
+        });
+        findings.push(finding(
+            missing.is_none(),
+            &format!("{table} has every row that the old server's has"),
+            wrong.as_deref().unwrap_or_default(),
+        ));
+    }
+    here.close().await;
+    there.close().await;
+    Ok(findings)
 }
 
 fn new_findings(look: &PlaceState) -> Vec<Finding> {
