@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
-use serde_json::Value;
-use walrelay_testkit::{Db, Delivered, Redis, eventually, rng};
+use serde_json::{Value, json};
+use walrelay_testkit::{Db, Delivered, Nats, Redis, eventually, rng};
 use walrelay_throwaway::ChildGuard;
 
 use crate::docs::{block, shell};
@@ -100,8 +100,14 @@ fn write(key: u32, urls: &[String], stop: &AtomicBool) -> u32 {
 fn judge(rig: &Rig, written: &[u32]) -> usize {
     let all: u32 = written.iter().sum();
     let records = rig.records(usize::try_from(all).expect("few"));
+    judge_records(&records, written)
+}
+
+/// The same of these records.
+#[track_caller]
+fn judge_records(records: &[Delivered], written: &[u32]) -> usize {
     let mut seen: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for record in &records {
+    for record in records {
         let numbers = seen.entry(record.key_text().to_owned()).or_default();
         numbers.push(number(record));
     }
@@ -127,6 +133,26 @@ fn number(record: &Delivered) -> u64 {
     let payload = record.payload.as_deref().expect("there is a payload");
     let payload: Value = serde_json::from_slice(payload).expect("JSON");
     payload["number"].as_u64().expect("a number")
+}
+
+/// Asserts that of two records of a key, that with the higher position has the higher number. Returns the newest of each
+/// key.
+#[track_caller]
+fn ascend(records: &[Delivered]) -> BTreeMap<&str, (u64, &str)> {
+    let mut newest: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
+    for record in records {
+        let position = record.header("walrelay-position").expect("a position");
+        let next = (number(record), position);
+        if let Some(last) = newest.insert(record.key_text(), next) {
+            // A repeat has the position of its first delivery.
+            assert_eq!(
+                next.0.cmp(&last.0),
+                next.1.cmp(last.1),
+                "{next:?} after {last:?}"
+            );
+        }
+    }
+    newest
 }
 
 fn step(config: &Path, line: &str) -> Output {
@@ -341,6 +367,11 @@ fn moved_to_a_lower_log(
     (old, new, to, written)
 }
 
+/// Whether the position of a key's newest record has the first epoch.
+fn is_raised((_, position): &(u64, &str)) -> bool {
+    position.starts_with("01")
+}
+
 #[test]
 fn positions_of_kafka_ascend_per_key_after_a_move_to_a_lower_log() {
     let rigs = (Rig::with_outbox(17), Rig::with_outbox(15));
@@ -348,18 +379,8 @@ fn positions_of_kafka_ascend_per_key_after_a_move_to_a_lower_log() {
     let (old, new, to, written) = moved_to_a_lower_log(test, rigs, |_| String::new());
     let _ = judge(&old, &written);
     let all: u32 = written.iter().sum();
-    // The newest event of a key by its position is the newest by its number.
-    let mut newest: BTreeMap<String, (u64, String)> = BTreeMap::new();
-    for record in old.records(usize::try_from(all).expect("few")) {
-        let position = record.header("walrelay-position").expect("a position");
-        let next = (number(&record), position.to_owned());
-        if let Some(last) = newest.insert(record.key_text().to_owned(), next.clone()) {
-            // A repeat has the position of its first delivery.
-            let order = (next.0.cmp(&last.0), next.1.cmp(&last.1));
-            assert_eq!(order.0, order.1, "{next:?} after {last:?}");
-        }
-    }
-    let is_raised = |(_, position): &(u64, String)| position.starts_with("01");
+    let records = old.records(usize::try_from(all).expect("few"));
+    let newest = ascend(&records);
     assert!(newest.values().all(is_raised), "{newest:?}");
     let topic = format!("{}order", old.prefix);
     done(&output_with(
@@ -414,6 +435,68 @@ fn ids_of_redis_are_positions_after_a_move_to_a_lower_log() {
             "key {key}: none lost, repeated or out of order"
         );
     }
+}
+
+/// A stream of NATS forgets ids that are older than its duplicate window.
+#[test]
+fn positions_of_nats_ascend_per_key_after_a_move_to_a_lower_log() {
+    let test = "moves::positions_of_nats_ascend_per_key_after_a_move_to_a_lower_log";
+    move_to_nats(test, &json!({}), |_| String::new());
+}
+
+/// With each message naming its predecessor, of whatever server, the stream refuses a repeat also without the window.
+#[test]
+fn an_exclusive_stream_of_nats_has_each_event_once_after_a_move_to_a_lower_log() {
+    let test = "moves::an_exclusive_stream_of_nats_has_each_event_once_after_a_move_to_a_lower_log";
+    let window = json!({"duplicate_window": 100_000_000});
+    move_to_nats(test, &window, |stream| {
+        format!("exclusive_stream = \"{stream}\"\n")
+    });
+}
+
+/// Moves an outbox whose relays publish to a stream of NATS with these members of its configuration. Nothing is lost,
+/// repeated or out of order.
+fn move_to_nats(test: &str, members: &Value, more: impl Fn(&str) -> String) {
+    if !Nats::is_wanted() {
+        return;
+    }
+    let server = Nats::shared();
+    let rigs = (
+        Rig::without_broker(17).outbox(),
+        Rig::without_broker(15).outbox(),
+    );
+    let name = rigs.0.prefix.trim_end_matches(['-', '_', '.']);
+    let stream = name.replace('.', "_");
+    let mut client = server.client();
+    client.create_stream(&stream, &[&format!("{stream}.>")], members);
+    let (_old, _new, _, written) = moved_to_a_lower_log(test, rigs, |_| {
+        format!(
+            "[sink]\nkind = \"nats\"\n[sink.nats]\nhosts = [\"127.0.0.1:{}\"]\nsubject = \"{stream}.events\"\n{}",
+            server.port(),
+            more(&stream)
+        )
+    });
+    let messages = client.messages(&stream, ">");
+    let records: Vec<Delivered> = messages
+        .into_iter()
+        .map(|message| Delivered {
+            key: message
+                .headers
+                .get("walrelay.key")
+                .cloned()
+                .map(String::into_bytes),
+            payload: Some(message.payload),
+            headers: message
+                .headers
+                .into_iter()
+                .map(|(name, value)| (name, Some(value.into_bytes())))
+                .collect(),
+            ..Delivered::default()
+        })
+        .collect();
+    assert_eq!(judge_records(&records, &written), 0, "repeats");
+    let newest = ascend(&records);
+    assert!(newest.values().all(is_raised), "{newest:?}");
 }
 
 #[test]

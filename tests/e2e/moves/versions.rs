@@ -5,7 +5,6 @@
 //! Without them a test says that it is skipped. `WALRELAY_CACHE` may name a directory whose `postgres-17` and
 //! `postgres-18` have them, and `postgres-19`, to which the moves go on if it is there.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use fastrand::Rng;
 use walrelay_testkit::{Delivered, History, Redis, rng, servers};
 use walrelay_throwaway::{ChildGuard, PostgresBinaries, Shutdown};
 
-use super::{Writers, blue_green, number, step, wait_rows};
+use super::{Writers, ascend, blue_green, step, wait_rows};
 use crate::rig::{Relay, Rig, SLOT, command_with, done, edit, output_with, said};
 
 /// How the rows come to the new server.
@@ -264,23 +263,6 @@ fn judge_kafka(way: Way) -> impl Fn(&str, Vec<Rig>) -> String {
         assert!(verdict.committed > 400, "{verdict}");
         ascend(&history.records);
         format!("{} rows, {} repeats", verdict.committed, verdict.duplicates)
-    }
-}
-
-/// Asserts that of two records of a key, that with the higher position has the higher number.
-fn ascend(records: &[Delivered]) {
-    let mut newest: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
-    for record in records {
-        let position = record.header("walrelay-position").expect("a position");
-        let next = (number(record), position);
-        if let Some(last) = newest.insert(record.key_text(), next) {
-            // A repeat has the position of its first delivery.
-            assert_eq!(
-                next.0.cmp(&last.0),
-                next.1.cmp(last.1),
-                "{next:?} after {last:?}"
-            );
-        }
     }
 }
 
