@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use walrelay_kafka_sink::embedded::EmbeddedBroker;
 use walrelay_lsn::Lsn;
+use walrelay_postgres_source::{with_checksum, without_checksum};
 use walrelay_testkit::{Db, eventually};
 
 use super::{
@@ -108,6 +109,30 @@ fn another_kafka_cluster_is_not_confirmed_into(words: &[&str], config: fn(&Rig) 
     rig.caught_up();
     relay.ends_well();
     assert_eq!(delivered(&rig), numbers(&[1, 2]));
+}
+
+/// `pg_upgrade` keeps the slot, and gives the server another system identifier: here file and note get another one.
+#[test]
+fn events_of_before_an_upgrade_are_relayed_after_the_gap_is_accepted() {
+    let rig = Rig::new(17);
+    let config = noting(&rig);
+    relayed_one(&rig, &config).ends_well();
+    let db = rig.db();
+    for number in [2, 3] {
+        insert(&db, number);
+    }
+    let system = db.text("SELECT system_identifier::text FROM pg_control_system()");
+    let state = rig.path("state");
+    let text = fs::read_to_string(&state).expect("it is read");
+    let position = without_checksum(&text).expect("it is whole");
+    let of_former = position.replace(&system.expect("an identifier"), "7");
+    fs::write(&state, with_checksum(of_former)).expect("it is written");
+    db.batch("SELECT setval('walrelay_state.\"system:walrelay\"', 7)");
+    let log = ends(&mut rig.start(&config), 65, "other-server");
+    let remedy = ["An upgrade of Postgres", "nothing is to be inserted again"];
+    assert_has(&log, &remedy);
+    // Each once, and in order.
+    goes_on(&rig, &config, &[1, 2, 3, 9]);
 }
 
 /// The server is restored from an older state while no relay runs.
