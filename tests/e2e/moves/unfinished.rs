@@ -117,6 +117,20 @@ fn rows_that_a_subscription_has_skipped_are_named_with_their_ids() {
     for more in ["", " --dry-run"] {
         refused(&step(&to, &format!("{switch}{more}")), 78, &named);
     }
+    // A relay's role may not have the right to read its outbox.
+    old.db()
+        .batch("CREATE ROLE relay LOGIN REPLICATION PASSWORD 'relay'");
+    let denied = old.path("denied.toml");
+    std::fs::copy(&from, &denied).expect("copied");
+    let url = old.url_as("relay", "relay", "postgres");
+    edit(&denied, &old.postgres.url(), &url);
+    let by_role = format!("--from {}", denied.display());
+    let dry_run = step(&to, &format!("switch --dry-run {by_role}"));
+    let notice =
+        "rows are not compared with those of the old server: a role may not read public.outbox";
+    assert_has(&said(&dry_run), &[notice]);
+    done(&dry_run);
+
     // The remedy, for one of both. The other one is not needed.
     let row = "SELECT row_to_json(outbox)::text FROM outbox WHERE id::text = $1";
     let row: Vec<String> = old.db().column(row, &[&lost[0]]);
@@ -142,5 +156,11 @@ fn rows_that_a_subscription_has_skipped_are_named_with_their_ids() {
     ];
     assert_has(&text, &wrong);
     assert_eq!(verified.status.code(), Some(1), "{text}");
+    let not_compared = "ok     public.outbox is not compared with the old server's:";
+    let text = said(&step(&to, &format!("verify {by_role}")));
+    assert_has(&text, &[not_compared, "a role may not read it"]);
+    let prunes = ["--set=prune.keep=\"7d\"", "--set=prune.before_slot=true"];
+    let text = done(&output_with(&format!("move {verify}"), &to, &prunes));
+    assert_has(&text, &[not_compared, "[prune] deletes rows here"]);
     second.ends_well();
 }

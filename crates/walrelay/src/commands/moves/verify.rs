@@ -4,6 +4,7 @@ use serde_json::json;
 use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::has_events;
 use walrelay_postgres_source::moves::{MoveState, missing_rows};
+use walrelay_relay::TableName;
 use walrelay_sink::PublishedLsn;
 
 use super::place::{INSUFFICIENT_PRIVILEGE, Place, PlaceState, failure};
@@ -81,14 +82,24 @@ fn positions(new: &PlaceState, old: &PlaceState) -> Finding {
 /// Finds rows of the old server that the new one does not have. None is known to be missing if the new relay deletes
 /// rows, or if a role may not read them.
 async fn rows(place: &Place, former: &Place) -> Result<Vec<Finding>, Failure> {
+    let not_compared = |table: &TableName, why: &str| {
+        let what = format!("{table} is not compared with the old server's: {why}");
+        finding(true, &what, "")
+    };
     if place.server.config.prune.is_some() {
-        return Ok(Vec::new());
+        let tables = place.tables().iter();
+        return Ok(tables
+            .map(|table| not_compared(table, "[prune] deletes rows here"))
+            .collect());
     }
     let (mut here, mut there) = (place.connect().await?, former.connect().await?);
     let mut findings = Vec::new();
     for table in place.tables() {
         let missing = match missing_rows(&mut here, &mut there, table).await {
-            Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => continue,
+            Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => {
+                findings.push(not_compared(table, "a role may not read it"));
+                continue;
+            }
             missing => missing.map_err(failure)?,
         };
         let wrong = missing.as_ref().map(|missing| {
