@@ -30,8 +30,7 @@ pub(crate) use process::{ErrorReport, RegistryReport};
 pub use sink::{EndpointReport, LossReport, NearLimitReport, SinkReport};
 pub(crate) use sink::{KafkaReport, SinkFailureReport, SinkRiskReport};
 pub use source::{
-    AuditReport, AuditedTable, BookmarkReport, MoveReport, OutboxReport, SlotReport,
-    SnapshotReport,
+    AuditReport, AuditedTable, BookmarkReport, MoveReport, OutboxReport, SlotReport, SnapshotReport,
 };
 pub(crate) use source::{ReplayReport, SourceReport};
 

@@ -17,9 +17,9 @@ use super::telemetry::Telemetry;
 use crate::millis_now;
 use crate::report::{
     DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
-    LastErrorReport, LatencyReport, LossReport, MoveReport, NearLimitReport, OPEN_TRANSACTIONS, PipelineReport,
-    ProcessReport, RegistryReport, ReplayReport, RetryingReport, SinkFailureReport, SinkReport,
-    SinkRiskReport, SnapshotReport, SourceReport, StatusReport, TopicReport, problems,
+    LastErrorReport, LatencyReport, LossReport, MoveReport, NearLimitReport, OPEN_TRANSACTIONS,
+    PipelineReport, ProcessReport, RegistryReport, ReplayReport, RetryingReport, SinkFailureReport,
+    SinkReport, SinkRiskReport, SnapshotReport, SourceReport, StatusReport, TopicReport, problems,
 };
 
 /// Destinations that are named of those that take no record.
