@@ -41,8 +41,8 @@ fn privilege_remedy(error: &Error) -> &'static str {
         "only the owner of a table may publish it, and only a role with CREATEROLE may create \
          another: run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
     } else if mentions(&["for table", "row-level security"]) {
-        "to read rows, for [source] snapshot and walrelay resend, the role needs SELECT on the outbox tables, and \
-         BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
+        "to read rows, for example for [source] snapshot, mark_sent or [prune], the role needs SELECT on the outbox \
+         tables, and BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
     } else {
         "the cause names the missing right. The relay itself needs REPLICATION only; publication, \
          table and slot are made by an administrator: walrelay init, or the SQL of walrelay init \

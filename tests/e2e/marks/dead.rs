@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_testkit::{Db, History, eventually};
 
 use crate::old_rows::{self, PRUNE, count, insert, insert_row, rig};
-use crate::rig::{PATIENCE, Relay, Rig, assert_lacks, done, edit, lsn_of, output_with};
+use crate::rig::{PATIENCE, Relay, Rig, assert_lacks, done, edit, lsn_of, output_with, refused};
 
 const DEAD: &str = "outbox WHERE status = 'DEAD_LETTER' AND attempts = 1 AND failed_at IS NOT NULL \
                     AND sent_at IS NULL AND length(last_error) > 10";
@@ -21,7 +21,10 @@ fn topic(rig: &Rig) -> String {
 
 /// Creates an outbox with the columns of a polling relay, and a configuration that marks its rows.
 fn marking_dead(major: u32) -> (Rig, PathBuf) {
-    let rig = rig(major);
+    marking_dead_in(rig(major))
+}
+
+fn marking_dead_in(rig: Rig) -> (Rig, PathBuf) {
     rig.db().batch(
         "ALTER TABLE outbox ADD status text NOT NULL DEFAULT 'PENDING', ADD attempts int NOT NULL DEFAULT 0, \
          ADD last_error text, ADD failed_at timestamptz",
@@ -192,6 +195,41 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
     eventually(PATIENCE, || count(&db, DEAD) == 1);
     eventually(PATIENCE, || count(&db, STORED) == 1);
     relay.ends_well();
+}
+
+/// The configuration changes, and by its condition rows of dead letters would be sent.
+#[test]
+fn a_row_of_an_open_dead_letter_is_not_deleted_whatever_the_condition_is() {
+    for rig in [rig(15), old_rows::partitioned(18)] {
+        let (rig, config) = marking_dead_in(rig);
+        let db = rig.db();
+        // Keys of the partitioned outbox have times, which a session in another zone writes in another way.
+        db.batch("ALTER DATABASE postgres SET timezone = 'Asia/Tokyo'");
+        let relay = rig.streaming(&config);
+        insert_unroutable(&db, "dead");
+        insert(&db, 3, "sent");
+        eventually(PATIENCE, || count(&db, DEAD) == 1);
+        eventually(PATIENCE, || count(&db, SENT) == 3);
+        rig.caught_up();
+        relay.ends_well();
+        edit(&config, "outbox.sent_at IS NULL", "status = 'PENDING'");
+        let pruned = output_with("prune", &config, &PRUNE);
+        if count(&db, "pg_class WHERE relname = 'outbox_1'") == 1 {
+            refused(&pruned, 65, &["1 of its rows are not marked as sent"]);
+            assert_eq!(count(&db, "outbox"), 4);
+        } else {
+            done(&pruned);
+            assert_eq!(count(&db, "outbox"), 1);
+        }
+        assert_eq!(count(&db, DEAD), 1);
+        // Once the dead letter is given up, the user's condition decides.
+        let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'dead'");
+        let id = dead_letter(&config, &event.expect("an id"));
+        db.batch(&format!("DELETE FROM {STORED}"));
+        done(&output_with("dlq drop --yes --id", &config, &[&id]));
+        done(&output_with("prune", &config, &PRUNE));
+        assert_eq!(count(&db, "outbox"), 0);
+    }
 }
 
 /// Kills a relay whose event becomes the dead letter with this number, before Postgres has its confirmation. `begin`

@@ -6,8 +6,8 @@ use std::thread;
 
 use walrelay_testkit::eventually;
 
-use crate::old_rows::{MARKED, PRUNE, UNMARKED, config, count, rig};
-use crate::rig::{PATIENCE, assert_lacks, done, edit, output_with, wait_rows};
+use crate::old_rows::{MARKED, PRUNE, UNMARKED, config, count, insert, partitioned, rig};
+use crate::rig::{PATIENCE, assert_lacks, done, edit, ends, output_with, refused, wait_rows};
 
 /// Runs the command ten times. `isolation`: the default of the relay's role.
 fn prune_beside_marks(major: u32, isolation: &str) {
@@ -60,6 +60,51 @@ fn prune_beside_marks(major: u32, isolation: &str) {
     assert_eq!(arrived.symmetric_difference(&kept).count(), 0);
     let log = relay.ends_well();
     assert_lacks(&log, &["40001"]);
+}
+
+/// A column with the name of another polling relay's mark is added, with a default that all rows get.
+#[test]
+fn a_column_that_the_relay_does_not_set_marks_no_row() {
+    let rig = rig(16);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\n");
+    edit(&config, "snapshot_where = \"outbox.sent_at IS NULL\"\n", "");
+    insert(&db, 5, "unsent");
+    db.batch("ALTER TABLE outbox ADD dispatched_at timestamptz DEFAULT now()");
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!(count(&db, UNMARKED), 5);
+    edit(
+        &config,
+        "mark_sent = \"sent_at = now()\"",
+        "mark_sent = \"type = 'SENT'\"",
+    );
+    let refusal = ["[snapshot-rule]", "among the columns that mark_sent sets"];
+    refused(&output_with("prune", &config, &PRUNE), 78, &refusal);
+    ends(&mut rig.start(&config), 78, "snapshot-rule");
+    assert_eq!(count(&db, UNMARKED), 5);
+}
+
+/// The relay's role owns the table, and a policy of a partition hides its rows.
+#[test]
+fn a_partition_whose_rows_are_hidden_stays() {
+    let rig = partitioned(17);
+    let db = rig.db();
+    let config = config(&rig, "\n[prune]\n");
+    rig.streaming(&config).ends_well();
+    insert(&db, 5, "unsent");
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'; GRANT CREATE ON SCHEMA public TO relay; \
+         ALTER TABLE outbox OWNER TO relay; ALTER TABLE outbox_1 OWNER TO relay; \
+         ALTER TABLE outbox_1 ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
+    );
+    edit(
+        &config,
+        &rig.postgres.url(),
+        &rig.url_as("relay", "x", "postgres"),
+    );
+    let pruned = output_with("prune", &config, &PRUNE);
+    refused(&pruned, 77, &["row-level security", "BYPASSRLS"]);
+    assert_eq!(count(&db, UNMARKED), 5);
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub use survey::{
 pub struct Selection {
     /// Only rows that no relay has sent, by a column of the table. A `filter` replaces it.
     pub unsent: bool,
+    /// The columns that the relay sets when it marks a row: no other one shows that a row is sent. `None`: it
+    /// marks none.
+    pub marked: Option<Vec<String>>,
     /// An SQL condition.
     pub filter: Option<String>,
     /// Columns to order by; empty: an identity column, or the column of the event's time, or else a

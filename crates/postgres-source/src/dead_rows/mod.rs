@@ -7,6 +7,7 @@
 //!
 //! A row whose mark fails holds up no other: `failing` keeps a delay for each.
 
+mod condition;
 mod failing;
 mod row;
 mod table;
@@ -28,6 +29,7 @@ use super::kept;
 use super::mark_error::MarkError;
 use super::position_note;
 use super::sent_keys::{self, MarkByKey, RowKey};
+pub(crate) use condition::rows_of_open;
 use failing::FailingRows;
 use row::{Marked, mark, mark_sent};
 pub use table::create_sql;

@@ -20,6 +20,7 @@ use super::TIMES;
 use super::catalog::Selection;
 use super::confirmation::{count_rows, flush_wal, insert_position, wait_confirmed};
 use super::dead_letters::DeadLetters;
+use super::dead_rows::rows_of_open;
 use super::script;
 use super::sent_rows::compare::AccountedTable;
 use super::sent_rows::policy::Difference;
@@ -39,8 +40,14 @@ pub use unseen::ExtraRows;
 /// The evidence by which a row counts as sent.
 #[derive(Debug)]
 pub enum Evidence {
-    /// The mark of the relay: the selection of unsent rows does not have the row.
-    Marks(Selection),
+    /// The mark of the relay: the selection of unsent rows does not have the row, and no open dead letter has its
+    /// key.
+    Marks {
+        /// The selection of unsent rows.
+        selection: Selection,
+        /// The relay's slot.
+        slot: String,
+    },
     /// The accounts of the slots agree with the table.
     Account {
         /// The relay's own slot first, then those of relays that share the table.
@@ -158,8 +165,9 @@ impl Pruning {
         let (mut total, mut unaccounted) = (0, Vec::new());
         for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match &self.evidence {
-                Evidence::Marks(selection) => {
-                    let marked = self.marked(session, table, &column, selection).await?;
+                Evidence::Marks { selection, slot } => {
+                    let marked = self.marked(session, table, &column, selection, slot);
+                    let marked = marked.await?;
                     self.delete_marked(session, table, &marked, &mut deleted)
                         .await?
                 }
@@ -182,8 +190,9 @@ impl Pruning {
         let mut total = 0;
         for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match &self.evidence {
-                Evidence::Marks(selection) => {
-                    let marked = self.marked(session, table, &column, selection).await?;
+                Evidence::Marks { selection, slot } => {
+                    let marked = self.marked(session, table, &column, selection, slot);
+                    let marked = marked.await?;
                     let from = self.from(session, table).await?;
                     let sql = format!("SELECT count(*) AS rows FROM {from} WHERE {marked}");
                     count_rows(session, &sql).await?
@@ -224,11 +233,14 @@ impl Pruning {
         table: &TableName,
         column: &str,
         selection: &Selection,
+        slot: &str,
     ) -> Result<String, PruneError> {
         let unsent = unsent_condition(session, table, selection).await?;
+        let dead = rows_of_open(session, slot, table).await?;
+        let dead = dead.map_or_else(String::new, |dead| format!(" AND {dead} IS FALSE"));
         // On a line of its own, because it may end in a comment.
         Ok(format!(
-            "(\n{unsent}\n) IS FALSE AND {}",
+            "(\n{unsent}\n) IS FALSE AND {}{dead}",
             is_older(column, self.keep)
         ))
     }
@@ -276,7 +288,7 @@ impl Pruning {
     /// Returns the slots whose accounts must agree; empty where rows are marked.
     pub(super) fn slots(&self) -> &[String] {
         match &self.evidence {
-            Evidence::Marks(_) => &[],
+            Evidence::Marks { .. } => &[],
             Evidence::Account { slots, .. } => slots,
         }
     }

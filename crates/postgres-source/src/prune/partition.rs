@@ -7,6 +7,7 @@ use super::partitions::{OldPartition, prune_error};
 use super::{Evidence, PruneError, Pruning};
 use crate::catalog::Selection;
 use crate::confirmation::count_rows;
+use crate::dead_rows::rows_of_open;
 use crate::script;
 use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
 use crate::snapshot::unsent_condition;
@@ -55,7 +56,9 @@ impl Pruning {
         part: &OldPartition,
     ) -> Result<Verdict<Reason>, PruneError> {
         let rows = match &self.evidence {
-            Evidence::Marks(selection) => unmarked_rows(session, table, part, selection).await?,
+            Evidence::Marks { selection, slot } => {
+                unmarked_rows(session, table, part, selection, slot).await?
+            }
             Evidence::Account { .. } => self.accounted_rows(session, table, part).await?,
         };
         Ok(rows.verdict())
@@ -128,11 +131,14 @@ async fn unmarked_rows(
     table: &TableName,
     part: &OldPartition,
     selection: &Selection,
+    slot: &str,
 ) -> Result<PartitionRows, PruneError> {
     let unsent = unsent_condition(session, table, selection).await?;
+    let dead = rows_of_open(session, slot, table).await?;
+    let dead = dead.map_or_else(String::new, |dead| format!(" OR {dead} IS NOT FALSE"));
     // The condition may name the table.
     let sql = format!(
-        "SELECT count(*) AS rows FROM {} AS {} WHERE (\n{unsent}\n) IS NOT FALSE",
+        "SELECT count(*) AS rows FROM {} AS {} WHERE (\n{unsent}\n) IS NOT FALSE{dead}",
         script::table(&part.name),
         quote_ident(&table.name)
     );

@@ -38,7 +38,7 @@ impl Pruning {
     /// compared.
     pub async fn differences(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
         let mut unaccounted = Vec::new();
-        if let Evidence::Marks(_) = self.evidence {
+        if let Evidence::Marks { .. } = self.evidence {
             return Ok(unaccounted);
         }
         for table in &self.tables {

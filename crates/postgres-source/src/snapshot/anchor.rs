@@ -141,9 +141,6 @@ impl Anchor {
         let mut begin = vec![
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY".to_owned(),
             format!("SET TRANSACTION SNAPSHOT {}", quote_literal(&self.name)),
-            // The WAL carries all rows, so a row-level security policy that hides rows must be an
-            // error.
-            "SET LOCAL row_security = off".to_owned(),
         ];
         let limit = limit.map(|limit| limit.as_millis().max(1));
         begin.extend(limit.map(|limit| format!("SET LOCAL statement_timeout = {limit}")));

@@ -92,8 +92,16 @@ impl Table {
         if let Some(filter) = &selection.filter {
             filters.push(filter.clone());
         } else if selection.unsent {
-            let sent = SENT_COLUMNS.into_iter().find(|column| self.has(column));
-            let sent = sent.ok_or_else(|| SetupError::SnapshotRule(self.name.clone()))?;
+            let marked = selection.marked.as_ref();
+            // A column of that name may be added for another purpose.
+            let is_set =
+                |column: &str| marked.is_none_or(|marked| marked.iter().any(|of| of == column));
+            let mut columns = SENT_COLUMNS.into_iter();
+            let sent = columns.find(|column| self.has(column) && is_set(column));
+            let sent = sent.ok_or_else(|| SetupError::SnapshotRule {
+                table: self.name.clone(),
+                marks: marked.is_some(),
+            })?;
             filters.push(format!("{} IS NULL", quote_ident(sent)));
         }
         Ok(filters)
@@ -243,7 +251,11 @@ pub(crate) async fn unsent_condition(
     let filters = found.first().map(|found| found.filters(selection));
     let filters = filters.transpose()?.unwrap_or_default();
     let condition = filters.into_iter().next();
-    condition.ok_or_else(|| SetupError::SnapshotRule(table.clone()).into())
+    let missing = || SetupError::SnapshotRule {
+        table: table.clone(),
+        marks: selection.marked.is_some(),
+    };
+    condition.ok_or_else(|| missing().into())
 }
 
 #[cfg(test)]
@@ -322,7 +334,21 @@ mod tests {
         assert_eq!(sent.filters(&unsent).unwrap(), ["\"sent_at\" IS NULL"]);
         let plain = table("t", &["id"], false);
         let error = plain.filters(&unsent).unwrap_err();
-        assert!(matches!(error, SetupError::SnapshotRule(_)), "{error}");
+        assert!(matches!(error, SetupError::SnapshotRule { .. }), "{error}");
+        let both = table("t", &["id", "sent_at", "dispatched_at"], false);
+        assert_eq!(
+            both.filters(&unsent).unwrap(),
+            ["\"dispatched_at\" IS NULL"]
+        );
+        for (marked, expected) in [("sent_at", Some("\"sent_at\" IS NULL")), ("status", None)] {
+            let by_marks = Selection {
+                marked: Some(vec![marked.to_owned()]),
+                ..unsent.clone()
+            };
+            let filters = both.filters(&by_marks).ok();
+            let found = filters.as_ref().map(|filters| filters[0].as_str());
+            assert_eq!(found, expected, "{marked}");
+        }
         let filtered = Selection {
             filter: Some("id > 'a' -- all but the first".to_owned()),
             ..unsent

@@ -47,9 +47,9 @@ impl Session {
     ///
     /// `settings` are run-time parameters in the startup message, such as `("wal_sender_timeout",
     /// "5s")`. The message also sets `client_encoding`, `DateStyle`, `IntervalStyle`,
-    /// `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form, and
-    /// turns off the timeouts that the server or the role may have set, unless `settings` or the
-    /// `options` of `info` name them.
+    /// `extra_float_digits`, `bytea_output` and `lc_monetary`, so that values have one text form, makes
+    /// rows that a policy hides an error, and turns off the timeouts that the server or the role may have
+    /// set, unless `settings` or the `options` of `info` name them.
     ///
     /// With `sslmode=prefer` the connection is unencrypted if the server reports that it has no
     /// TLS. Unlike libpq, a failed attempt is not repeated without encryption.
@@ -288,6 +288,9 @@ impl Plan<'_> {
             ("bytea_output", "hex"),
             // A decimal point in any locale of the database.
             ("lc_monetary", "C"),
+            // Rows that a policy hides are an error: the log has them, and a row that is not seen must not count as
+            // sent or gone. <https://www.postgresql.org/docs/current/ddl-rowsecurity.html>
+            ("row_security", "off"),
         ];
         let others = TIMEOUTS_OFF.into_iter();
         parameters.extend(others.filter(|(name, _)| !self.is_in_options(name)));

@@ -67,6 +67,7 @@ async fn the_startup_packet_contains_the_parameters() {
             ("extra_float_digits", "3"),
             ("bytea_output", "hex"),
             ("lc_monetary", "C"),
+            ("row_security", "off"),
             ("statement_timeout", "0"),
             ("lock_timeout", "0"),
             ("idle_in_transaction_session_timeout", "0"),

@@ -293,8 +293,16 @@ pub enum SetupError {
         catalog_xmin: Option<u32>,
     },
     /// No column shows which rows were sent.
-    #[error("[source] snapshot = \"unsent\": table {0} has neither dispatched_at nor sent_at")]
-    SnapshotRule(TableName),
+    #[error(
+        "[source] snapshot = \"unsent\": table {table} has neither dispatched_at nor sent_at{}",
+        if *marks { " among the columns that mark_sent sets" } else { "" }
+    )]
+    SnapshotRule {
+        /// The table.
+        table: TableName,
+        /// The relay marks rows, so only columns count that it sets.
+        marks: bool,
+    },
     /// No column has the order of the commits of a key.
     #[error(
         "table {0} has no column that orders its rows: a snapshot would send the events of each key in any order"

@@ -56,7 +56,7 @@ impl SetupError {
             Self::SlotDatabase { .. } => "slot-database",
             Self::SlotLost { .. } => "slot-lost",
             Self::FailoverTooOld(_) => "failover-too-old",
-            Self::SnapshotRule(_) => "snapshot-rule",
+            Self::SnapshotRule { .. } => "snapshot-rule",
             Self::SnapshotOrder(_) => "snapshot-order",
         }
     }
@@ -277,7 +277,7 @@ impl SetupError {
                     prevention(reason)
                 )
             }
-            Self::SnapshotRule(_) => {
+            Self::SnapshotRule { .. } => {
                 "write in [source] snapshot_where, in SQL, which rows no relay has \
                                       sent, or set snapshot = \"initial\" to send all"
                     .to_owned()

@@ -22,7 +22,7 @@ use walrelay_event_router::{
 use walrelay_failure::{Exit, Failure};
 use walrelay_observe::wall_clock;
 use walrelay_postgres_source::{
-    AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns,
+    AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns, assigned_columns,
 };
 use walrelay_relay::{AccountColumns, OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
 use walrelay_schema_registry::{Registry, RegistryStats};
@@ -295,6 +295,7 @@ pub(crate) fn selection(config: &PipelineConfig) -> Selection {
     };
     Selection {
         unsent: config.source.snapshot == SnapshotMode::Unsent,
+        marked: config.source.mark_sent.as_deref().map(assigned_columns),
         filter: config.source.snapshot_where.clone(),
         order: config.source.snapshot_order.clone(),
         unordered: config.source.snapshot_unordered,

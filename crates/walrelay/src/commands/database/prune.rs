@@ -201,10 +201,13 @@ pub(crate) fn pruning(
             store: config.poison.topic.clone(),
         }
     } else {
-        Evidence::Marks(Selection {
-            unsent: true,
-            ..selection(config)
-        })
+        Evidence::Marks {
+            selection: Selection {
+                unsent: true,
+                ..selection(config)
+            },
+            slot: config.source.slot.clone(),
+        }
     };
     Ok(Pruning {
         info,
