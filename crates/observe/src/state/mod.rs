@@ -1,4 +1,4 @@
-//! The state of a running relay: what the pipeline and the server report, and the status document that is made of it.
+//! The state of a running relay, as the pipeline and the server report it, and the status document made of it.
 
 pub(crate) mod batches;
 mod history;

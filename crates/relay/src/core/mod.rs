@@ -11,8 +11,9 @@
 //! ```
 //!
 //! [`Core::frame`] **reads** an event (`transactions`, `tables`, `read`), **decides** about it
-//! (`schemas`, [`PoisonDecisions`](crate::poison::PoisonDecisions)) and **emits** its record, or a dead letter in its place
-//! (`diversions`, `step`).
+//! (`schemas`, [`PoisonDecisions`](crate::poison::PoisonDecisions)) and **emits** its record, or a dead
+//! letter in its place (`diversions`, `step`). `offering` has these three steps, `connection` the start and the end of
+//! a connection, `building` the exchange with the cores of earlier and later sinks.
 //!
 //! # After a reconnect
 //! Postgres sends again from the slot's `confirmed_flush_lsn`, while records of the connection that

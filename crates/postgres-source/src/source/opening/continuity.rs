@@ -1,4 +1,4 @@
-//! Checks that a stream continues what was relayed: by the state file, the noted position, and the publication.
+//! Checks that a stream continues the relayed log: by the state file, the noted position, and the publication.
 
 use tracing::{info, warn};
 use walrelay_relay::{Continuity, Opened};
