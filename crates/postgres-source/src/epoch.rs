@@ -9,7 +9,7 @@ use walrelay_sink::{MAX_EPOCH, PublishedLsn};
 use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::catalog::row::{parsed, text};
-use super::{kept, moves, state_version};
+use super::{kept, state_version};
 
 const TABLE: &str = "walrelay_state.epoch";
 
@@ -119,7 +119,14 @@ pub async fn raise_for_new_slot(session: &mut Session, slot: &str) -> Result<(),
 }
 
 /// Returns SQL that records the epoch from this position of this server on. Nothing is recorded of epoch 0.
-pub(crate) fn record_sql(slot: &str, number: u8, system: &str, since: Lsn) -> Vec<String> {
+///
+/// `drained_slots`: a query of the slots of former servers that are drained.
+pub(crate) fn record_sql(
+    slot: &str,
+    number: u8,
+    (system, since): (&str, Lsn),
+    drained_slots: &str,
+) -> Vec<String> {
     if number == 0 {
         return Vec::new();
     }
@@ -138,9 +145,8 @@ pub(crate) fn record_sql(slot: &str, number: u8, system: &str, since: Lsn) -> Ve
         format!(
             "INSERT INTO {TABLE} (slot, epoch, system, since) SELECT slot, (SELECT coalesce(max(epoch), 0) FROM {TABLE}), \
              {system}, '0/0' FROM (SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_type = 'logical' \
-             AND database = pg_catalog.current_database() UNION SELECT slot FROM {moves} WHERE state = 'drained' \
-             AND system <> {system}) AS other (slot) WHERE slot <> {slot} ON CONFLICT DO NOTHING",
-            moves = moves::TABLE,
+             AND database = pg_catalog.current_database() UNION {drained_slots}) AS other (slot) WHERE slot <> {slot} \
+             ON CONFLICT DO NOTHING",
             system = quote_literal(system),
             slot = quote_literal(slot),
         ),

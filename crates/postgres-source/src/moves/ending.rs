@@ -73,7 +73,12 @@ pub async fn finish_move(
     let mut statements = vec!["SET LOCAL synchronous_commit = local".to_owned()];
     statements
         .extend(continue_account(session, slot, server, &drained.server.system, position).await?);
-    statements.extend(epoch::record_sql(slot, epoch, &server.system, position));
+    let drained_slots = format!(
+        "SELECT slot FROM {TABLE} WHERE state = 'drained' AND system <> {}",
+        quote_literal(&server.system)
+    );
+    let begin = (&*server.system, position);
+    statements.extend(epoch::record_sql(slot, epoch, begin, &drained_slots));
     // The former server's record was of use for the account; a later copy of this server would take it for its own.
     statements.push(format!(
         "DELETE FROM {TABLE} WHERE slot = {} AND system <> {}",

@@ -37,7 +37,7 @@ pub use unfinished::{UnfinishedMove, find_unfinished_move};
 /// SQLSTATE `lock_not_available`.
 pub const LOCKED: &str = "55P03";
 /// The table of the records.
-pub(crate) const TABLE: &str = "walrelay_state.move";
+const TABLE: &str = "walrelay_state.move";
 
 /// Waits until no other step of a move of this slot works on the database, and locks others out until the session
 /// ends. A step that was killed holds the lock until the server has ended its statement.
