@@ -150,7 +150,7 @@ fn uncarried_since(mut error: SetupError, facts: &Facts, moment: Moment) -> Setu
 }
 
 /// Checks that the publication's column lists have the columns that the router reads, except
-/// generated ones, which [`sends_columns`] checks.
+/// generated ones, which [`sends_columns`](super::table::sends_columns) checks.
 pub fn carries_columns(
     wanted: &Wanted,
     facts: &Facts,
