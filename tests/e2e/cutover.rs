@@ -222,6 +222,10 @@ fn no_relay_reads_the_slot_of_a_rollback() {
     let rows = ids(&db, "true").len();
     rig.caught_up();
     relay.ends_well();
+    // The server works off the last statement of a relay that did not wait for it.
+    let marks =
+        "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'WITH batch AS%'";
+    eventually(PATIENCE, || db.query(marks, &[]).is_empty());
     // The relay cannot mark these rows, and each mark of the rollback waits for a lock.
     db.batch(
         "CREATE OR REPLACE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -233,8 +237,6 @@ fn no_relay_reads_the_slot_of_a_rollback() {
     let mut rollback = command_with("cutover rollback --yes", &config, &[]);
     rollback.stdout(Stdio::piped()).stderr(Stdio::piped());
     let rollback = rollback.spawn().expect("walrelay runs");
-    let marks =
-        "SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'WITH batch AS%'";
     eventually(PATIENCE, || !db.query(marks, &[]).is_empty());
     let mut relay = rig.start(&config);
     relay.says("standing by");
