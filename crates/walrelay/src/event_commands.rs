@@ -22,7 +22,7 @@ use crate::config::Config;
 /// Timeout of one command. Each place that `where` looks at has [`PLACE_TIMEOUT`].
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// `--timeout` of the commands.
-const PLACE_TIMEOUT: &str = "10s";
+const PLACE_TIMEOUT: &str = "20s";
 /// Interval of the checks whether the program has ended, after its output has.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Largest output that is kept, in bytes.
