@@ -221,6 +221,9 @@ fn an_idle_server_writes_nothing() {
         let db = rig.db();
         db.batch("ALTER SYSTEM SET autovacuum = off");
         db.batch("SELECT pg_reload_conf()");
+        let vacuums = "SELECT current_setting('autovacuum') = 'off' AND NOT EXISTS (SELECT FROM pg_stat_activity \
+                       WHERE backend_type = 'autovacuum worker')";
+        eventually(PATIENCE, || rig.db().value::<bool>(vacuums));
         let config = config(&rig, "\n[prune]\n");
         let relay = rig.streaming(&config);
         insert(&db, 5, "key");

@@ -42,6 +42,17 @@ pub async fn missing_mark_rights(
             unseen::oid_sql(table)
         );
         let rows = session.query(&sql).await?;
+        let hidden = format!(
+            "SELECT pg_catalog.row_security_active(c.oid) AS is_active FROM pg_catalog.pg_class c WHERE c.oid = {}",
+            unseen::oid_sql(table)
+        );
+        let hidden = session.query(&hidden).await?;
+        if hidden.first().is_some_and(|row| is_true(&row, "is_active")) {
+            missing.push(MissingRight {
+                what: format!("see all rows of {table}, which has row-level security"),
+                grant: Some(format!("ALTER ROLE {role} BYPASSRLS;")),
+            });
+        }
         if rows.first().is_some_and(|row| !is_true(&row, "may")) {
             missing.push(MissingRight {
                 what: format!("read and mark rows of {table}"),

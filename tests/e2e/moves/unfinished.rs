@@ -26,7 +26,8 @@ fn a_switch_that_is_not_finished_is_named_with_both_ways_on() {
     done(&step(&from, "drain --yes"));
 
     // The old server, whose services are refused: its page, by the relay and without it.
-    eventually(PATIENCE, || problems().contains(TITLE));
+    eventually(PATIENCE, || status(page)["moved"]["state"] == "drained");
+    assert_has(&problems(), &[TITLE]);
     let drained = [
         "the outbox is being moved (drained since 20",
         "inserts into it fail here",
@@ -34,7 +35,6 @@ fn a_switch_that_is_not_finished_is_named_with_both_ways_on() {
         "walrelay move abort lifts the fence",
     ];
     assert_has(&problems(), &drained);
-    assert_eq!(status(page)["moved"]["state"], "drained");
     let shown = || said(&output_with("status", &from, &["--exit-code"]));
     let by_relay = said(&output_with("status", &from, &[&at(page)]));
     assert_has(&by_relay, &drained);
@@ -86,6 +86,9 @@ fn rows_that_a_subscription_has_skipped_are_named_with_their_ids() {
     };
     insert(&old.db(), 0);
     rows(1);
+    // Until then another process applies the rows.
+    let ready = "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel";
+    eventually(PATIENCE, || new.db().value::<bool>(ready));
     // As a trigger, or a session that deletes rows of the new server.
     new.db().batch(
         "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; \

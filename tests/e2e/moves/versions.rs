@@ -36,7 +36,11 @@ impl Way {
             Self::Upgrade => [17, 18],
             Self::Dump => [16, 18],
         };
-        let newest = [19].into_iter().filter(|newest| is_installed(*newest));
+        let has_programs = |major: &u32| {
+            let mut programs = self.programs().iter();
+            is_installed(*major) && programs.all(|name| program(*major, name).is_file())
+        };
+        let newest = [19].into_iter().filter(has_programs);
         versions.into_iter().chain(newest).collect()
     }
 

@@ -22,14 +22,19 @@ pub(crate) async fn rows_of_open(
     if !exists(session).await? {
         return Ok(None);
     }
+    // Another relay may have created the table, and every role may read this column.
+    let slot = quote_literal(slot);
+    let any = format!("SELECT FROM {TABLE} WHERE slot = {slot} LIMIT 1");
+    if session.query(&any).await?.is_empty() {
+        return Ok(None);
+    }
     let name = script::array([table.schema.as_str(), table.name.as_str()].into_iter());
     // The table may have had another name.
     let of_table = format!(
-        "slot = {} AND (\"table\" = {}::text[] OR relation IN (SELECT relid FROM \
-         pg_catalog.pg_partition_tree(pg_catalog.to_regclass({}))))",
-        quote_literal(slot),
+        "slot = {slot} AND (\"table\" = {}::text[] OR relation = pg_catalog.to_regclass({of})::oid \
+         OR relation IN (SELECT relid FROM pg_catalog.pg_partition_tree(pg_catalog.to_regclass({of}))))",
         quote_literal(&name),
-        quote_literal(&script::table(table)),
+        of = quote_literal(&script::table(table)),
     );
     let sql = format!(
         "SELECT keys.number, keys.name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type FROM \

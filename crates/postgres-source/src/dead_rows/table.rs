@@ -44,7 +44,8 @@ pub fn create_sql(role: Option<&str>) -> String {
          error       text NOT NULL,        -- the cause of the dead letter\n    \
          run         text NOT NULL,        -- the process that made the last attempt\n    \
          since       timestamptz NOT NULL DEFAULT now(),\n    UNIQUE (slot, lsn, \"row\"),\n    \
-         UNIQUE (slot, hash, id)           -- finds the keys of changed rows by their hashes\n);"
+         UNIQUE (slot, hash, id)           -- finds the keys of changed rows by their hashes\n);\n\
+         GRANT SELECT (slot) ON {TABLE} TO PUBLIC;"
     );
     let grant = role.map(|role| {
         let role = quote_ident(role);

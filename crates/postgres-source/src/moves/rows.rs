@@ -66,7 +66,9 @@ pub async fn missing_rows(
         .iter()
         .map(|column| format!("{}, {}", quote_literal(column), quote_ident(column)));
     let key = members.collect::<Vec<_>>().join(", ");
-    former.query("BEGIN READ ONLY").await?;
+    former
+        .query("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY")
+        .await?;
     let found = compare(here, former, table, &columns, &key).await;
     let ended = former.query("ROLLBACK").await;
     let (rows, examples) = found?;
@@ -150,7 +152,7 @@ async fn count(session: &mut Session, table: &TableName) -> Result<u64, Error> {
 async fn primary_key(session: &mut Session, table: &TableName) -> Result<Vec<String>, Error> {
     let sql = format!(
         "SELECT a.attname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid \
-         AND a.attnum = ANY (i.indkey::int2[]) WHERE i.indisprimary AND i.indrelid = pg_catalog.to_regclass({}) \
+         AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE i.indisprimary AND i.indrelid = pg_catalog.to_regclass({}) \
          ORDER BY a.attnum",
         quote_literal(&script::table(table))
     );

@@ -98,13 +98,27 @@ impl Table {
                 |column: &str| marked.is_none_or(|marked| marked.iter().any(|of| of == column));
             let mut columns = SENT_COLUMNS.into_iter();
             let sent = columns.find(|column| self.has(column) && is_set(column));
-            let sent = sent.ok_or_else(|| SetupError::SnapshotRule {
-                table: self.name.clone(),
-                marks: marked.is_some(),
-            })?;
+            let sent = sent.ok_or_else(|| no_rule(&self.name, selection))?;
             filters.push(format!("{} IS NULL", quote_ident(sent)));
         }
         Ok(filters)
+    }
+
+    /// Checks that no other relay may have marked the rows that the snapshot would send, by another column than this
+    /// relay's.
+    fn check_one_mark(&self, selection: &Selection) -> Result<(), SetupError> {
+        let Some(marked) = &selection.marked else {
+            return Ok(());
+        };
+        let is_unset = |column: &&str| self.has(column) && !marked.iter().any(|of| of == column);
+        let is_inferred = selection.unsent && selection.filter.is_none();
+        if is_inferred && SENT_COLUMNS.iter().any(is_unset) {
+            return Err(SetupError::SnapshotRule {
+                table: self.name.clone(),
+                columns: "both dispatched_at and sent_at, and mark_sent sets one of them",
+            });
+        }
+        Ok(())
     }
 
     /// Returns a SELECT of the table's rows and of the columns that order them. `number`: the
@@ -114,6 +128,7 @@ impl Table {
     /// If no column shows which rows to read, or in which order.
     fn select(&self, number: usize, selection: &Selection) -> Result<String, SetupError> {
         let filters = self.filters(selection)?;
+        self.check_one_mark(selection)?;
         let order = self.order(selection);
         if order.is_empty() && !selection.unordered {
             return Err(SetupError::SnapshotOrder(self.name.clone()));
@@ -251,11 +266,18 @@ pub(crate) async fn unsent_condition(
     let filters = found.first().map(|found| found.filters(selection));
     let filters = filters.transpose()?.unwrap_or_default();
     let condition = filters.into_iter().next();
-    let missing = || SetupError::SnapshotRule {
+    condition.ok_or_else(|| no_rule(table, selection).into())
+}
+
+/// Returns the error of a table without a column that shows which rows are sent.
+fn no_rule(table: &TableName, selection: &Selection) -> SetupError {
+    SetupError::SnapshotRule {
         table: table.clone(),
-        marks: selection.marked.is_some(),
-    };
-    condition.ok_or_else(|| missing().into())
+        columns: match selection.marked {
+            Some(_) => "neither dispatched_at nor sent_at among the columns that mark_sent sets",
+            None => "neither dispatched_at nor sent_at",
+        },
+    }
 }
 
 #[cfg(test)]
@@ -348,6 +370,8 @@ mod tests {
             let filters = both.filters(&by_marks).ok();
             let found = filters.as_ref().map(|filters| filters[0].as_str());
             assert_eq!(found, expected, "{marked}");
+            // Another relay may have marked rows.
+            assert!(both.select(0, &by_marks).is_err(), "{marked}");
         }
         let filtered = Selection {
             filter: Some("id > 'a' -- all but the first".to_owned()),

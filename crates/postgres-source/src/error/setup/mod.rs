@@ -293,15 +293,12 @@ pub enum SetupError {
         catalog_xmin: Option<u32>,
     },
     /// No column shows which rows were sent.
-    #[error(
-        "[source] snapshot = \"unsent\": table {table} has neither dispatched_at nor sent_at{}",
-        if *marks { " among the columns that mark_sent sets" } else { "" }
-    )]
+    #[error("[source] snapshot = \"unsent\": table {table} has {columns}")]
     SnapshotRule {
         /// The table.
         table: TableName,
-        /// The relay marks rows, so only columns count that it sets.
-        marks: bool,
+        /// The columns that it has, or lacks.
+        columns: &'static str,
     },
     /// No column has the order of the commits of a key.
     #[error(

@@ -115,9 +115,6 @@ impl PostgresSource {
                 Session::connect(&self.info, SessionKind::Sql, &publication_note::SETTINGS).await?;
             self.lock_thread = None;
         }
-        // A new slot may have another epoch than a dropped one of its name.
-        let epoch = find_epoch(&mut control, &self.wanted.slot);
-        let epoch = bounded("reading the epoch", epoch).await?.number;
         if gap.is_some() {
             self.accepted = true;
             // The file's position is before the new slot's.
@@ -125,6 +122,9 @@ impl PostgresSource {
                 state_file.forget();
             }
         }
+        // A new slot may have another epoch than a dropped one of its name.
+        let epoch = find_epoch(&mut control, &self.wanted.slot);
+        let epoch = bounded("reading the epoch", epoch).await?.number;
         Ok(Connected {
             control,
             replication,

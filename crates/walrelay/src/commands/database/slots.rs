@@ -26,7 +26,7 @@ use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, EnvVars, print_line, print_notice, print_text};
 
 /// SQLSTATE of a missing right.
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
+const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
 
 /// Runs `walrelay slots`.
 pub(crate) fn slots(command: &SlotsCommand, env: EnvVars<'_>) -> CommandResult {
@@ -164,11 +164,17 @@ pub(crate) async fn drop_slot(
             _ => failure(error),
         });
     }
-    // A slot of the same name is another one.
-    match raise_for_new_slot(&mut session, name).await {
-        // The creation of such a slot reports it.
-        Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => {}
-        raised => raised.map_err(failure)?,
+    // A slot of the same name is another one. A copy that is kept has events of the present epoch: they can be replayed
+    // until such a slot is created, which raises the epoch, too.
+    if kept.is_none() {
+        match raise_for_new_slot(&mut session, name).await {
+            // The creation of such a slot reports it.
+            Err(error)
+                if error
+                    .sqlstate()
+                    .is_some_and(|of| NOT_WRITABLE.contains(&of)) => {}
+            raised => raised.map_err(failure)?,
+        }
     }
     position_note::forget(&mut session, name)
         .await
