@@ -582,6 +582,32 @@ fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
     assert_has(&done(&prune(&config)), &["deleted 1 rows"]);
 }
 
+/// Rows are deleted by their places, which mean these rows only while the snapshot that has found them is held.
+#[test]
+fn rows_stay_if_the_snapshot_that_found_them_is_gone() {
+    let rig = rig(16);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    send_first_rows(&rig, &config);
+    let late = rig.db();
+    late.batch(
+        "SET application_name = 'late'; BEGIN; UPDATE walrelay_state.account SET rows = rows",
+    );
+    let pruned = thread::scope(|scope| {
+        let more = [PRUNE[0], PRUNE[1], "--set=prune.lock_timeout=10m"];
+        let config = &config;
+        let pruned = scope.spawn(move || output_with("prune", config, &more));
+        wait_for_late(&db);
+        let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                     WHERE state = 'idle in transaction' AND application_name <> 'late'";
+        assert_eq!(db.value::<i64>(ended), 1);
+        late.batch("COMMIT");
+        pruned.join().expect("the thread does not panic")
+    });
+    assert_eq!(rows(&db, "sent"), 10, "{}", said(&pruned));
+    assert_has(&done(&prune(&config)), &["deleted 10 rows"]);
+}
+
 /// The relay's role may not write the account until `init` lets it: what it sends until then is not
 /// accounted. Rows of children by INHERITS are no rows of the table.
 #[test]

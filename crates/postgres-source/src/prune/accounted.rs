@@ -145,7 +145,13 @@ impl Pruning {
                 }
             }
             for (part, places) in parts {
+                deleting.query("BEGIN").await?;
                 let gone = accounted.delete(deleting, &proof, part, &places).await?;
+                // Places mean these rows if the snapshot is still held: without its session, vacuum may have
+                // removed some, and other rows may have taken their places. An error drops `deleting`, which
+                // rolls back.
+                session.query("SELECT").await?;
+                deleting.query("COMMIT").await?;
                 total += gone;
                 deleted(gone);
             }

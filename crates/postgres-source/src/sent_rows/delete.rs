@@ -76,20 +76,26 @@ impl AccountedTable {
     /// Writes a query of part (`tableoid`) and place (`ctid`) of a bucket's rows that are deleted.
     /// `kept`: a condition for rows that stay.
     pub(crate) fn places(&self, bucket: i64, kept: Option<&str>) -> String {
-        let own = self
-            .slots
-            .first()
-            .map_or("true".to_owned(), SlotAccount::rows);
         let kept = kept.map_or_else(String::new, |kept| format!(" AND (\n{kept}\n) IS NOT TRUE"));
         format!(
-            "SELECT tableoid::int8 AS part, ctid::text AS place FROM {} WHERE\n{} AND (\n{own}\n) IS TRUE{kept}",
+            "SELECT tableoid::int8 AS part, ctid::text AS place FROM {} WHERE\n{}{kept}",
             self.from,
-            self.in_bucket(bucket),
+            self.deletable(bucket),
         )
+    }
+
+    /// Writes a condition for the rows of a bucket that the own slot carries.
+    fn deletable(&self, bucket: i64) -> String {
+        let own = self.slots.first();
+        let own = own.map_or("true".to_owned(), SlotAccount::rows);
+        format!("{} AND (\n{own}\n) IS TRUE", self.in_bucket(bucket))
     }
 
     /// Deletes rows of a bucket by their places, but those that are locked, and removes them from the
     /// accounts. Returns their number.
+    ///
+    /// A place means the row that was compared only while the snapshot of the comparison is held: the caller
+    /// commits after it has seen that.
     pub(crate) async fn delete(
         &self,
         session: &mut Session,
@@ -103,7 +109,7 @@ impl AccountedTable {
         let name = script::table(&self.table);
         let sql = format!(
             "WITH batch AS (SELECT ctid AS walrelay_place FROM {from} \
-             WHERE ctid = ANY ('{{{places}}}'::tid[]) AND tableoid = {part} FOR UPDATE SKIP LOCKED), \
+             WHERE ctid = ANY ('{{{places}}}'::tid[]) AND tableoid = {part} AND\n{rows}\nFOR UPDATE SKIP LOCKED), \
              deleted AS (DELETE FROM {from} WHERE {name}.ctid = ANY (ARRAY(SELECT walrelay_place FROM batch)) \
              AND {name}.tableoid = {part} RETURNING {hash} AS hash{flags}), \
              gone AS (SELECT deleted.*, {halves} FROM deleted), \
@@ -114,6 +120,7 @@ impl AccountedTable {
                 .map(|place| format!("\"{place}\""))
                 .collect::<Vec<_>>()
                 .join(","),
+            rows = self.deletable(bucket),
             hash = hash(&self.columns),
             halves = halves(),
             flags = self.flags(),
