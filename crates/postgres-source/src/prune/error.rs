@@ -51,6 +51,16 @@ pub enum PruneError {
         /// The number of such rows.
         rows: u64,
     },
+    /// No slot carries some of the rows, so they are not accounted.
+    #[error(
+        "partition {part} is not dropped: {rows} of its rows are in no slot's publication, so they are not accounted"
+    )]
+    Uncarried {
+        /// The partition.
+        part: TableName,
+        /// The number of such rows.
+        rows: u64,
+    },
     /// Rows of the partition are not marked as sent.
     #[error("partition {part} is not dropped: {rows} of its rows are not marked as sent")]
     Unmarked {
@@ -77,6 +87,7 @@ impl PruneError {
             self,
             Self::Unaccounted(_)
                 | Self::Timeless { .. }
+                | Self::Uncarried { .. }
                 | Self::Unmarked { .. }
                 | Self::DeadLetters { .. }
         )

@@ -9,6 +9,7 @@ use crate::catalog::Selection;
 use crate::confirmation::count_rows;
 use crate::dead_rows::rows_of_open;
 use crate::script;
+use crate::sent_rows::part::PartRows;
 use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
 use crate::snapshot::unsent_condition;
 
@@ -83,6 +84,7 @@ impl Pruning {
         Err(match reason {
             Reason::Unmarked(rows) => PruneError::Unmarked { part: name, rows },
             Reason::Timeless(rows) => PruneError::Timeless { part: name, rows },
+            Reason::Uncarried(rows) => PruneError::Uncarried { part: name, rows },
             Reason::Differs(buckets) => {
                 let accounted = self.accounted(session, table).await?.with_part(part.oid);
                 let named = self.named(session, &accounted, &name, buckets).await?;
@@ -99,13 +101,17 @@ impl Pruning {
         part: &OldPartition,
     ) -> Result<PartitionRows, PruneError> {
         let accounted = self.accounted(session, table).await?.with_part(part.oid);
-        let timeless = accounted.timeless_rows(session, &part.name).await;
-        let timeless = timeless.map_err(|error| prune_error(error, table, None))?;
-        let ends = accounted.buckets_of(session, &part.name).await;
+        let found = accounted.rows_of(session, &part.name).await;
         // Who may not read a partition by its name is no member of its owner.
-        let ends = ends.map_err(|error| prune_error(error, table, None))?;
+        let found = found.map_err(|error| prune_error(error, table, None))?;
+        let PartRows {
+            rows,
+            timeless,
+            uncarried,
+            ends,
+        } = found;
         let (mut buckets, mut open) = (Vec::new(), 0);
-        if let Some(ends) = ends.filter(|_| timeless == 0) {
+        if let Some(ends) = ends.filter(|_| timeless == 0 && uncarried == 0) {
             let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
             let detached = (!part.attached).then_some(&part.name);
             buckets = accounted
@@ -118,7 +124,9 @@ impl Pruning {
             }
         }
         Ok(PartitionRows::Accounted {
+            rows,
             timeless,
+            uncarried,
             buckets,
             open,
         })

@@ -12,7 +12,6 @@ use super::account::{array, is_finite, relations};
 use super::hashed::{HashedRows, bucket};
 use super::policy::{BucketRows, Candidate, Counts, Difference, SlotRows};
 use crate::catalog::row::{is_true, json, parsed, text};
-use crate::confirmation::count_rows;
 use crate::script;
 
 /// Seconds that a comparison of the age column may differ from its bucket: the time zone of a
@@ -160,9 +159,12 @@ impl AccountedTable {
         })
     }
 
-    /// Counts what is accounted of a detached partition as the table's.
+    /// Counts what is accounted of a detached partition, and of its own partitions, as the table's.
     pub(crate) fn with_part(mut self, oid: u32) -> Self {
-        let part = format!(" UNION SELECT {oid}::pg_catalog.oid");
+        let part = format!(
+            " UNION SELECT {oid}::pg_catalog.oid \
+             UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid}::pg_catalog.regclass)"
+        );
         self.relations.push_str(&part);
         self
     }
@@ -288,7 +290,8 @@ impl AccountedTable {
                 }
             }
         }
-        let part = part.map(|part| format!("ONLY {}", script::table(part)));
+        // Without ONLY: a partition may be partitioned itself.
+        let part = part.map(script::table);
         let rows: Vec<String> = [Some(&self.from), part.as_ref()]
             .into_iter()
             .flatten()
@@ -391,38 +394,6 @@ impl AccountedTable {
             buckets.1,
         );
         Ok(!session.query(&sql).await?.is_empty())
-    }
-
-    /// Counts the rows of a partition that belong to no bucket, such as those of `-infinity`.
-    pub(crate) async fn timeless_rows(
-        &self,
-        session: &mut Session,
-        part: &TableName,
-    ) -> Result<u64, Error> {
-        let sql = format!(
-            "SELECT count(*) AS rows FROM ONLY {} WHERE {} IS NOT TRUE",
-            script::table(part),
-            is_finite(&self.columns),
-        );
-        count_rows(session, &sql).await
-    }
-
-    /// Returns the first and the last bucket of which a partition has rows. `None`: it has none.
-    pub(crate) async fn buckets_of(
-        &self,
-        session: &mut Session,
-        part: &TableName,
-    ) -> Result<Option<(i64, i64)>, Error> {
-        let sql = format!(
-            "SELECT min(bucket) AS first, max(bucket) AS last FROM (SELECT {} AS bucket FROM ONLY {} WHERE {}) AS rows",
-            bucket(&self.columns),
-            script::table(part),
-            is_finite(&self.columns),
-        );
-        let rows = session.query(&sql).await?;
-        Ok(rows
-            .first()
-            .and_then(|row| Some((parsed(&row, "first")?, parsed(&row, "last")?))))
     }
 
     /// Writes for each slot whether it carries a row: `, … AS in_0`.

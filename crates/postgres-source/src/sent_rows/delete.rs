@@ -168,7 +168,8 @@ impl AccountedTable {
         if proof.buckets().is_none() {
             return Ok(());
         }
-        let from = format!("ONLY {}", script::table(part));
+        // Without ONLY: a partition may be partitioned itself.
+        let from = script::table(part);
         let rows = HashedRows {
             from: &from,
             columns: &self.columns,

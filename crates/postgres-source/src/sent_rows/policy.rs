@@ -256,8 +256,12 @@ pub(crate) enum PartitionRows {
     },
     /// The relay accounts sent rows.
     Accounted {
+        /// All rows.
+        rows: u64,
         /// Rows without a finite time, which are in no bucket.
         timeless: u64,
+        /// Rows that the publication of no slot has.
+        uncarried: u64,
         /// The buckets of which the partition has rows, in ascending order.
         buckets: Vec<BucketRows>,
         /// Rows of the partition with an open dead letter, in a bucket or not.
@@ -272,6 +276,8 @@ pub(crate) enum Reason {
     Unmarked(u64),
     /// This number of rows has no finite time.
     Timeless(u64),
+    /// This number of rows is compared with no account.
+    Uncarried(u64),
     /// Rows are not those that are accounted.
     Differs(Vec<Difference>),
 }
@@ -287,10 +293,23 @@ impl PartitionRows {
             Self::Marked { unmarked: 0 } => return Verdict::Sent(none),
             Self::Marked { unmarked } => return Verdict::Stays(Reason::Unmarked(*unmarked)),
             Self::Accounted {
+                rows,
                 timeless: 0,
+                uncarried,
                 buckets,
                 open,
-            } => (buckets, *open),
+            } => {
+                // Buckets may have rows of other partitions, but they must have all of this one.
+                let compared = buckets.iter().flat_map(|bucket| &bucket.slots);
+                let compared = compared.map(|slot| total(slot.present).rows).sum::<i64>();
+                let missing = rows.saturating_sub(u64::try_from(compared).unwrap_or(0));
+                let uncarried = Some(*uncarried).filter(|rows| *rows > 0);
+                let uncarried = uncarried.unwrap_or(missing);
+                if uncarried > 0 {
+                    return Verdict::Stays(Reason::Uncarried(uncarried));
+                }
+                (buckets, *open)
+            }
             Self::Accounted { timeless, .. } => return Verdict::Stays(Reason::Timeless(*timeless)),
         };
         let (mut differ, mut unsettled, mut resolved) = (Vec::new(), Vec::new(), Vec::new());

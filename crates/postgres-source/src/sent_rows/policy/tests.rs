@@ -483,7 +483,9 @@ fn rows_count_as_sent_only_if_each_account_has_exactly_these() {
 fn a_partition_is_dropped_only_if_all_its_rows_count_as_sent() {
     for (name, slots, open, expected) in CASES {
         let rows = PartitionRows::Accounted {
+            rows: 0,
             timeless: 0,
+            uncarried: 0,
             buckets: vec![
                 bucket(NUMBER - 1, &[slot(&[8], &[8])], 0),
                 bucket(NUMBER, slots, *open),
@@ -523,7 +525,9 @@ fn a_proof_has_the_dead_letters_that_were_compared() {
     let resolved = dead(&[2, 3], &[1], &[2, 3]);
     let of_others = slot(&[1], &[1]);
     let rows = PartitionRows::Accounted {
+        rows: 0,
         timeless: 0,
+        uncarried: 0,
         buckets: vec![
             bucket(NUMBER, &[resolved], 0),
             bucket(NUMBER + 1, &[of_others], 0),
@@ -546,7 +550,9 @@ fn a_proof_has_the_dead_letters_that_were_compared() {
 fn a_partition_stays_while_a_bucket_that_it_shares_has_an_open_dead_letter() {
     let of_next = dead(&[2], &[1], &[2]);
     let rows = PartitionRows::Accounted {
+        rows: 0,
         timeless: 0,
+        uncarried: 0,
         buckets: vec![bucket(NUMBER, &[of_next], 1)],
         open: 0,
     };
@@ -559,11 +565,14 @@ fn a_partition_stays_while_a_bucket_that_it_shares_has_an_open_dead_letter() {
 
 #[test]
 fn a_partition_stays_for_other_reasons_too() {
-    let accounted = |timeless, buckets| PartitionRows::Accounted {
+    let of = |rows, timeless, uncarried, buckets| PartitionRows::Accounted {
+        rows,
         timeless,
+        uncarried,
         buckets,
         open: 0,
     };
+    let accounted = |timeless, buckets| of(1, timeless, 0, buckets);
     let differs = |buckets: &[i64]| {
         let differ = buckets.iter().map(|bucket| Difference {
             bucket: *bucket,
@@ -584,7 +593,22 @@ fn a_partition_stays_for_other_reasons_too() {
             marked(50),
             Some(Reason::Unmarked(50)),
         ),
-        ("it has no rows", accounted(0, vec![]), None),
+        ("it has no rows", of(0, 0, 0, vec![]), None),
+        (
+            "its rows are in no bucket that was compared",
+            of(10, 0, 0, vec![]),
+            Some(Reason::Uncarried(10)),
+        ),
+        (
+            "the buckets have fewer rows than it",
+            of(3, 0, 0, vec![sent(1), sent(2)]),
+            Some(Reason::Uncarried(1)),
+        ),
+        (
+            "the row filter leaves rows out",
+            of(3, 0, 2, vec![]),
+            Some(Reason::Uncarried(2)),
+        ),
         ("all agree", accounted(0, vec![sent(1), sent(2)]), None),
         (
             "a row has the time -infinity",

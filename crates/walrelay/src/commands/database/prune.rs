@@ -289,6 +289,10 @@ pub(crate) fn failed(error: PruneError) -> Failure {
             "see whether these rows were sent, and send those that were not: walrelay resend. Then drop the partition by \
              hand",
         ),
+        PruneError::Uncarried { .. } => Failure::new("prune-unaccounted", Exit::Data, what).remedy(
+            "the publication's row filter leaves these rows out, so no relay sends them. Delete them, if they may go, or \
+             keep them in another table: then the relay drops the partition",
+        ),
         PruneError::Unaccounted(found) => {
             if found.iter().any(Unaccounted::has_other_rows) {
                 Failure::new("prune-unaccounted", Exit::Data, what).remedy(
