@@ -1,6 +1,7 @@
 //! Only rows that were accounted as sent are deleted: each way in which rows come into the table that
 //! no relay sent leaves them there.
 
+mod identity;
 mod partitions;
 mod two_relays;
 

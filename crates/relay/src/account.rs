@@ -273,7 +273,8 @@ impl PendingAccount {
     }
 
     /// Learns the columns of an outbox table: those of the replica identity and of the event's id,
-    /// and the age. A table without an age is not counted.
+    /// and the age. A table without an age is not counted, nor one whose rows only the age would identify: an
+    /// unsent row could take the place of a sent one.
     pub(crate) fn announce(&mut self, relation: &Relation<'_>) {
         self.tables.remove(relation.id);
         let keyed = matches!(
@@ -292,6 +293,9 @@ impl PendingAccount {
                 hashed.push(at);
                 names.push(column.name.to_owned());
             }
+        }
+        if hashed.is_empty() {
+            return;
         }
         names.extend(
             relation
@@ -548,9 +552,11 @@ mod tests {
 
     const ID: RelationId = RelationId::new(7);
 
-    /// Returns the Relation message of `public.outbox (id, body, created_at)`, whose key is `id`.
-    fn relation() -> Vec<u8> {
-        let mut body = b"R\0\0\0\x07public\0outbox\0d\0\x03".to_vec();
+    /// Returns the Relation message of `public.outbox (id, body, created_at)`, whose key is `id` with the
+    /// replica identity `d`.
+    fn relation(identity: u8) -> Vec<u8> {
+        let mut body = b"R\0\0\0\x07public\0outbox\0".to_vec();
+        body.extend([identity, 0, 3]);
         for (key, name) in [(1, "id"), (0, "body"), (0, "created_at")] {
             body.push(key);
             body.extend(name.bytes());
@@ -570,20 +576,33 @@ mod tests {
     }
 
     fn pending(writes_dead_letters: bool) -> (Arc<SentAccount>, PendingAccount) {
+        pending_of(Some("id"), b'd', writes_dead_letters)
+    }
+
+    /// Returns an account that began. `id`: the column of the event's id. `identity`: the table's replica identity.
+    fn pending_of(
+        id: Option<&str>,
+        identity: u8,
+        writes_dead_letters: bool,
+    ) -> (Arc<SentAccount>, PendingAccount) {
         let columns = AccountColumns {
-            id: Some("id".to_owned()),
+            id: id.map(str::to_owned),
             age: ["occurred_at", "created_at"].map(str::to_owned).to_vec(),
         };
         let shared = Arc::new(SentAccount::new(columns, writes_dead_letters));
         let mut pending = PendingAccount::new(Arc::clone(&shared));
         shared.begin(Some(Lsn::new(1)));
         pending.connected();
-        announce(&mut pending);
+        announce_as(&mut pending, identity);
         (shared, pending)
     }
 
     fn announce(pending: &mut PendingAccount) {
-        let body = relation();
+        announce_as(pending, b'd');
+    }
+
+    fn announce_as(pending: &mut PendingAccount, identity: u8) {
+        let body = relation(identity);
         let Ok(Message::Relation(relation)) = decode(&body) else {
             panic!("no relation");
         };
@@ -626,6 +645,24 @@ mod tests {
             sum(|one| one.diverted.rows),
             sums.iter().map(|one| one.sent.high).sum(),
         )
+    }
+
+    /// With the replica identity FULL all columns are key columns, so there is no key.
+    #[test]
+    fn rows_that_only_their_age_would_identify_are_not_counted() {
+        for (id, identity, expected) in [
+            (None, b'f', 0),
+            (None, b'n', 0),
+            (None, b'd', 1),
+            (None, b'i', 1),
+            (Some("id"), b'f', 1),
+            (Some("other"), b'f', 0),
+        ] {
+            let (shared, mut rows) = pending_of(id, identity, false);
+            send(&mut rows, 10, &["a"]);
+            rows.release(Lsn::new(11), None);
+            assert_eq!(counted(&shared).0, expected, "{id:?}, {identity}");
+        }
     }
 
     #[test]

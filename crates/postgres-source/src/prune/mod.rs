@@ -22,7 +22,8 @@ use super::confirmation::{count_rows, flush_wal, insert_position, wait_confirmed
 use super::dead_letters::DeadLetters;
 use super::dead_rows::rows_of_open;
 use super::script;
-use super::sent_rows::compare::AccountedTable;
+use super::sent_rows::account::{columns_of, identifies_rows};
+use super::sent_rows::compare::{AccountedTable, NoAccount};
 use super::sent_rows::policy::Difference;
 use super::snapshot::unsent_condition;
 
@@ -153,7 +154,7 @@ impl Pruning {
     /// number. Calls `deleted` with the number of rows after each transaction.
     ///
     /// # Errors
-    /// [`PruneError::Unaccounted`] after everything else is deleted.
+    /// [`PruneError::Unaccounted`] and [`NoAccount::Key`] after everything else is deleted.
     pub async fn run(
         &self,
         session: &mut Session,
@@ -162,7 +163,7 @@ impl Pruning {
         // `change_partitions` sets UTC on this session. A `timestamp` column is in the time zone of
         // the role.
         session.query("RESET TimeZone").await?;
-        let (mut total, mut unaccounted) = (0, Vec::new());
+        let (mut total, mut unaccounted, mut keyless) = (0, Vec::new(), None);
         for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match &self.evidence {
                 Evidence::Marks { selection, slot } => {
@@ -172,17 +173,25 @@ impl Pruning {
                         .await?
                 }
                 Evidence::Account { .. } => {
-                    let (rows, differ) =
-                        self.delete_accounted(session, table, &mut deleted).await?;
-                    unaccounted.extend(differ);
-                    rows
+                    match self.delete_accounted(session, table, &mut deleted).await {
+                        Ok((rows, differ)) => {
+                            unaccounted.extend(differ);
+                            rows
+                        }
+                        // Other tables may have a key.
+                        Err(error @ PruneError::NoAccount(NoAccount::Key(_))) => {
+                            keyless.get_or_insert(error);
+                            0
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
             };
         }
-        if unaccounted.is_empty() {
-            return Ok(total);
+        if !unaccounted.is_empty() {
+            return Err(PruneError::Unaccounted(unaccounted));
         }
-        Err(PruneError::Unaccounted(unaccounted))
+        keyless.map_or(Ok(total), Err)
     }
 
     /// Counts the rows that are old enough: of those that are marked, or of whole buckets.
@@ -282,7 +291,16 @@ impl Pruning {
     ) -> Result<AccountedTable, PruneError> {
         let column = self.column_of(session, table).await?;
         let slots = self.slots();
-        Ok(AccountedTable::read(session, table, slots, &column).await?)
+        let accounted = AccountedTable::read(session, table, slots, &column).await?;
+        if let Evidence::Account { columns, .. } = &self.evidence
+            && !accounted.identifies_rows()
+        {
+            let columns = columns_of(session, table, columns).await?;
+            if columns.is_some_and(|columns| !identifies_rows(&columns)) {
+                return Err(NoAccount::Key(table.clone()).into());
+            }
+        }
+        Ok(accounted)
     }
 
     /// Returns the slots whose accounts must agree; empty where rows are marked.

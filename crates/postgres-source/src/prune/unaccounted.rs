@@ -6,8 +6,8 @@ use walrelay_walsender::{Error, Session};
 
 use super::{Evidence, PruneError, Pruning};
 use crate::confirmation::begin_snapshot;
-use crate::sent_rows::account::columns_of;
-use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
+use crate::sent_rows::account::{columns_of, identifies_rows};
+use crate::sent_rows::compare::{AccountedTable, DeadLetterRows, NoAccount};
 use crate::sent_rows::policy::{BucketRows, Difference, Estimate, Verdict};
 use crate::sent_rows::unaccounted::Unaccounted;
 
@@ -135,6 +135,9 @@ impl Pruning {
         }
         let columns = columns_of(session, table, columns).await?;
         let columns = columns.ok_or_else(|| PruneError::Column(table.clone()))?;
+        if !identifies_rows(&columns) {
+            return Err(NoAccount::Key(table.clone()).into());
+        }
         accounted
             .accept(session, one.bucket, &columns, open.as_deref(), store)
             .await?;

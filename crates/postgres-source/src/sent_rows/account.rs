@@ -224,6 +224,24 @@ pub(crate) fn relations(table: &TableName) -> String {
     )
 }
 
+/// Returns true if more than the age, which is the last one, is among the columns of an account.
+///
+/// Rows of the same age are not the same rows, so an account of the age alone is none.
+pub(crate) fn identifies_rows(columns: &[String]) -> bool {
+    columns.len() > 1
+}
+
+/// Writes a query of the columns (`name`) of a table's replica identity, if that is an index.
+pub(crate) fn key_columns(table: &TableName) -> String {
+    format!(
+        "SELECT a.attname::text AS name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_index i ON i.indrelid = c.oid \
+         AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END \
+         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
+         AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE c.oid = pg_catalog.to_regclass({})",
+        quote_literal(&script::table(table))
+    )
+}
+
 /// Reads the columns by which the relay will account a table's rows: those of the replica identity
 /// and of the event's id, and the first age column. `None`: the table has no age column.
 pub(crate) async fn columns_of(
@@ -232,11 +250,9 @@ pub(crate) async fn columns_of(
     wanted: &AccountColumns,
 ) -> Result<Option<Vec<String>>, Error> {
     let sql = format!(
-        "SELECT a.attname AS name, EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid \
-         AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END \
-         AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) AS key \
-         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 \
-         AND NOT a.attisdropped WHERE c.oid = pg_catalog.to_regclass({}) ORDER BY a.attnum",
+        "SELECT attname AS name, attname IN ({}) AS key FROM pg_catalog.pg_attribute \
+         WHERE attrelid = pg_catalog.to_regclass({}) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+        key_columns(table),
         quote_literal(&script::table(table))
     );
     let rows = session.query(&sql).await?;
@@ -281,7 +297,8 @@ pub async fn begin(session: &mut Session, wanted: &Wanted) -> Result<(), Error> 
             "SELECT FROM walrelay_state.account WHERE relation IN ({}) LIMIT 1",
             relations(table)
         );
-        let Some(columns) = columns_of(session, table, &settings.columns).await? else {
+        let columns = columns_of(session, table, &settings.columns).await?;
+        let Some(columns) = columns.filter(|columns| identifies_rows(columns)) else {
             continue;
         };
         if session.query(&known).await?.is_empty() {

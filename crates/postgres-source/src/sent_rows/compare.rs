@@ -8,7 +8,7 @@ use std::time::Duration;
 use walrelay_relay::{BucketSum, RowSum, TableName};
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
-use super::account::{array, is_finite, relations};
+use super::account::{array, identifies_rows, is_finite, key_columns, relations};
 use super::hashed::{HashedRows, bucket};
 use super::policy::{BucketRows, Candidate, Counts, Difference, SlotRows};
 use crate::catalog::row::{is_true, json, parsed, text};
@@ -30,6 +30,11 @@ pub enum NoAccount {
     /// The table does not exist.
     #[error("table {0} does not exist")]
     Table(TableName),
+    /// The table's rows cannot be distinguished from each other.
+    #[error(
+        "no column identifies a row of table {0}: it has no primary key, and the route names no id"
+    )]
+    Key(TableName),
     /// No relay keeps an account for this slot.
     #[error("no relay of slot {0} has accounted the rows that it sent")]
     Slot(String),
@@ -66,7 +71,7 @@ pub(crate) struct AccountedTable {
     pub(super) from: String,
     /// The type of the age column.
     age_type: String,
-    /// The columns of the account. Only the age if nothing is accounted.
+    /// The columns of the account. Only the age, which identifies no row, if nothing is accounted.
     pub(crate) columns: Vec<String>,
     /// The relay's own slot first.
     pub(super) slots: Vec<SlotAccount>,
@@ -136,15 +141,17 @@ impl AccountedTable {
             });
         }
         let own = slots.first().map(String::as_str).unwrap_or_default();
-        // Columns that the table has no more identify no row.
+        // Columns that the table has no more identify no row, nor does a part of its key.
         let sql = format!(
             "SELECT pg_catalog.to_json(columns) AS columns FROM walrelay_state.account WHERE slot = {slot} \
              AND relation IN ({relations}) AND columns[pg_catalog.array_upper(columns, 1)] = {age} \
              AND NOT EXISTS (SELECT FROM pg_catalog.unnest(columns) AS name WHERE name NOT IN \
               (SELECT attname::text FROM pg_catalog.pg_attribute WHERE attrelid = {name}::pg_catalog.regclass \
-               AND attnum > 0 AND NOT attisdropped)) GROUP BY columns ORDER BY count(*) DESC LIMIT 1",
+               AND attnum > 0 AND NOT attisdropped)) \
+             AND NOT EXISTS (SELECT FROM ({key}) AS key WHERE key.name <> ALL (columns)) AND pg_catalog.array_upper(columns, 1) > 1 GROUP BY columns ORDER BY count(*) DESC LIMIT 1",
             slot = quote_literal(own),
             age = quote_literal(age),
+            key = key_columns(table),
         );
         let rows = session.query(&sql).await?;
         let columns = rows.first().and_then(|row| json(&row, "columns"));
@@ -157,6 +164,11 @@ impl AccountedTable {
             slots: accounts,
             relations,
         })
+    }
+
+    /// Returns true if the account has columns that identify a row.
+    pub(crate) fn identifies_rows(&self) -> bool {
+        identifies_rows(&self.columns)
     }
 
     /// Counts what is accounted of a detached partition, and of its own partitions, as the table's.
@@ -443,14 +455,14 @@ impl AccountedTable {
         )
     }
 
-    /// Writes a condition for the accounts of this table.
+    /// Writes a condition for the accounts of this table. An account of the age alone identifies no row.
     pub(super) fn account(&self) -> String {
         let slots = self
             .slots
             .iter()
             .map(|account| quote_literal(&account.slot));
         format!(
-            "slot IN ({}) AND relation IN ({}) AND columns = {}",
+            "slot IN ({}) AND relation IN ({}) AND columns = {} AND pg_catalog.array_upper(columns, 1) > 1",
             slots.collect::<Vec<_>>().join(", "),
             self.relations,
             array(&self.columns),

@@ -246,6 +246,10 @@ const UNSETTLED_DEAD_LETTERS: &str = "redrive or drop these dead letters with th
 pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     match why {
         NoAccount::Table(_) => "name the table in [source] tables as it is named now",
+        NoAccount::Key(_) => {
+            "add a primary key to the table, or name a unique column as id in [router.route]: from then on rows are accounted. \
+             Those from before are accounted by walrelay prune --accept, if they may go"
+        }
         NoAccount::Slot(_) => {
             "start walrelay run of this version with [prune] keep or before_slot in its configuration: it accounts the rows that \
              it sends. Rows from before that are accounted by walrelay prune --accept, if they may go"
