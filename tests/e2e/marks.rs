@@ -18,6 +18,7 @@ use crate::rig::{
 
 mod dead;
 mod rollback;
+mod stored;
 
 /// Runs a relay until it has marked ten rows.
 pub(crate) fn mark_first_rows(rig: &Rig, config: &Path) {

@@ -326,13 +326,15 @@ pub(super) struct InProgress {
     /// The first transaction that was not complete when the newest one was. It and later ones are not
     /// among `xids`.
     from: Xid,
+    /// The transaction that starts next. Numbers wrap around, so one behind it is that of an old transaction.
+    next: Xid,
 }
 
 impl InProgress {
     pub(super) fn contains(&self, xid: Xid) -> bool {
-        // A snapshot has seen its rows. Transaction ids wrap around.
-        xid.get() != 0
-            && (xid.get().wrapping_sub(self.from.get()) < 1 << 31 || self.xids.contains(&xid))
+        let since = |xid: Xid| xid.get().wrapping_sub(self.from.get());
+        // A snapshot has seen its rows.
+        xid.get() != 0 && (since(xid) < since(self.next) || self.xids.contains(&xid))
     }
 }
 
@@ -341,8 +343,10 @@ pub(super) async fn in_progress(session: &mut Session) -> Result<InProgress, Err
     let sql = "WITH now AS (SELECT pg_catalog.pg_current_snapshot() AS snapshot), \
                xids AS (SELECT pg_catalog.pg_snapshot_xmax(snapshot) AS xid FROM now UNION ALL \
                SELECT pg_catalog.pg_snapshot_xip(snapshot) FROM now) \
-               SELECT (xid::text::numeric % 4294967296)::text AS xid FROM xids";
+               SELECT (xid::text::numeric % 4294967296)::text AS xid, \
+               ((pg_catalog.age('3'::pg_catalog.xid)::int8 + 3 + 4294967296) % 4294967296)::text AS next FROM xids";
     let rows = session.query(sql).await?;
+    let next = rows.first().and_then(|row| parsed(&row, "next"));
     let mut xids = rows
         .iter()
         .filter_map(|row| parsed(&row, "xid").map(Xid::new));
@@ -351,5 +355,42 @@ pub(super) async fn in_progress(session: &mut Session) -> Result<InProgress, Err
     Ok(InProgress {
         from,
         xids: xids.collect(),
+        // Without it, every transaction may be in progress.
+        next: Xid::new(next.unwrap_or_else(|| from.get().wrapping_sub(1))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_transactions_that_have_started_and_are_not_complete_are_in_progress() {
+        let xid = Xid::new;
+        let in_progress = InProgress {
+            xids: HashSet::from([xid(90)]),
+            from: xid(100),
+            next: xid(105),
+        };
+        for (number, expected) in [
+            (0, false),
+            (89, false),
+            (90, true),
+            (99, false),
+            (100, true),
+            (104, true),
+            (105, false),
+            // More than 2^31 transactions ago.
+            (100 + (1 << 31) - 1_000, false),
+        ] {
+            assert_eq!(in_progress.contains(xid(number)), expected, "{number}");
+        }
+        let wrapped = InProgress {
+            from: xid(u32::MAX - 1),
+            next: xid(5),
+            ..in_progress
+        };
+        assert!(wrapped.contains(xid(4)));
+        assert!(!wrapped.contains(xid(5)));
+    }
 }
