@@ -25,7 +25,7 @@ pub enum MarkError {
          true for them, for example status <> 'SENT'"
     )]
     DeadCountsAsSent(TableName),
-    /// The row of a redriven dead letter cannot be distinguished from others.
+    /// Rows that were sent cannot be distinguished from others.
     #[error("table {0} is not among [source] tables, or has no primary key now")]
     NoKey(TableName),
     /// The table of dead letters' rows is missing.

@@ -72,11 +72,18 @@ pub(super) struct Marked {
     pub(super) later: Vec<usize>,
     /// The indexes of the keys whose rows were changed since, so that they are other events.
     pub(super) changed: Vec<usize>,
-    /// Why a row among `later` cannot be marked, if it is neither locked nor invisible.
+    /// Why a row among `later` cannot be marked, if it is neither locked nor invisible: for example because the
+    /// table has no unique index for the key.
     pub(super) failed: Option<MarkError>,
-    /// The rows cannot be told apart: the table is none of the outbox any more, or has no unique index
-    /// for the key.
-    pub(super) without_key: bool,
+}
+
+/// The table of keys, as it is now.
+pub(super) enum FoundTable<'a> {
+    Target(Target<'a>),
+    /// The table, or the partition, was dropped with its rows.
+    Dropped,
+    /// The rows cannot be told apart: the table is none of the outbox any more, or has no unique index for the key.
+    NoKey,
 }
 
 /// A table whose rows are marked.
@@ -101,11 +108,16 @@ impl MarkByKey<'_> {
         keyed: &KeyedTable,
         keys: &[RowKey],
     ) -> Result<Marked, ConfirmedError> {
-        let Some(target) = self.target(session, keyed).await? else {
-            return Ok(Marked {
-                without_key: true,
-                ..Marked::default()
-            });
+        let target = match self.target(session, keyed).await? {
+            FoundTable::Target(target) => target,
+            FoundTable::Dropped => return Ok(Marked::default()),
+            FoundTable::NoKey => {
+                return Ok(Marked {
+                    later: (0..keys.len()).collect(),
+                    failed: Some(MarkError::NoKey(keyed.table.clone())),
+                    ..Marked::default()
+                });
+            }
         };
         let mut attempt = 1;
         let (later, visible) = loop {
@@ -184,21 +196,53 @@ impl MarkByKey<'_> {
         Ok(())
     }
 
-    /// Returns the table of the keys; `None` if it is none of the tables any more, or its key is
-    /// none.
+    /// Returns the table of the keys. A table that was renamed is found by its OID.
     pub(super) async fn target(
         &self,
         session: &mut Session,
         keyed: &KeyedTable,
-    ) -> Result<Option<Target<'_>>, Error> {
-        let mut tables = self.tables.iter();
-        let Some((table, condition)) = tables.find(|(table, _)| *table == keyed.table) else {
-            return Ok(None);
-        };
-        let names = names(&keyed.columns);
-        // A row is known by the key only if no other row of the whole table can have it.
+    ) -> Result<FoundTable<'_>, Error> {
+        let named = self.tables.iter().find(|(table, _)| *table == keyed.table);
+        if let Some(named) = named
+            && let Some(found) = find_in(session, named, keyed).await?
+        {
+            return Ok(found);
+        }
+        for table in self.tables {
+            if let Some(found) = find_in(session, table, keyed).await? {
+                return Ok(found);
+            }
+        }
         let sql = format!(
-            "SELECT c.relkind = 'p' AS partitioned, pg_catalog.format_type(a.atttypid, -1) || '[]' AS type, \
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = {}) \
+             OR pg_catalog.to_regclass({}) IS NOT NULL AS stays",
+            keyed.relation.get(),
+            quote_literal(&script::table(&keyed.table)),
+        );
+        let rows = session.query(&sql).await?;
+        let stays = rows.first().is_none_or(|row| is_true(&row, "stays"));
+        Ok(if stays {
+            FoundTable::NoKey
+        } else {
+            FoundTable::Dropped
+        })
+    }
+}
+
+/// Looks for the rows of the keys in an outbox table. `None`: this table has not had them.
+///
+/// A partition that was dropped is none of the table's any more, and a restored database has other OIDs. Both have the
+/// name of the key's table.
+async fn find_in<'a>(
+    session: &mut Session,
+    (table, condition): &'a (TableName, String),
+    keyed: &KeyedTable,
+) -> Result<Option<FoundTable<'a>>, Error> {
+    let names = names(&keyed.columns);
+    let is_named = *table == keyed.table;
+    // A row is known by the key only if no other row of the whole table can have it.
+    let sql = format!(
+        "SELECT c.relkind = 'p' AS partitioned, pg_catalog.format_type(a.atttypid, -1) || '[]' AS type, \
              a.attname AS name, EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid \
               AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \
               AND NOT EXISTS (SELECT FROM pg_catalog.unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(number) \
@@ -206,39 +250,42 @@ impl MarkByKey<'_> {
                WHERE b.attname::text <> ALL ({names}) OR NOT b.attnotnull)) AS is_unique \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
              AND a.attnum > 0 AND NOT a.attisdropped WHERE c.oid = pg_catalog.to_regclass({table}) \
-             AND (c.oid = {relation} OR {relation} IN (SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)))",
-            table = quote_literal(&script::table(table)),
-            relation = keyed.relation.get(),
-        );
-        let found = session.query(&sql).await?;
-        let types: HashMap<String, String> = found
-            .iter()
-            .map(|row| (text(&row, "name"), text(&row, "type")))
-            .collect();
-        let columns = keyed.columns.iter().map(|name| {
-            let array = types.get(name)?;
-            Some((quote_ident(name), array.clone()))
-        });
-        let columns: Option<Vec<_>> = columns.collect();
-        let row = found.first().filter(|row| is_true(row, "is_unique"));
-        let (Some(columns), Some(row)) = (columns, row) else {
-            return Ok(None);
-        };
-        let only = if is_true(&row, "partitioned") {
-            ""
-        } else {
-            "ONLY "
-        };
-        let name = script::table(table);
-        Ok(Some(Target {
-            condition,
-            table,
-            from: format!("{only}{name}"),
-            columns,
-            is_sent: is_sent(&name, &keyed.row_columns, &types),
-            hash: row_hash(&name, &keyed.row_columns, &types),
-        }))
+             AND (c.oid = {relation} OR {relation} IN (SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) \
+              OR {is_named} AND NOT EXISTS (SELECT FROM pg_catalog.pg_class d WHERE d.oid = {relation}))",
+        table = quote_literal(&script::table(table)),
+        relation = keyed.relation.get(),
+    );
+    let found = session.query(&sql).await?;
+    if found.is_empty() {
+        return Ok(None);
     }
+    let types: HashMap<String, String> = found
+        .iter()
+        .map(|row| (text(&row, "name"), text(&row, "type")))
+        .collect();
+    let columns = keyed.columns.iter().map(|name| {
+        let array = types.get(name)?;
+        Some((quote_ident(name), array.clone()))
+    });
+    let columns: Option<Vec<_>> = columns.collect();
+    let row = found.first().filter(|row| is_true(row, "is_unique"));
+    let (Some(columns), Some(row)) = (columns, row) else {
+        return Ok(Some(FoundTable::NoKey));
+    };
+    let only = if is_true(&row, "partitioned") {
+        ""
+    } else {
+        "ONLY "
+    };
+    let name = script::table(table);
+    Ok(Some(FoundTable::Target(Target {
+        condition,
+        table,
+        from: format!("{only}{name}"),
+        columns,
+        is_sent: is_sent(&name, &keyed.row_columns, &types),
+        hash: row_hash(&name, &keyed.row_columns, &types),
+    })))
 }
 
 impl Target<'_> {

@@ -546,3 +546,22 @@ fn mark_dead_needs_mark_sent_and_values_without_quotes() {
     }
     drop(rig);
 }
+
+/// The row of a dead letter cannot be told apart for a while.
+#[test]
+fn a_key_stays_while_its_table_has_no_primary_key() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    refuse_marks(&db);
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "stored");
+    relay.says("no mark now");
+    relay.ends_well();
+    db.batch("DROP TRIGGER refuse ON outbox; ALTER TABLE outbox DROP CONSTRAINT outbox_pkey");
+    let relay = rig.streaming(&config);
+    relay.says("has no primary key now");
+    assert_eq!(count(&db, STORED), 1);
+    db.batch("ALTER TABLE outbox ADD PRIMARY KEY (id)");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
+}

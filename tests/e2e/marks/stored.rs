@@ -2,9 +2,13 @@
 
 use std::path::PathBuf;
 
+use walrelay_testkit::eventually;
+
 use super::{STORED, refuse_marks, unmarked};
-use crate::old_rows::{UNMARKED, count, insert, marking, rig};
-use crate::rig::{Rig, assert_has, done, output_with};
+use crate::old_rows::{
+    UNMARKED, count, insert, marking, partitioned, rig, wait_until_all_are_marked,
+};
+use crate::rig::{PATIENCE, Rig, assert_has, done, edit, output_with, refused};
 
 /// Stores the keys of five rows whose marks fail, ends the relay, and lets marks succeed again.
 fn with_stored_keys(rig: &Rig) -> PathBuf {
@@ -18,6 +22,54 @@ fn with_stored_keys(rig: &Rig) -> PathBuf {
     assert_eq!((count(&db, STORED), unmarked(&db, "refused")), (5, 5));
     db.batch("DROP TRIGGER refuse ON outbox");
     configured
+}
+
+/// The rows of a table without a primary key cannot be told apart for a while.
+#[test]
+fn stored_keys_stay_while_their_table_has_no_primary_key() {
+    let rig = rig(16);
+    let db = rig.db();
+    let configured = with_stored_keys(&rig);
+    db.batch("ALTER TABLE outbox DROP CONSTRAINT outbox_pkey");
+    let relay = rig.streaming(&configured);
+    relay.says("has no primary key now");
+    relay.ends_well();
+    assert_eq!(count(&db, STORED), 5);
+    let rollback = output_with("cutover rollback", &configured, &["--yes"]);
+    refused(&rollback, 78, &["[cutover-key]", "has no primary key now"]);
+    assert!(rig.slot().read().is_some());
+    db.batch("ALTER TABLE outbox ADD PRIMARY KEY (id)");
+    let relay = rig.streaming(&configured);
+    wait_until_all_are_marked(&db);
+    eventually(PATIENCE, || count(&db, STORED) == 0);
+    relay.ends_well();
+}
+
+#[test]
+fn stored_rows_of_a_renamed_table_are_marked() {
+    let rig = rig(18);
+    let db = rig.db();
+    let configured = with_stored_keys(&rig);
+    db.batch("ALTER TABLE outbox RENAME TO outbox_v2");
+    edit(&configured, "public.outbox", "public.outbox_v2");
+    edit(&configured, "outbox.sent_at", "sent_at");
+    let relay = rig.streaming(&configured);
+    eventually(PATIENCE, || {
+        count(&db, "outbox_v2 WHERE sent_at IS NULL") == 0
+    });
+    eventually(PATIENCE, || count(&db, STORED) == 0);
+    relay.ends_well();
+}
+
+/// Their rows are gone, so they hold up no rollback.
+#[test]
+fn stored_keys_of_a_dropped_partition_are_deleted() {
+    let rig = partitioned(17);
+    let db = rig.db();
+    let configured = with_stored_keys(&rig);
+    db.batch("DROP TABLE outbox_1");
+    done(&output_with("cutover rollback", &configured, &["--yes"]));
+    assert_eq!((count(&db, STORED), count(&db, UNMARKED)), (0, 0));
 }
 
 /// Numbers of transactions wrap around, so an old one looks like a future one.

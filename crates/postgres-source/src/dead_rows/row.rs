@@ -9,7 +9,7 @@ use crate::catalog::row::parsed;
 use crate::mark_error::MarkError;
 use crate::script;
 use crate::sections::{ATTEMPTS, ERROR};
-use crate::sent_keys::{MarkByKey, in_progress};
+use crate::sent_keys::{FoundTable, MarkByKey, in_progress};
 
 /// The outcome of marking a row.
 pub(super) enum Marked {
@@ -29,8 +29,8 @@ pub(super) async fn mark_sent(
 ) -> Result<Marked, MarkError> {
     let keys = std::slice::from_ref(&dead.key);
     let marked = sent.mark(session, &dead.table, keys).await?;
-    if marked.without_key {
-        return Err(MarkError::NoKey(dead.table.table.clone()));
+    if let Some(error) = marked.failed {
+        return Err(error);
     }
     if !marked.later.is_empty() {
         return Ok(Marked::Later);
@@ -58,13 +58,10 @@ pub(super) async fn mark(
     dead: &StoredRow,
     set: &str,
 ) -> Result<Marked, MarkError> {
-    let Some(target) = by_key.target(session, &dead.table).await? else {
-        warn!(
-            table = %dead.table.table,
-            event = %dead.event.published_lsn(),
-            "the row of a dead letter is not marked: its table is not among [source] tables, or has no primary key"
-        );
-        return Ok(Marked::Gone);
+    let target = match by_key.target(session, &dead.table).await? {
+        FoundTable::Target(target) => target,
+        FoundTable::Dropped => return Ok(Marked::Gone),
+        FoundTable::NoKey => return Err(MarkError::NoKey(dead.table.table.clone())),
     };
     if in_progress(session).await?.contains(dead.key.xid) {
         return Ok(Marked::Later);

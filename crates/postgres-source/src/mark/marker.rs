@@ -149,9 +149,7 @@ impl SentMarker {
                     if error.may_pass() {
                         return Err(error);
                     }
-                    if let MarkError::Confirmed(ConfirmedError::InVain(table)) = &error {
-                        self.in_vain.insert(table.clone());
-                    } else {
+                    if !self.is_new_in_vain(&error) {
                         self.storing_until = Some(Instant::now() + STORING);
                     }
                     obstacle = Some(error);
@@ -246,12 +244,6 @@ impl SentMarker {
             dead_rows::mark_delivered(session, slot, &by_key, table, keys, &mut marked).await?;
             failed = failed.or(marked.failed);
             rows += marked.rows;
-            if marked.without_key {
-                self.drop_keys(
-                    keys.len(),
-                    &format!("table {} has no unique index for their key", table.table),
-                );
-            }
             self.note_changed(marked.changed.len() as u64);
             let later = marked.later.iter().filter_map(|at| keys.get(*at).cloned());
             let later: Vec<RowKey> = later.collect();
@@ -305,6 +297,17 @@ impl SentMarker {
     /// Returns the reason why rows of dead letters are not marked. It holds up no other row.
     pub fn dead_problem(&self) -> Option<String> {
         self.dead.as_ref().and_then(DeadMarking::problem)
+    }
+
+    /// Notes a table whose rows cannot be marked. Returns false if the error says something else, or the table is
+    /// known: stored keys may have a former name of it.
+    fn is_new_in_vain(&mut self, error: &MarkError) -> bool {
+        match error {
+            MarkError::Confirmed(ConfirmedError::InVain(table)) => {
+                self.in_vain.insert(table.clone())
+            }
+            _ => false,
+        }
     }
 
     fn drop_keys(&mut self, keys: usize, why: &str) {
@@ -399,9 +402,7 @@ impl SentMarker {
                     if error.may_pass() || failures > FAILURES {
                         return Err(error);
                     }
-                    if let MarkError::Confirmed(ConfirmedError::InVain(table)) = &error {
-                        self.in_vain.insert(table.clone());
-                    } else if page.len() == 1 {
+                    if !self.is_new_in_vain(&error) && page.len() == 1 {
                         // The row that fails alone stays, and the others go on.
                         self.worked_to = last;
                     }

@@ -335,7 +335,10 @@ fn mark_failure(error: MarkError) -> Failure {
             )
         }
         error @ MarkError::NoKey(_) => Failure::new("cutover-key", Exit::Config, error.to_string())
-            .remedy("give it a primary key, or mark by hand the rows of redriven dead letters"),
+            .remedy(
+                "give it a primary key, or name it in [source] tables; or mark by hand the rows of redriven dead \
+                 letters, and those whose keys walrelay_state.unmarked has, and delete these keys",
+            ),
         error @ (MarkError::Left(_)
         | MarkError::DeadCountsAsSent(_)
         | MarkError::NoDeadTable
