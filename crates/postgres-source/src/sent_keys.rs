@@ -196,12 +196,14 @@ impl MarkByKey<'_> {
         Ok(())
     }
 
-    /// Returns the table of the keys. A table that was renamed is found by its OID.
+    /// Returns the table of the keys, and gives the session the time zone in which they were hashed. A table that was
+    /// renamed is found by its OID.
     pub(super) async fn target(
         &self,
         session: &mut Session,
         keyed: &KeyedTable,
     ) -> Result<FoundTable<'_>, Error> {
+        set_time_zone(session, &keyed.time_zone).await?;
         let named = self.tables.iter().find(|(table, _)| *table == keyed.table);
         if let Some(named) = named
             && let Some(found) = find_in(session, named, keyed).await?
@@ -227,6 +229,26 @@ impl MarkByKey<'_> {
             FoundTable::Dropped
         })
     }
+}
+
+/// Gives the session this time zone; its first one if none is known.
+async fn set_time_zone(session: &mut Session, time_zone: &str) -> Result<(), Error> {
+    if time_zone.is_empty() {
+        session.query("RESET TimeZone").await?;
+    } else if session.parameter("TimeZone") != Some(time_zone) {
+        let sql = format!("SET TimeZone TO {}", quote_literal(time_zone));
+        session.query(&sql).await?;
+    }
+    Ok(())
+}
+
+/// Keeps the time zone that a session has, also if the server's configuration changes, and returns it.
+pub(super) async fn keep_time_zone(session: &mut Session) -> Result<String, Error> {
+    let sql = "SELECT pg_catalog.set_config('TimeZone', pg_catalog.current_setting('TimeZone'), false) AS zone";
+    let rows = session.query(sql).await?;
+    Ok(rows
+        .first()
+        .map_or_else(String::new, |row| text(&row, "zone")))
 }
 
 /// Looks for the rows of the keys in an outbox table. `None`: this table has not had them.

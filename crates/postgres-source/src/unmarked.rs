@@ -32,7 +32,7 @@ pub fn create_sql(role: Option<&str>) -> String {
          slot        name NOT NULL,        -- the relay's slot\n    \
          relation    oid NOT NULL,         -- the table or partition that the log names\n    \
          \"table\"     text[] NOT NULL,      -- schema and name of the outbox table\n    \
-         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers\n    \
+         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers, '', the time zone\n    \
          xid         bigint NOT NULL,      -- the transaction that inserted the row; 0: a snapshot read it\n    \
          key         text[] NOT NULL,\n    hash        text NOT NULL,        -- of the row as it was inserted\n    \
          since       timestamptz NOT NULL DEFAULT now()\n);"
@@ -63,11 +63,17 @@ struct Names(String, String);
 /// Reads a key with its table from a row of [`STORED_KEY`] and `hash`.
 pub(super) fn stored_key(row: &Row<'_>) -> Option<(KeyedTable, RowKey)> {
     let Names(schema, name) = json(row, "table")?;
+    let mut row_columns: Vec<String> = json(row, "row_columns")?;
+    let mut time_zone = String::new();
+    if let Some(at) = row_columns.iter().position(String::is_empty) {
+        time_zone = row_columns.drain(at..).nth(1).unwrap_or_default();
+    }
     let table = KeyedTable {
         relation: RelationId::new(parsed(row, "relation")?),
         table: TableName::new(schema, name),
         columns: json(row, "key_columns")?,
-        row_columns: json(row, "row_columns")?,
+        row_columns,
+        time_zone,
     };
     let key = RowKey {
         xid: Xid::new(parsed(row, "xid")?),
@@ -75,6 +81,16 @@ pub(super) fn stored_key(row: &Row<'_>) -> Option<(KeyedTable, RowKey)> {
         values: json(row, "key")?,
     };
     Some((table, key))
+}
+
+/// Returns the value of the column `row_columns`: the names, and after an empty one, which no column has, the time zone.
+/// The tables of earlier versions have no other column for it.
+pub(super) fn row_columns(table: &KeyedTable) -> Vec<String> {
+    let mut columns = table.row_columns.clone();
+    if !table.time_zone.is_empty() {
+        columns.extend([String::new(), table.time_zone.clone()]);
+    }
+    columns
 }
 
 /// Stores keys of a slot's rows. Creates the table if it is missing and `create` is true.
@@ -104,7 +120,7 @@ pub(super) async fn store(
         table.relation.get().to_string(),
         texts(&name),
         texts(&table.columns),
-        texts(&table.row_columns),
+        texts(&row_columns(table)),
     ]
     .join(", ");
     for keys in keys.chunks(INSERTED) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use walrelay_testkit::eventually;
+use walrelay_testkit::{Db, eventually};
 
 use super::{STORED, refuse_marks, unmarked};
 use crate::old_rows::{
@@ -22,6 +22,42 @@ fn with_stored_keys(rig: &Rig) -> PathBuf {
     assert_eq!((count(&db, STORED), unmarked(&db, "refused")), (5, 5));
     db.batch("DROP TRIGGER refuse ON outbox");
     configured
+}
+
+/// Gives new sessions of the relay's role another time zone, in which a `timestamptz` has another text.
+fn change_time_zone(db: &Db) {
+    db.batch("ALTER ROLE CURRENT_USER SET timezone TO 'Asia/Tokyo'");
+}
+
+#[test]
+fn stored_rows_are_marked_after_the_time_zone_of_the_role_has_changed() {
+    let rig = rig(17);
+    let db = rig.db();
+    let configured = with_stored_keys(&rig);
+    change_time_zone(&db);
+    let relay = rig.streaming(&configured);
+    insert(&db, 2, "after");
+    wait_until_all_are_marked(&db);
+    eventually(PATIENCE, || count(&db, STORED) == 0);
+    relay.ends_well();
+}
+
+/// The walsender, which sends the rows, keeps its time zone, and the session that marks them gets another one.
+#[test]
+fn rows_are_marked_by_a_session_that_has_another_time_zone() {
+    let rig = rig(15);
+    let db = rig.db();
+    let (_, relay) = marking(&rig, 1);
+    change_time_zone(&db);
+    db.batch(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+         AND application_name LIKE 'walrelay%'",
+    );
+    insert(&db, 5, "after");
+    rig.caught_up();
+    wait_until_all_are_marked(&db);
+    relay.ends_well();
+    assert_eq!(rig.records(0).len(), 6, "the stream was opened again");
 }
 
 /// The rows of a table without a primary key cannot be told apart for a while.

@@ -13,7 +13,7 @@ use crate::kept;
 use crate::script::array;
 use crate::sent_keys::RowKey;
 use crate::state_version;
-use crate::unmarked::{STORED_KEY, stored_key};
+use crate::unmarked::{STORED_KEY, row_columns, stored_key};
 
 pub(super) const TABLE: &str = "walrelay_state.dead";
 pub(super) const NAME: &str = "dead";
@@ -35,7 +35,7 @@ pub fn create_sql(role: Option<&str>) -> String {
          \"row\"       bigint NOT NULL,\n    \
          relation    oid NOT NULL,         -- the table or partition that the log names\n    \
          \"table\"     text[] NOT NULL,      -- schema and name of the outbox table\n    \
-         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers\n    \
+         key_columns text[] NOT NULL,\n    row_columns text[] NOT NULL,      -- the columns that the hash covers, '', the time zone\n    \
          xid         bigint NOT NULL,      -- the transaction that inserted the row; 0: a snapshot read it\n    \
          key         text[] NOT NULL,\n    hash        text NOT NULL,        -- of the row as it was inserted\n    \
          marked_hash text,                 -- of the row as mark_dead left it\n    \
@@ -106,7 +106,7 @@ pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[Dead
             table.relation.get().to_string(),
             texts(&name),
             texts(&table.columns),
-            texts(&table.row_columns),
+            texts(&row_columns(table)),
             dead.key.xid.to_string(),
             texts(&dead.key.values),
             quote_literal(&dead.key.hash),
@@ -204,6 +204,7 @@ mod tests {
             table: TableName::new("public", name),
             columns: vec![column.to_owned()],
             row_columns: vec![column.to_owned()],
+            time_zone: String::new(),
         }
     }
 

@@ -20,6 +20,7 @@ use crate::catalog::{Filters, PublishedTable, describe, published_tables};
 use crate::confirmation::count_rows;
 use crate::epoch::find_epoch;
 use crate::error::PostgresError;
+use crate::sent_keys::keep_time_zone;
 
 /// The database, tables and rows of a snapshot.
 #[derive(Debug, Clone)]
@@ -117,6 +118,7 @@ impl Anchor {
         let (mut session, groups) = self.open_groups(None).await?;
         let tables = describe(&mut session, &self.plan.tables).await?;
         let expected = estimate(&mut session, &groups).await?;
+        keep_time_zone(&mut session).await?;
         self.plan.progress.begin(expected);
         let names = groups.iter().flat_map(|group| &group.tables);
         let names: Vec<String> = names.map(|table| table.name.to_string()).collect();

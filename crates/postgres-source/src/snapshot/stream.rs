@@ -37,6 +37,8 @@ pub struct RowStream {
     /// The time when the snapshot was taken, by the server's clock: the commit time of the rows.
     time: PgTimestamp,
     since: Instant,
+    /// The `TimeZone` of the session, on which texts of the rows depend.
+    time_zone: String,
     rows: Rows,
     /// The groups to read after the current one.
     groups: VecDeque<Group>,
@@ -87,6 +89,7 @@ impl RowStream {
             point,
             time,
             since: now,
+            time_zone: session.parameter("TimeZone").unwrap_or_default().to_owned(),
             rows: Rows::Session(session),
             groups: groups.into(),
             messages: [encode::begin(position_before(point), time, Xid::new(0))].into(),
@@ -108,6 +111,11 @@ impl RowStream {
             followed: false,
             ..self
         }
+    }
+
+    /// Returns the `TimeZone` of the session that reads the rows.
+    pub(crate) fn time_zone(&self) -> &str {
+        &self.time_zone
     }
 
     /// Sends rows only while this lock is held.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_relay::{Chain, Opened, SentAccount, SlotCheck};
+use walrelay_relay::{Chain, Opened, SentAccount, SentRows, SlotCheck};
 use walrelay_walsender::{Session, SystemIdentity};
 
 use super::PostgresSource;
@@ -43,7 +43,11 @@ pub(super) struct InitialSnapshot {
 
 impl InitialSnapshot {
     /// Opens the stream of the rows, from the first row.
-    async fn open(&mut self, slot: &str) -> Result<Opened<Stream>, PostgresError> {
+    async fn open(
+        &mut self,
+        slot: &str,
+        sent: Option<&SentRows>,
+    ) -> Result<Opened<Stream>, PostgresError> {
         // The server may have ended the sessions of the snapshot, which this process does not
         // notice.
         bounded("reading the slot", self.lock.prove()).await?;
@@ -59,6 +63,9 @@ impl InitialSnapshot {
             );
         }
         let (stream, tables) = self.anchor.open_rows().await?;
+        if let Some(sent) = sent {
+            sent.set_time_zone(stream.time_zone());
+        }
         // The lease begins now, and opening may have waited for a lock on the tables.
         bounded("reading the slot", self.lock.prove()).await?;
         Ok(Opened {
@@ -199,7 +206,9 @@ impl PostgresSource {
             system: connected.system,
             server_start: connected.facts.server.start,
         });
-        snapshot.open(&self.wanted.slot).await
+        snapshot
+            .open(&self.wanted.slot, self.sent_rows.as_deref())
+            .await
     }
 
     /// Opens the rows of an unfinished snapshot again, or creates the slot after a finished one.
@@ -221,7 +230,10 @@ impl PostgresSource {
         }
         if !self.snapshot_progress.is_acknowledged() {
             // The same snapshot can be read again as long as the server keeps it.
-            return match snapshot.open(&self.wanted.slot).await {
+            return match snapshot
+                .open(&self.wanted.slot, self.sent_rows.as_deref())
+                .await
+            {
                 Ok(opened) => Ok(Some(opened)),
                 Err(error) => {
                     info!(reason = %Chain(&error), "the snapshot cannot be read again: a new one is made");

@@ -27,6 +27,9 @@ pub struct KeyedTable {
     pub columns: Vec<String>,
     /// Names of all columns of the Relation message, in its order.
     pub row_columns: Vec<String>,
+    /// The `TimeZone` of the session that read the rows, on which the text of a `timestamptz` depends; empty if it is
+    /// unknown.
+    pub time_zone: String,
 }
 
 /// The key of a row.

@@ -74,6 +74,7 @@ impl PendingRows {
             table: table.clone(),
             columns,
             row_columns: row_columns.collect(),
+            time_zone: self.shared.time_zone(),
         });
         self.key_columns.insert(relation.id, (number, positions));
     }

@@ -39,6 +39,8 @@ struct Queue {
     /// When [`SentRows::settled`] was called.
     asked_at: Option<Instant>,
     tables: Vec<Arc<KeyedTable>>,
+    /// The time zone of the session that reads rows.
+    time_zone: String,
     /// Tables whose rows have no key, which were not reported yet.
     without_key: BTreeSet<TableName>,
     /// Counts how often all was forgotten.
@@ -74,6 +76,7 @@ impl SentRows {
             settled: CommitEnd::from_slot(Lsn::ZERO),
             asked_at: None,
             tables: Vec::new(),
+            time_zone: String::new(),
             without_key: BTreeSet::new(),
             forgotten: 0,
         };
@@ -97,6 +100,17 @@ impl SentRows {
     /// Returns true if the keys of dead letters are noted.
     pub(super) fn notes_dead(&self) -> bool {
         self.notes_dead
+    }
+
+    /// Sets the `TimeZone` of the session that reads the rows from now on: of the tables that are announced after that.
+    /// A source calls it when it opens a stream.
+    pub fn set_time_zone(&self, time_zone: &str) {
+        time_zone.clone_into(&mut lock(&self.queue).time_zone);
+    }
+
+    /// Returns the time zone of the session that reads rows.
+    pub(super) fn time_zone(&self) -> String {
+        lock(&self.queue).time_zone.clone()
     }
 
     /// Returns true if no further key should come for a moment.

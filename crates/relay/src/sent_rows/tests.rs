@@ -64,6 +64,24 @@ fn ids(taken: &TakenKeys) -> Vec<String> {
         .collect()
 }
 
+/// Another session reads the rows of the same table: the keys of before keep the time zone of theirs.
+#[test]
+fn a_key_keeps_the_time_zone_of_the_session_that_read_its_row() {
+    let (shared, mut rows) = pending(SentRows::LIMIT);
+    note(&mut rows, (10, 0), "a", true);
+    shared.set_time_zone("Asia/Tokyo");
+    rows.clear_tables();
+    announce(&mut rows, b'd');
+    note(&mut rows, (20, 0), "b", true);
+    rows.release(Some(event(30, 0)), end(30));
+    let taken = shared.take(usize::MAX);
+    let zones = taken.keys.iter().map(|key| {
+        let table = shared.table(key.table).expect("a table");
+        table.time_zone.clone()
+    });
+    assert_eq!(zones.collect::<Vec<_>>(), ["", "Asia/Tokyo"]);
+}
+
 #[test]
 fn a_key_is_released_once_it_and_all_before_it_are_acknowledged() {
     let (shared, mut rows) = pending(SentRows::LIMIT);

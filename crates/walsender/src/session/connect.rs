@@ -269,7 +269,7 @@ impl Plan<'_> {
 
     /// Queues the startup message. Its parameters make the text form of values independent of the
     /// defaults of server and role. `TimeZone` is not set, because a `timestamptz` contains its
-    /// offset.
+    /// offset. A session that compares texts with those of another one sets it.
     fn queue_startup(&self, wire: &mut Wire) -> Result<(), Error> {
         let info = self.info;
         let application_name = info.shown_application_name();

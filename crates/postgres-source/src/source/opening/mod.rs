@@ -24,6 +24,7 @@ use crate::deadline::bounded;
 use crate::epoch::find_epoch;
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::position_note::{Access, Noted};
+use crate::sent_keys::keep_time_zone;
 use crate::setup::Moment;
 use crate::snapshot::unread;
 
@@ -67,7 +68,7 @@ impl PostgresSource {
     ) -> Result<Opened<Stream>, PostgresError> {
         let Connected {
             mut control,
-            replication,
+            mut replication,
             mut facts,
             system,
             ..
@@ -78,7 +79,14 @@ impl PostgresSource {
             from: connected.moment.known(),
             to: server.wal_end,
         };
+        let time_zone = match &self.sent_rows {
+            Some(_) => bounded("reading a setting", keep_time_zone(&mut replication)).await?,
+            None => String::new(),
+        };
         let stream = self.start(replication, &mut control, gap).await?;
+        if let Some(sent) = &self.sent_rows {
+            sent.set_time_zone(&time_zone);
+        }
         // Whatever fails from here on: the walsender that this process leaves is no other relay.
         self.readers.started(walsender);
         // Read the slot again: no other process can move it now, and the stream begins at its
