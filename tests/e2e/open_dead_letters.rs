@@ -180,3 +180,104 @@ fn open_dead_letters_are_marked_by_a_rollback_only_if_agreed() {
     assert!(rig.slot().read().is_none());
     assert_eq!(count(&db, UNMARKED), 0);
 }
+
+/// Writes a configuration whose events have the id of a column that may be NULL and need not be unique.
+fn config_of_own_ids(rig: &Rig) -> PathBuf {
+    rig.db().batch("ALTER TABLE outbox ADD event text");
+    let config = config(rig);
+    let debezium = format!(
+        "[router.debezium]\n\"route.topic.replacement\" = \"{}${{routedByValue}}\"\n",
+        rig.prefix
+    );
+    let custom = format!(
+        "[router]\npreset = \"custom\"\n[router.route]\nid = \"event\"\ntopic = \"{}{{aggregatetype}}\"\n\
+         key = \"{{aggregateid}}\"\n[router.route.value]\nid = \"{{id}}\"\n",
+        rig.prefix
+    );
+    edit(&config, &debezium, &custom);
+    config
+}
+
+/// Inserts a row with this id of its event, which becomes a dead letter without a kind. `kind`, `event`: SQL.
+fn insert_event(db: &walrelay_testkit::Db, kind: &str, event: &str) {
+    db.batch(&format!(
+        "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload, event) \
+         VALUES (gen_random_uuid(), {kind}, 'k', 'T', '1', {event})"
+    ));
+}
+
+/// Sends one dead letter with this id, and ends the relay, so that the next events wait.
+fn one_dead_letter(rig: &Rig, config: &Path, event: &str) {
+    let relay = rig.streaming(config);
+    insert_event(&rig.db(), "NULL", event);
+    rig.caught_up();
+    relay.ends_well();
+}
+
+const MARK_DEAD: &[&str] = &["--yes", "--mark-dead-letters"];
+
+/// Asserts that a rollback that shall mark rows of dead letters marks none and keeps the slot.
+#[track_caller]
+fn marks_none(rig: &Rig, config: &Path, unmarked: &str, words: &str) {
+    let db = rig.db();
+    let before = count(&db, unmarked);
+    let back = output_with("cutover rollback", config, MARK_DEAD);
+    assert_eq!(count(&db, unmarked), before, "{back:?}");
+    refused(&back, 75, &["[cutover-dead-letters]", words]);
+    assert!(rig.slot().read().is_some());
+}
+
+/// Any row without an id, and of its transaction, may be its row.
+#[test]
+fn a_rollback_marks_no_rows_for_a_dead_letter_without_an_id() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config_of_own_ids(&rig);
+    one_dead_letter(&rig, &config, "NULL");
+    for event in ["NULL", "NULL", "'known'"] {
+        insert_event(&db, "'order'", event);
+    }
+    marks_none(&rig, &config, UNMARKED, "no id");
+    done(&output_with("cutover rollback --yes", &config, &[]));
+    assert_eq!(count(&db, UNMARKED), 4);
+}
+
+/// Its id may be that of another row of the renamed table or of another one.
+#[test]
+fn a_rollback_marks_no_rows_for_a_dead_letter_of_an_unknown_table() {
+    let rig = rig(16);
+    let db = rig.db();
+    let config = config_of_own_ids(&rig);
+    one_dead_letter(&rig, &config, "'7'");
+    db.batch("ALTER TABLE outbox RENAME TO events");
+    edit(&config, "public.outbox", "public.events");
+    let unmarked = "events WHERE sent_at IS NULL";
+    marks_none(&rig, &config, unmarked, "not among [source] tables");
+}
+
+/// One of several rows with the id of a dead letter was not sent, and nothing tells which one.
+#[test]
+fn a_rollback_marks_no_rows_for_a_dead_letter_whose_id_several_rows_have() {
+    let rig = rig(15);
+    let db = rig.db();
+    let config = config_of_own_ids(&rig);
+    one_dead_letter(&rig, &config, "'7'");
+    insert_event(&db, "'order'", "'7'");
+    marks_none(&rig, &config, UNMARKED, "several rows");
+}
+
+/// The row was deleted, and another one of the same id waits in the slot.
+#[test]
+fn a_rollback_marks_no_unconfirmed_row_for_a_dead_letter() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = config_of_own_ids(&rig);
+    one_dead_letter(&rig, &config, "'7'");
+    db.batch("DELETE FROM outbox");
+    one_dead_letter(&rig, &config, "'8'");
+    insert_event(&db, "'order'", "'7'");
+    let back = done(&output_with("cutover rollback", &config, MARK_DEAD));
+    assert_has(&back, &["marked 1 rows", "left 1 rows with the id"]);
+    let unmarked = "outbox WHERE sent_at IS NULL AND event = '7'";
+    assert_eq!((count(&db, UNMARKED), count(&db, unmarked)), (1, 1));
+}

@@ -56,6 +56,26 @@ pub enum DeadLettersError {
         /// The most that are compared.
         most: usize,
     },
+    /// Open dead letters name no row that could be marked.
+    #[error(
+        "{open} open dead letters have no id of their event, or are of a table that is not among [source] tables: nothing \
+         tells their rows"
+    )]
+    NoRow {
+        /// The number of these dead letters.
+        open: usize,
+    },
+    /// Several rows have the id of an open dead letter.
+    #[error(
+        "{ids} ids of open dead letters of table {table} are those of several rows: nothing tells which of them was not \
+         sent"
+    )]
+    SeveralRows {
+        /// The table.
+        table: TableName,
+        /// The number of these ids.
+        ids: u64,
+    },
     /// The ids of its dead letters are longer than one statement may be.
     #[error(
         "the ids of {open} dead letters of table {table} have {bytes} bytes: with more than {most} no row is compared"
@@ -168,6 +188,31 @@ impl DeadLetters {
         compared: Compared,
     ) -> Result<Option<String>, DeadLettersError> {
         self.condition(self.known.borrow().open.iter(), table, MOST, compared)
+    }
+
+    /// Returns a condition for the table's rows that have the ids of open dead letters, to mark them: no other row
+    /// fulfils it. `None`: there are none.
+    ///
+    /// # Errors
+    /// [`DeadLettersError::NoRow`] if an open dead letter names no known table, or is of this one and has no id.
+    pub(super) fn named_rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
+        let (known, name) = (self.known.borrow(), table.to_string());
+        let without_row = known.open.iter().filter(|event| match &event.table {
+            Some(of) if *of == name => event.id.is_none(),
+            // Messages have no row.
+            Some(of) => !self.named.contains(of),
+            None => true,
+        });
+        let open = without_row.count();
+        if open > 0 && self.id.is_some() {
+            return Err(DeadLettersError::NoRow { open });
+        }
+        self.condition(known.open.iter(), table, MOST, Compared::All)
+    }
+
+    /// Returns the column with the id of events, quoted.
+    pub(super) fn id_column(&self) -> Option<String> {
+        self.id.as_deref().map(quote_ident)
     }
 
     /// Returns a condition for the table's rows of all dead letters that were read.
@@ -429,6 +474,21 @@ mod tests {
             rows.contains("'752'") && !rows.contains("resolved"),
             "{rows}"
         );
+    }
+
+    #[test]
+    fn rows_are_marked_only_by_the_id_and_the_table() {
+        let outbox = TableName::new("public", "outbox");
+        let of = |open: &[_]| dead_letters(Some("id"), open).named_rows(&outbox);
+        let (known, other) = (("public.outbox", Some("7")), ("public.other", Some("8")));
+        let rows = of(&[known, other]).expect("a condition");
+        let seven = r#"(pg_catalog.format('%s', "id") = ANY ('{"7"}'::text[]))"#;
+        assert_eq!(rows.as_deref(), Some(seven));
+        assert_eq!(of(&[other]).expect("no condition"), None);
+        for unknown in [("public.outbox", None), ("public.former", Some("7"))] {
+            let rows = of(&[known, unknown]);
+            assert!(matches!(rows, Err(DeadLettersError::NoRow { open: 1 })));
+        }
     }
 
     #[test]

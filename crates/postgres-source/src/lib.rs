@@ -40,6 +40,7 @@ mod bookmarks;
 mod carried;
 mod catalog;
 mod confirmation;
+mod dead_letter_rows;
 mod dead_letters;
 pub mod dead_rows;
 mod deadline;
@@ -92,6 +93,7 @@ pub use catalog::{
     sample, server_clock, slot_reader, slot_standing, slots, survey, table_locks,
 };
 pub use confirmation::{ConfirmedError, end_of_commits};
+pub use dead_letter_rows::DeadLetterRows;
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use dead_rows::DeadMarking;
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
@@ -106,7 +108,9 @@ pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as co
 pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};
 pub use publication_note::check_noted;
 pub use retention::Danger;
-pub use rollback::{EventsWithoutRow, RollbackError, check_events_have_rows};
+pub use rollback::{
+    EventRows, EventsWithoutRow, RollbackError, UnconfirmedRows, check_events_have_rows,
+};
 pub use row_facts::{KnownRow, Look, find_rows, is_indexed};
 pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;

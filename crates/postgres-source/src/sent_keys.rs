@@ -361,9 +361,12 @@ fn is_sent(name: &str, columns: &[String], types: &HashMap<String, String>) -> S
 
 /// Writes the hash of a row of the table `name`; `None` if a column is gone.
 fn row_hash(name: &str, columns: &[String], types: &HashMap<String, String>) -> Option<String> {
-    if columns.iter().any(|column| !types.contains_key(column)) {
-        return None;
-    }
+    let is_known = columns.iter().all(|column| types.contains_key(column));
+    is_known.then(|| hash_of_columns(name, columns))
+}
+
+/// Writes the hash of these columns of a row of the table `name`, see [`walrelay_relay::row_hash`].
+pub(super) fn hash_of_columns(name: &str, columns: &[String]) -> String {
     let values = columns.iter().map(|column| {
         let column = format!("{name}.{}", quote_ident(column));
         // As pgoutput sends the column: by its type's output function.
@@ -375,11 +378,11 @@ fn row_hash(name: &str, columns: &[String], types: &HashMap<String, String>) -> 
         )
     });
     let values: Vec<String> = values.collect();
-    Some(format!(
+    format!(
         "pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256({}), 1, {}), 'hex')",
         values.join(" || "),
         walrelay_relay::HASH_BYTES
-    ))
+    )
 }
 
 /// Writes an array of names.

@@ -74,5 +74,5 @@ pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{
     Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart, WallClock,
 };
-pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys};
+pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys, row_hash};
 pub use table::{STATE_SCHEMA, TableName};

@@ -35,7 +35,7 @@ impl TableName {
     }
 
     /// Returns true if it is a table in which relays keep their state.
-    pub(crate) fn is_state(&self) -> bool {
+    pub fn is_state(&self) -> bool {
         self.schema == STATE_SCHEMA && STATE_TABLES.contains(&&*self.name)
     }
 }

@@ -2,15 +2,17 @@
 //! marks what the relay could not mark.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use walrelay_testkit::{Db, eventually};
 
 use super::only_out_is_unmarked;
-use crate::old_rows::{UNMARKED, config, count, insert, rig, unseen};
+use crate::old_rows::{UNMARKED, config, count, insert, partitioned, rig, unseen};
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, output_with, refused,
+    PATIENCE, Rig, assert_has, assert_lacks, create_slot, done, edit, output_with, refused,
+    with_source,
 };
 
 /// Lines that let the relay send events without a table.
@@ -223,4 +225,129 @@ fn a_rollback_marks_rows_that_could_not_be_marked() {
     ));
     let slots: i64 = count(&db, "pg_replication_slots");
     assert_eq!(slots, 0);
+}
+
+/// Starts a relay and ends it, so that the slot exists and the next events wait in it.
+fn stopped(rig: Rig) -> (Rig, Db, PathBuf) {
+    let db = rig.db();
+    let config = config(&rig, "");
+    rig.streaming(&config).ends_well();
+    (rig, db, config)
+}
+
+/// Asserts that a rollback refuses because of so many events, and that the slot and the unmarked rows stay.
+#[track_caller]
+fn refused_for(rig: &Rig, config: &Path, events: u32) -> String {
+    let unmarked = count(&rig.db(), UNMARKED);
+    let back = output_with("cutover rollback", config, &["--yes"]);
+    let events = format!("{events} events");
+    let said = refused(&back, 75, &["[cutover-unsent-events]", &events]);
+    assert!(rig.slot().read().is_some());
+    assert_eq!(count(&rig.db(), UNMARKED), unmarked);
+    said
+}
+
+/// A polling relay reads the new table: the events of the old one would be lost.
+#[test]
+fn a_rollback_keeps_a_slot_with_events_of_an_exchanged_table() {
+    let (rig, db, config) = stopped(rig(18));
+    insert(&db, 5, "old");
+    db.batch(
+        "ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL); \
+         ALTER PUBLICATION walrelay SET TABLE outbox",
+    );
+    insert(&db, 2, "new");
+    let said = refused_for(&rig, &config, 5);
+    assert_has(&said, &["public.outbox", "former_tables"]);
+}
+
+/// Its rows are in no table that a polling relay reads.
+#[test]
+fn a_rollback_keeps_a_slot_with_events_of_a_detached_partition() {
+    for via_root in [false, true] {
+        let (rig, db, config) = stopped(partitioned(18));
+        db.batch(&format!(
+            "ALTER PUBLICATION walrelay SET (publish_via_partition_root = {via_root})"
+        ));
+        insert(&db, 4, "detached");
+        db.batch("ALTER TABLE outbox DETACH PARTITION outbox_1");
+        refused_for(&rig, &config, 4);
+    }
+}
+
+/// They are no events: one has no column of an event, and the other is passed over.
+#[test]
+fn a_rollback_passes_over_rows_of_other_tables() {
+    let (rig, db, config) = stopped(rig(17));
+    let config = with_source(config, "pass_over = [\"public.orders\"]");
+    db.batch(
+        "CREATE TABLE customers (id int PRIMARY KEY); CREATE TABLE orders (LIKE outbox INCLUDING ALL); \
+         ALTER PUBLICATION walrelay ADD TABLE customers, orders",
+    );
+    insert(&db, 3, "kept");
+    db.batch("INSERT INTO customers VALUES (1), (2); INSERT INTO orders SELECT * FROM outbox");
+    db.batch("ALTER PUBLICATION walrelay SET TABLE outbox");
+    done(&output_with("cutover rollback", &config, &["--yes"]));
+    assert!(rig.slot().read().is_none());
+    assert_eq!(count(&db, UNMARKED), 3);
+}
+
+/// The row holds the second event: the first one would be lost.
+#[test]
+fn a_rollback_keeps_a_slot_with_an_event_whose_key_was_used_again() {
+    let (rig, db, config) = stopped(rig(16));
+    let insert = |text: &str| {
+        db.batch(&format!(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) VALUES \
+             ('11111111-1111-1111-1111-111111111111', 'order', 'again', 'T', '{{\"text\": \"{text}\"}}')"
+        ));
+    };
+    insert("first");
+    db.batch("DELETE FROM outbox");
+    insert("second");
+    refused_for(&rig, &config, 1);
+    // Also if the log has the first one alone.
+    let relay = rig.streaming(&config);
+    rig.caught_up();
+    relay.ends_well();
+    db.batch("DELETE FROM outbox");
+    insert("third");
+    unseen(&db, || {
+        db.batch("DELETE FROM outbox");
+        insert("unseen");
+    });
+    refused_for(&rig, &config, 1);
+}
+
+/// The polling relay would send another event.
+#[test]
+fn a_rollback_keeps_a_slot_with_an_event_whose_row_was_changed() {
+    let (rig, db, config) = stopped(rig(15));
+    insert(&db, 3, "kept");
+    db.batch("UPDATE outbox SET payload = '{}' WHERE payload->>'number' = '2'");
+    refused_for(&rig, &config, 1);
+    // A row that is marked by hand was sent, whatever it holds.
+    db.batch("UPDATE outbox SET sent_at = now() WHERE payload = '{}'");
+    done(&output_with("cutover rollback", &config, &["--yes"]));
+    assert!(rig.slot().read().is_none());
+    assert_eq!(count(&db, UNMARKED), 2);
+}
+
+/// Rows that a policy hides may be those of unsent events.
+#[test]
+fn a_rollback_refuses_rows_that_a_policy_hides() {
+    let (rig, db, config) = stopped(rig(18));
+    insert(&db, 3, "hidden");
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'hunter2'; GRANT ALL ON outbox TO relay; \
+         GRANT pg_read_all_data, pg_write_all_data TO relay; GRANT ALL ON SCHEMA walrelay_state TO relay; \
+         GRANT ALL ON ALL TABLES IN SCHEMA walrelay_state TO relay; \
+         ALTER TABLE outbox ENABLE ROW LEVEL SECURITY; CREATE POLICY visible ON outbox USING (aggregateid <> 'hidden')",
+    );
+    let url = rig.url_as("relay", "hunter2", "postgres");
+    edit(&config, &rig.postgres.url(), &url);
+    let back = output_with("cutover rollback", &config, &["--yes"]);
+    assert!(!back.status.success(), "{back:?}");
+    assert_has(&crate::rig::said(&back), &["row-level security"]);
+    assert!(rig.slot().read().is_some());
 }

@@ -128,10 +128,10 @@ fn number(entry: &[u8], at: usize) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Hashes a row, see [`SentKey::hash`].
-fn hash(tuple: &Tuple<'_>) -> [u8; HASH_BYTES] {
+/// Hashes the values of a row, see [`SentKey::hash`].
+pub fn row_hash<'a>(values: impl Iterator<Item = Value<'a>>) -> [u8; HASH_BYTES] {
     let mut sha = Sha256::new();
-    for value in tuple.values() {
+    for value in values {
         match value.bytes() {
             None => sha.update(b"n"),
             Some(bytes) => {
@@ -201,7 +201,7 @@ impl SentKeys {
         entries.extend_from_slice(&table.to_le_bytes());
         entries.extend_from_slice(&xid.get().to_le_bytes());
         entries.extend_from_slice(&[0; 4]);
-        entries.extend_from_slice(&hash(tuple));
+        entries.extend_from_slice(&row_hash(tuple.values()));
         let mut wanted = columns.iter();
         let mut next = wanted.next();
         for (at, value) in tuple.values().enumerate() {

@@ -11,7 +11,7 @@ mod keys;
 mod pending;
 mod queue;
 
-pub use keys::{HASH_BYTES, KeyedTable, SentKey, SentKeys};
+pub use keys::{HASH_BYTES, KeyedTable, SentKey, SentKeys, row_hash};
 pub(crate) use pending::PendingRows;
 pub use queue::{SentRows, TakenKeys};
 

@@ -8,8 +8,9 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::{
-    ConfirmedError, DeadLetters, DeadLettersError, HeldSlot, KeptBy, MarkError, Marking, Original,
-    RollbackError, SlotRow, check_events_have_rows, position_note, script, snapshot_record,
+    ConfirmedError, DeadLetters, DeadLettersError, EventRows, EventsWithoutRow, HeldSlot, KeptBy,
+    MarkError, Marking, Original, RollbackError, SlotRow, assigned_columns, check_events_have_rows,
+    position_note, script, snapshot_record,
 };
 use walrelay_relay::Chain;
 use walrelay_walsender::{ErrorClass, Session, quote_literal};
@@ -17,7 +18,7 @@ use walrelay_walsender::{ErrorClass, Session, quote_literal};
 use super::{INTERVAL, marking, no_slot, stop, wait_until_gone};
 use crate::cli::RollbackCutoverArgs;
 use crate::commands::assembly::server::Server;
-use crate::commands::assembly::{block_on, dead_letters};
+use crate::commands::assembly::{block_on, dead_letters, router};
 use crate::commands::database::kept::{KeptBookmark, keep_bookmark};
 use crate::commands::{print_as, print_notice};
 
@@ -34,7 +35,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     let unmarked = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         find_intact_slot(&mut session, server).await?;
-        read_dead_letters(args, &open).await?;
+        read_dead_letters(args, &marking, &open).await?;
         let unmarked = marking.unmarked(&mut session).await;
         session.close().await;
         Ok::<_, Failure>(unmarked?)
@@ -113,9 +114,13 @@ struct Dropped {
 /// Reads the open dead letters. If they need not be known, an error is only reported.
 async fn read_dead_letters(
     args: &RollbackCutoverArgs,
+    marking: &Marking,
     dead_letters: &DeadLetters,
 ) -> Result<(), Failure> {
     match dead_letters.read().await {
+        Ok(()) if args.mark_dead_letters => marking
+            .check_dead_letters(dead_letters)
+            .map_err(dead_letters_failure),
         Err(error) if args.mark_dead_letters => Err(dead_letters_failure(error)),
         Err(error) => {
             print_notice(&format!(
@@ -147,39 +152,57 @@ async fn mark_and_drop(
         messages: source.messages.is_some(),
         wal_sender_timeout: source.wal_sender_timeout,
     };
+    let marks = source.mark_sent.iter().chain(&source.mark_dead);
+    let mut event_rows = EventRows {
+        marking,
+        marked_columns: marks.flat_map(|set| assigned_columns(set)).collect(),
+        former_tables: &source.former_tables,
+        pass_over: &source.pass_over,
+        router: router(&server.config)?.0,
+    };
     let mut held = hold_slot(args, &mut session, &original).await?;
     let begun = Instant::now();
-    let (tables, messages) = (&source.tables, source.messages.as_deref());
     let work = async {
         let mut rows = marking
             .work_off_stopped(&mut session)
             .await
             .map_err(mark_failure)?;
-        read_dead_letters(args, dead_letters).await?;
+        read_dead_letters(args, marking, dead_letters).await?;
         let redriven = marking.work_off_redriven(&mut session, dead_letters).await;
         rows += redriven.map_err(mark_failure)?;
-        let mut left = 0;
-        if args.mark_dead_letters {
-            let marked = marking.mark_dead_letters(&mut session, dead_letters).await;
-            rows += marked.map_err(mark_failure)?;
+        // The rows first: the log, read after them, has all their events that are not confirmed.
+        let chosen = if args.mark_dead_letters {
+            let chosen = marking.choose_dead_letter_rows(&mut session, dead_letters);
+            Some(chosen.await.map_err(mark_failure)?)
+        } else {
+            None
+        };
+        let checked = check_events_have_rows(&mut session, &original, &mut event_rows).await;
+        let unconfirmed = checked.map_err(log_failure)?;
+        let (mut left, mut unconfirmed_rows) = (0, 0);
+        if let Some(chosen) = &chosen {
+            let marked = marking.mark_dead_letters(&mut session, chosen, &unconfirmed);
+            let (marked, others) = marked.await.map_err(mark_failure)?;
+            rows += marked;
+            unconfirmed_rows = others;
         } else {
             let counted = marking.dead_letter_rows(&mut session, dead_letters).await;
             left = counted.map_err(mark_failure)?;
         }
-        let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
-        checked.map_err(log_failure)?;
         // What was emitted while the log was read.
-        let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
+        let checked = check_events_have_rows(&mut session, &original, &mut event_rows).await;
         checked.map_err(log_failure)?;
         let kept = keep_bookmark(&mut session, server.slot(), KeptBy::Rollback).await?;
-        Ok::<_, Failure>((rows, left, kept))
+        Ok::<_, Failure>((rows, left, unconfirmed_rows, kept))
     };
     let result = held.during(work).await?;
     held.release().await;
-    let (marked_rows, unmarked_rows, KeptBookmark { name, slot }) = result?;
+    let (marked_rows, unmarked_rows, unconfirmed_rows, kept) = result?;
+    let KeptBookmark { name, slot } = kept;
     let mut done = Done {
         marked_rows,
         unmarked_rows,
+        unconfirmed_rows,
         dead_letter_topic: server.config.poison.topic.clone(),
         seconds: begun.elapsed().as_secs_f64(),
         dropped_slot: None,
@@ -189,8 +212,10 @@ async fn mark_and_drop(
     done.dropped_slot = Some(server.slot().to_owned());
     // What was emitted before the slot was dropped.
     original.slot.clone_from(&slot);
-    let checked = check_events_have_rows(&mut session, &original, tables, messages).await;
-    let left = checked.map_err(|error| left_failure(error, &done, &name));
+    let checked = check_events_have_rows(&mut session, &original, &mut event_rows).await;
+    let left = checked
+        .map(|_| ())
+        .map_err(|error| left_failure(error, &done, &name));
     if args.no_bookmark && left.is_ok() {
         session.query(&script::drop_slot(&slot)).await?;
         done.bookmark = None;
@@ -205,6 +230,8 @@ struct Done {
     marked_rows: u64,
     /// Rows that stay unmarked, because their events are dead letters alone.
     unmarked_rows: u64,
+    /// Rows with the id of a dead letter that stay unmarked, because their events are not confirmed.
+    unconfirmed_rows: u64,
     dead_letter_topic: String,
     /// Time that the marks took.
     seconds: f64,
@@ -225,6 +252,13 @@ impl fmt::Display for Done {
             write!(
                 f,
                 ", left {rows} rows unmarked whose events are in topic {topic} alone"
+            )?;
+        }
+        let rows = self.unconfirmed_rows;
+        if rows > 0 {
+            write!(
+                f,
+                ", left {rows} rows with the id of a dead letter unmarked, whose events are not confirmed"
             )?;
         }
         if let Some(slot) = &self.dropped_slot {
@@ -368,14 +402,26 @@ fn log_failure(error: RollbackError) -> Failure {
         .remedy("give it a primary key, or mark by hand the rows whose events were sent"),
         RollbackError::WithoutRow(events) => {
             let what = "the polling relay would never send events without a row; the slot is there";
+            let remedy = format!(
+                "let walrelay run send them, end the writers that use outbox.emit or delete their rows, and begin again{}",
+                other_table(&events)
+            );
             Failure::new("cutover-unsent-events", Exit::Temporary, what)
                 .caused_by(events)
-                .remedy(
-                    "let walrelay run send them, end the writers that use outbox.emit or delete their rows, and begin \
-                     again",
-                )
+                .remedy(remedy)
         }
     }
+}
+
+/// Returns a part of a remedy for a table of the log that is no outbox now.
+fn other_table(events: &EventsWithoutRow) -> String {
+    let table = events.other_table.as_ref();
+    table.map_or_else(String::new, |table| {
+        format!(
+            ". If walrelay run ends with table-unknown, set [source] former_tables = [\"{table}\"], or pass_over if its \
+             rows are no events"
+        )
+    })
 }
 
 /// Makes the failure of a rollback whose slot is dropped, and whose bookmark may hold events without a row.
