@@ -138,6 +138,8 @@ pub async fn check_events_have_rows(
     original: &Original,
     rows: &mut EventRows<'_>,
 ) -> Result<UnconfirmedRows, RollbackError> {
+    // The hashes cover texts of the time zone that the walsender has, too.
+    session.query("RESET TimeZone").await?;
     // A walsender sends only flushed WAL.
     flush_wal(session).await?;
     let end = insert_position(session).await?;
