@@ -164,17 +164,15 @@ pub(crate) async fn drop_slot(
             _ => failure(error),
         });
     }
-    // A slot of the same name is another one. A copy that is kept has events of the present epoch: they can be replayed
-    // until such a slot is created, which raises the epoch, too.
-    if kept.is_none() {
-        match raise_for_new_slot(&mut session, name).await {
-            // The creation of such a slot reports it.
-            Err(error)
-                if error
-                    .sqlstate()
-                    .is_some_and(|of| NOT_WRITABLE.contains(&of)) => {}
-            raised => raised.map_err(failure)?,
-        }
+    // A slot of the same name is another one. A client that creates it by SQL does not raise the epoch, so a copy that is
+    // kept cannot be replayed after it: `resend` is left.
+    match raise_for_new_slot(&mut session, name).await {
+        // The creation of such a slot reports it.
+        Err(error)
+            if error
+                .sqlstate()
+                .is_some_and(|of| NOT_WRITABLE.contains(&of)) => {}
+        raised => raised.map_err(failure)?,
     }
     position_note::forget(&mut session, name)
         .await
