@@ -55,6 +55,7 @@ impl MarkError {
         let sql = match self {
             Self::Postgres(PostgresError::Wal(error))
             | Self::Confirmed(ConfirmedError::Sql(error)) => error,
+            Self::Postgres(PostgresError::Setup(_)) => return false,
             Self::Postgres(_) => return true,
             _ => return false,
         };

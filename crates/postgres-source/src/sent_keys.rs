@@ -75,6 +75,8 @@ pub(super) struct Marked {
     /// Why a row among `later` cannot be marked, if it is neither locked nor invisible: for example because the
     /// table has no unique index for the key.
     pub(super) failed: Option<MarkError>,
+    /// The keys are those of a part of the table, or a part of its key: no later key of it can be used either.
+    pub(super) is_partial: bool,
 }
 
 /// The table of keys, as it is now.
@@ -83,7 +85,11 @@ pub(super) enum FoundTable<'a> {
     /// The table, or the partition, was dropped with its rows.
     Dropped,
     /// The rows cannot be told apart: the table is none of the outbox any more, or has no unique index for the key.
-    NoKey,
+    NoKey {
+        /// It has a primary key of more columns than the log has, or its partitions have one of their own: the log will not
+        /// have a key of the table either.
+        is_partial: bool,
+    },
 }
 
 /// A table whose rows are marked.
@@ -111,10 +117,11 @@ impl MarkByKey<'_> {
         let target = match self.target(session, keyed).await? {
             FoundTable::Target(target) => target,
             FoundTable::Dropped => return Ok(Marked::default()),
-            FoundTable::NoKey => {
+            FoundTable::NoKey { is_partial } => {
                 return Ok(Marked {
                     later: (0..keys.len()).collect(),
                     failed: Some(MarkError::NoKey(keyed.table.clone())),
+                    is_partial,
                     ..Marked::default()
                 });
             }
@@ -224,7 +231,7 @@ impl MarkByKey<'_> {
         let rows = session.query(&sql).await?;
         let stays = rows.first().is_none_or(|row| is_true(&row, "stays"));
         Ok(if stays {
-            FoundTable::NoKey
+            FoundTable::NoKey { is_partial: false }
         } else {
             FoundTable::Dropped
         })
@@ -269,7 +276,9 @@ async fn find_in<'a>(
               AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \
               AND NOT EXISTS (SELECT FROM pg_catalog.unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k(number) \
                JOIN pg_catalog.pg_attribute b ON b.attrelid = c.oid AND b.attnum = k.number \
-               WHERE b.attname::text <> ALL ({names}) OR NOT b.attnotnull)) AS is_unique \
+               WHERE b.attname::text <> ALL ({names}) OR NOT b.attnotnull)) AS is_unique, \
+             EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid IN (c.oid, {relation}) \
+              AND i.indisprimary AND i.indisvalid) AS has_primary \
              FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
              AND a.attnum > 0 AND NOT a.attisdropped WHERE c.oid = pg_catalog.to_regclass({table}) \
              AND (c.oid = {relation} OR {relation} IN (SELECT relid FROM pg_catalog.pg_partition_tree(c.oid)) \
@@ -290,10 +299,16 @@ async fn find_in<'a>(
         Some((quote_ident(name), array.clone()))
     });
     let columns: Option<Vec<_>> = columns.collect();
+    let has_primary = found
+        .first()
+        .is_some_and(|row| is_true(&row, "has_primary"));
     let row = found.first().filter(|row| is_true(row, "is_unique"));
-    let (Some(columns), Some(row)) = (columns, row) else {
-        return Ok(Some(FoundTable::NoKey));
+    let (Some(columns), Some(row)) = (&columns, row) else {
+        // A key whose column was renamed is another one, which later rows have.
+        let is_partial = has_primary && columns.is_some();
+        return Ok(Some(FoundTable::NoKey { is_partial }));
     };
+    let columns = columns.clone();
     let only = if is_true(&row, "partitioned") {
         ""
     } else {

@@ -6,9 +6,9 @@ use walrelay_testkit::{Db, eventually};
 
 use super::{STORED, refuse_marks, unmarked};
 use crate::old_rows::{
-    UNMARKED, count, insert, marking, partitioned, rig, wait_until_all_are_marked,
+    UNMARKED, config, count, insert, marking, partitioned, rig, wait_until_all_are_marked,
 };
-use crate::rig::{PATIENCE, Rig, assert_has, done, edit, output_with, refused};
+use crate::rig::{PATIENCE, Rig, assert_has, create_slot, done, edit, output_with, refused};
 
 /// Stores the keys of five rows whose marks fail, ends the relay, and lets marks succeed again.
 fn with_stored_keys(rig: &Rig) -> PathBuf {
@@ -121,4 +121,25 @@ fn stored_rows_are_marked_after_two_billion_transactions() {
     let said = done(&output_with("cutover rollback", &configured, &["--yes"]));
     assert_has(&said, &["marked 4 rows"]);
     assert_eq!((count(&db, STORED), count(&db, UNMARKED)), (0, 0));
+}
+
+/// No later row of the table has a key that can be used, so nothing is stored for ever.
+#[test]
+fn parts_of_a_key_are_not_stored() {
+    let rig = rig(17);
+    let db = rig.db();
+    db.batch(
+        "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ADD PRIMARY KEY (id, created_at); \
+         CREATE PUBLICATION walrelay FOR TABLE outbox (id, aggregatetype, aggregateid, type, payload) \
+         WITH (publish = 'insert')",
+    );
+    create_slot(&db, "walrelay");
+    let relay = rig.streaming(&config(&rig, ""));
+    insert(&db, 5, "part");
+    relay.says("the publication carries a part of the table's primary key");
+    rig.caught_up();
+    relay.ends_well();
+    let stored = db.text("SELECT to_regclass('walrelay_state.unmarked')::text");
+    assert!(stored.is_none_or(|_| count(&db, STORED) == 0));
+    assert_eq!(count(&db, UNMARKED), 5);
 }

@@ -61,7 +61,7 @@ pub(super) async fn mark(
     let target = match by_key.target(session, &dead.table).await? {
         FoundTable::Target(target) => target,
         FoundTable::Dropped => return Ok(Marked::Gone),
-        FoundTable::NoKey => return Err(MarkError::NoKey(dead.table.table.clone())),
+        FoundTable::NoKey { .. } => return Err(MarkError::NoKey(dead.table.table.clone())),
     };
     if in_progress(session).await?.contains(dead.key.xid) {
         return Ok(Marked::Later);

@@ -31,6 +31,10 @@ const PASS: Duration = Duration::from_secs(3);
 /// each leaves dead rows.
 const STORING: Duration = Duration::from_secs(10);
 
+/// The reason why keys of a table are dropped.
+const PARTIAL: &str =
+    "the publication carries a part of the table's primary key, or only partitions have one";
+
 /// Settings of the session while the relay runs. A mark is durable before it counts, and waits for no
 /// standby, which may be this relay.
 const SETTINGS: &[(&str, &str)] = &[
@@ -129,7 +133,21 @@ impl SentMarker {
         let taken = self.sent.take(BATCH);
         let (keys, dead) = self.by_table(&taken.keys);
         self.store_dead(session, dead).await?;
-        let tables = self.marking.conditions(session).await?;
+        let tables = match self
+            .marking
+            .conditions(session)
+            .await
+            .map_err(MarkError::from)
+        {
+            Ok(tables) => tables,
+            Err(error) if error.may_pass() => return Err(error),
+            // Nothing shows which rows are unsent until the configuration or the table is corrected.
+            Err(error) => {
+                self.store(session, &keys).await?;
+                self.sent.settle(&taken);
+                return Err(error);
+            }
+        };
         let mut obstacle = None;
         let (rows, left) = loop {
             if self
@@ -242,6 +260,10 @@ impl SentMarker {
             let mut marked = by_key.mark(session, table, keys).await?;
             let slot = &self.marking.slot;
             dead_rows::mark_delivered(session, slot, &by_key, table, keys, &mut marked).await?;
+            if marked.is_partial {
+                self.drop_keys(keys.len(), PARTIAL);
+                continue;
+            }
             failed = failed.or(marked.failed);
             rows += marked.rows;
             self.note_changed(marked.changed.len() as u64);
@@ -317,8 +339,8 @@ impl SentMarker {
             warn!(
                 rows = self.dropped,
                 error = why,
-                "rows that were sent stay unmarked, because their keys cannot be stored in walrelay_state.unmarked: a \
-                 polling relay would send them again"
+                "rows that were sent stay unmarked, because their keys cannot be used or stored: a polling relay would \
+                 send them again"
             );
         }
     }

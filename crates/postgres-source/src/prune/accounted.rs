@@ -125,7 +125,8 @@ impl Pruning {
         session.query(&cursor).await?;
         let fetch = format!("FETCH {} FROM walrelay_places", self.batch);
         let limits = format!(
-            "SET lock_timeout = {}",
+            // Rows stay locked until the answer of the other session, and no longer if this process is cut off.
+            "SET lock_timeout = {}; SET idle_in_transaction_session_timeout = '10s'",
             self.lock_timeout.as_millis().max(1)
         );
         deleting.query(&limits).await?;
