@@ -1,11 +1,12 @@
-//! Postgres 19 at its default, `wal_level = replica`: the relay's slot switches logical decoding on. These
-//! tests run where [`servers::installed_postgres_with`] finds a Postgres 19, and say so where it finds none.
+//! Postgres 19: at its default, `wal_level = replica`, the relay's slot switches logical decoding on; and statements and
+//! settings that it has brought. These tests run where [`servers::installed_postgres_with`] finds a Postgres 19, and say so where it finds none.
 
 use walrelay_testkit::{Db, eventually, servers};
-use walrelay_throwaway::Postgres;
+use walrelay_throwaway::{Postgres, Shutdown, Signal};
 
 use crate::check::Checked;
 use crate::docs::block;
+use crate::old_rows::{self, PRUNE, UNMARKED, count};
 use crate::rig::{
     NOWHERE, PATIENCE, Rig, SLOT, assert_has, assert_lacks, done, ends, insert, output_with,
 };
@@ -110,4 +111,54 @@ fn the_lowest_wal_level_is_refused() {
         let output = output_with(command, &config, &[]);
         assert_has(&crate::rig::refused(&output, 78, &words), &["minimal"]);
     }
+}
+
+/// `REPACK (CONCURRENTLY)` has a slot of its own, and gives each row another place while the relay marks it.
+#[test]
+fn rows_of_an_outbox_that_is_repacked_are_sent_and_marked_once() {
+    let Some(postgres) = postgres_19(&[]) else {
+        return;
+    };
+    let rig = Rig::on(postgres).outbox();
+    let db = rig.db();
+    db.batch(
+        "ALTER TABLE outbox ADD sent_at timestamptz, \
+         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
+    );
+    let config = old_rows::config(&rig, "\n[prune]\n");
+    let relay = rig.streaming(&config);
+    let load = rig.workload().rate(500.0).seed(3).start();
+    for round in 1..=5 {
+        eventually(PATIENCE, || load.written().rows >= 200 * round);
+        db.batch("REPACK (CONCURRENTLY) outbox");
+    }
+    load.stop();
+    rig.caught_up();
+    eventually(PATIENCE, || count(&db, UNMARKED) == 0);
+    rig.verdict().assert_nothing_repeated();
+    relay.ends_well();
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!(count(&db, "outbox"), 0);
+}
+
+/// The server does not wait for a relay that confirms nothing.
+#[test]
+fn a_shutdown_that_gives_the_relay_up_loses_nothing() {
+    let Some(postgres) = postgres_19(&[("wal_sender_shutdown_timeout", "1s")]) else {
+        return;
+    };
+    let rig = Rig::on(postgres).outbox();
+    let relay = rig.streaming(&rig.config());
+    insert(&rig.db(), 1);
+    rig.caught_up();
+    relay.signal(Signal::Stop);
+    insert(&rig.db(), 2);
+    rig.postgres.stop(Shutdown::Fast).expect("it stops");
+    rig.postgres.start_again().expect("it starts");
+    relay.signal(Signal::Cont);
+    insert(&rig.db(), 3);
+    rig.caught_up();
+    relay.ends_well();
+    rig.verdict().assert_clean();
+    assert_eq!(rig.records(3).len(), 3);
 }
