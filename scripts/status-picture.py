@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs/status-page.png"
 PAGE = "http://127.0.0.1:9187/"
-WIDTH, HEIGHT = 1100, 730
+WIDTH, HEIGHT = 1100, 765
 # Enough for figures that do not look like those of a start.
 EVENTS = 5000
 
@@ -109,7 +110,7 @@ def take(folder):
         )
         tab.call("Page.navigate", url=PAGE)
         # The head and each of the three topics, with its rate.
-        until(30, "the page shows no rates", lambda: tab.text().count("s ago") >= 4 and "\t–\t" not in tab.text())
+        until(30, "the page shows no rates", lambda: len(re.findall(r"event\.\w+\t[^\t]+\t[1-9]", tab.text())) == 3)
         return base64.b64decode(tab.call("Page.captureScreenshot", format="png")["data"])
     finally:
         process.terminate()
