@@ -9,7 +9,7 @@
 //!   confirmed, so none of a row that the stream carried is missing.
 //!   The ids, which may be a million, are compared here: no statement has them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -309,12 +309,13 @@ enum Remove {
 
 /// Removes rows with dead letters that were read, as far as their ids tell.
 fn remove_dead(watch: &AuditWatch, table: &TableName, rows: &mut Vec<UnseenRow>, remove: Remove) {
-    let found = std::mem::take(rows);
-    let ids = found.iter().filter_map(|row| row.id.as_deref()).collect();
-    let (open, resolved) = watch.dead_letters.named(table, &ids);
-    let is_removed = |id: &str| resolved.contains(id) || remove == Remove::All && open.contains(id);
-    let stays = |row: &&UnseenRow| !row.id.as_deref().is_some_and(is_removed);
-    *rows = found.iter().filter(stays).cloned().collect();
+    let ids = rows.iter().filter_map(|row| row.id.as_deref()).collect();
+    let (open, mut removed) = watch.dead_letters.named(table, &ids);
+    if remove == Remove::All {
+        removed.extend(open);
+    }
+    let removed: HashSet<String> = removed.into_iter().map(str::to_owned).collect();
+    rows.retain(|row| row.id.as_ref().is_none_or(|id| !removed.contains(id)));
 }
 
 /// The size of a table.

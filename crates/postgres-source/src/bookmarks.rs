@@ -152,8 +152,8 @@ pub fn advance_slot(slot: &str, to: Lsn) -> String {
 
 /// The table of [`read_notes`]. It is in the schema of the notes ([`noted`]).
 const NOTES: &str = "walrelay_state.bookmark";
-/// SQLSTATEs of a role that may not create or write the table, and of a standby.
-const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
+/// SQLSTATEs of a role that may not create or write a table, and of a standby.
+pub const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
 
 /// Reads the note of the rolling bookmark of this slot; `None` if there is none, or this role may
 /// not read it.

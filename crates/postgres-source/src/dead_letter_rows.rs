@@ -63,9 +63,8 @@ impl Marking {
             let key = facts.primary_key.iter().enumerate();
             let key = key.map(|(at, name)| format!("{} AS walrelay_{at}", quote_ident(name)));
             let key: Vec<String> = key.collect();
-            let only = if facts.kind == "p" { "" } else { "ONLY " };
             let (name, temporary) = (script::table(&table), format!("walrelay_dead_{number}"));
-            let from = format!("{only}{name}");
+            let from = script::rows_of(&table, facts.kind == "p");
             let choose = [
                 format!("DROP TABLE IF EXISTS pg_temp.{temporary}"),
                 format!(

@@ -82,8 +82,8 @@ pub use assigned::assigned_columns;
 pub use audit::{Audit, AuditError, AuditWatch, UnseenRows};
 pub use backlog::{WAL_LIMIT, Waiting, has_events, waiting};
 pub use bookmarks::{
-    Bookmark, KeptBy, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot, is_kept,
-    read_notes, slot_of as bookmark_slot, write_notes,
+    Bookmark, KeptBy, NOT_WRITABLE, ROLLING, advance_slot, bookmarks, bookmarks_among, copy_slot,
+    is_kept, read_notes, slot_of as bookmark_slot, write_notes,
 };
 pub use catalog::{
     AccountSettings, ColumnFacts, Facts, Generated, LogicalDecoding, Poller, PublicationEntry,

@@ -121,8 +121,7 @@ async fn stats(
         stats.oldest_unmarked = watch.marks.as_ref().map(|_| stats.oldest.clone());
         return Ok(stats);
     };
-    let only = if columns.is_partitioned { "" } else { "ONLY " };
-    let from = format!("{only}{}", script::table(table));
+    let from = script::rows_of(table, columns.is_partitioned);
     let index = format!(
         "no index serves it: CREATE INDEX ON {} ({})",
         script::table(table),

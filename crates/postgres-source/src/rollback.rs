@@ -223,7 +223,6 @@ impl UnconfirmedKeys {
         let Some(facts) = facts.filter(|facts| !facts.primary_key.is_empty()) else {
             return Err(RollbackError::Key(table));
         };
-        let only = if facts.kind == "p" { "" } else { "ONLY " };
         let key = facts.primary_key;
         let temporary = format!("walrelay_unconfirmed_{number}");
         let columns: Vec<String> = key.iter().map(|name| quote_ident(name)).collect();
@@ -236,7 +235,7 @@ impl UnconfirmedKeys {
         session.query(&create).await?;
         let compared = facts.columns.into_iter().map(|column| column.name);
         Ok(Self {
-            from: format!("{only}{name}"),
+            from: script::rows_of(&table, facts.kind == "p"),
             table,
             unsent,
             temporary,

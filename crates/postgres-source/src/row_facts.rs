@@ -98,7 +98,6 @@ pub async fn find_rows(
             )
         },
     );
-    let only = if columns.is_partitioned { "" } else { "ONLY " };
     session
         .query(&format!(
             "BEGIN READ ONLY; SET LOCAL statement_timeout = {}",
@@ -106,8 +105,8 @@ pub async fn find_rows(
         ))
         .await?;
     let sql = format!(
-        "SELECT pg_catalog.format('%s', {id}) AS event, {at}, {marked} AS marked, {to_be_marked} AS to_be_marked FROM {only}{} WHERE {id} = {} LIMIT {MOST}",
-        script::table(table),
+        "SELECT pg_catalog.format('%s', {id}) AS event, {at}, {marked} AS marked, {to_be_marked} AS to_be_marked FROM {} WHERE {id} = {} LIMIT {MOST}",
+        script::rows_of(table, columns.is_partitioned),
         quote_literal(value),
         id = quote_ident(column),
     );

@@ -94,6 +94,13 @@ pub fn table(name: &TableName) -> String {
     format!("{}.{}", quote_ident(&name.schema), quote_ident(&name.name))
 }
 
+/// Returns a table's own rows as an item of `FROM`: `ONLY "schema"."name"`, because children by INHERITS are tables of
+/// their own; without ONLY if it is partitioned.
+pub(crate) fn rows_of(name: &TableName, is_partitioned: bool) -> String {
+    let only = if is_partitioned { "" } else { "ONLY " };
+    format!("{only}{}", table(name))
+}
+
 /// Writes the text of an array of texts.
 pub(crate) fn array<'a>(values: impl Iterator<Item = &'a str>) -> String {
     let mut array = String::from("{");

@@ -299,26 +299,18 @@ async fn find_in<'a>(
         Some((quote_ident(name), array.clone()))
     });
     let columns: Option<Vec<_>> = columns.collect();
-    let has_primary = found
-        .first()
-        .is_some_and(|row| is_true(&row, "has_primary"));
-    let row = found.first().filter(|row| is_true(row, "is_unique"));
-    let (Some(columns), Some(row)) = (&columns, row) else {
+    let has_columns = columns.is_some();
+    let holds = |what| found.first().is_some_and(|row| is_true(&row, what));
+    let Some(columns) = columns.filter(|_| holds("is_unique")) else {
         // A key whose column was renamed is another one, which later rows have.
-        let is_partial = has_primary && columns.is_some();
+        let is_partial = has_columns && holds("has_primary");
         return Ok(Some(FoundTable::NoKey { is_partial }));
-    };
-    let columns = columns.clone();
-    let only = if is_true(&row, "partitioned") {
-        ""
-    } else {
-        "ONLY "
     };
     let name = script::table(table);
     Ok(Some(FoundTable::Target(Target {
         condition,
         table,
-        from: format!("{only}{name}"),
+        from: script::rows_of(table, holds("partitioned")),
         columns,
         is_sent: is_sent(&name, &keyed.row_columns, &types),
         hash: row_hash(&name, &keyed.row_columns, &types),

@@ -121,10 +121,9 @@ impl UnseenTable {
         let age = age.ok_or_else(|| UnseenError::Age(table.clone()))?;
         let kind = TYPES.into_iter().find(|name| has(name));
         let published = published_tables(session, publication, Filters::Shown).await?;
-        let only = if is_partitioned { "" } else { "ONLY " };
         Ok(Self {
             table: table.clone(),
-            from: format!("{only}{}", script::table(table)),
+            from: script::rows_of(table, is_partitioned),
             id: id.to_owned(),
             kind: kind.map(str::to_owned),
             age: age.clone(),

@@ -322,17 +322,12 @@ impl Pruning {
     /// Returns `ONLY "schema"."table"`, or without ONLY if it is partitioned: children by INHERITS
     /// are tables of their own.
     async fn from(&self, session: &mut Session, table: &TableName) -> Result<String, Error> {
-        let name = script::table(table);
         let sql = format!(
             "SELECT count(*) AS rows FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass({}) AND relkind = 'p'",
-            quote_literal(&name)
+            quote_literal(&script::table(table))
         );
         let partitioned = count_rows(session, &sql).await? > 0;
-        Ok(if partitioned {
-            name
-        } else {
-            format!("ONLY {name}")
-        })
+        Ok(script::rows_of(table, partitioned))
     }
 
     /// Returns the column of a row's time: the configured one, or the first of [`TIMES`].

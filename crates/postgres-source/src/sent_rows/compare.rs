@@ -155,10 +155,9 @@ impl AccountedTable {
         );
         let rows = session.query(&sql).await?;
         let columns = rows.first().and_then(|row| json(&row, "columns"));
-        let only = if partitioned { "" } else { "ONLY " };
         Ok(Self {
             table: table.clone(),
-            from: format!("{only}{}", script::table(table)),
+            from: script::rows_of(table, partitioned),
             age_type,
             columns: columns.unwrap_or_else(|| vec![age.to_owned()]),
             slots: accounts,

@@ -145,8 +145,6 @@ impl Table {
             "ctid AS \"walrelay row\"".to_owned(),
         ];
         let listed: Vec<String> = listed.into_iter().chain(order).chain(columns).collect();
-        // Child tables (inheritance) are published under their own names.
-        let only = if self.facts.kind == "p" { "" } else { "ONLY " };
         // Each condition is on lines of its own, because it may end in a comment.
         let filters: Vec<String> = filters.iter().map(|sql| format!("(\n{sql}\n)")).collect();
         let filters = if filters.is_empty() {
@@ -155,9 +153,10 @@ impl Table {
             format!(" WHERE {}", filters.join(" AND "))
         };
         Ok(format!(
-            "SELECT {} FROM {only}{}{filters}",
+            "SELECT {} FROM {}{filters}",
             listed.join(", "),
-            script::table(&self.name),
+            // Child tables (inheritance) are published under their own names.
+            script::rows_of(&self.name, self.facts.kind == "p"),
         ))
     }
 }

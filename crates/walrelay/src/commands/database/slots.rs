@@ -10,8 +10,8 @@ use walrelay_failure::{Exit, Failure};
 use walrelay_lsn::Lsn;
 use walrelay_postgres_source::epoch::raise_for_new_slot;
 use walrelay_postgres_source::{
-    KeptBy, ON_STANDBY, SlotRow, advance_slot as advance_sql, position_note, script, slot_reader,
-    slots as read_slots, snapshot_record, wait_for_lock,
+    KeptBy, NOT_WRITABLE, ON_STANDBY, SlotRow, advance_slot as advance_sql, position_note, script,
+    slot_reader, slots as read_slots, snapshot_record, wait_for_lock,
 };
 use walrelay_walsender::{ErrorClass, Session};
 
@@ -24,9 +24,6 @@ use crate::commands::database::kept::{KeptBookmark, keep_bookmark, kept_notice};
 use crate::commands::terminal::confirm::{ask_to_continue, confirm};
 use crate::commands::terminal::units::{Column, bytes, list_text};
 use crate::commands::{CommandResult, EnvVars, print_line, print_notice, print_text};
-
-/// SQLSTATE of a missing right.
-const NOT_WRITABLE: [&str; 2] = ["42501", "25006"];
 
 /// Runs `walrelay slots`.
 pub(crate) fn slots(command: &SlotsCommand, env: EnvVars<'_>) -> CommandResult {
