@@ -18,8 +18,8 @@
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
 //! - [`RabbitMqServer`], [`RabbitMqOptions`], [`RabbitMqBinaries`]: a RabbitMQ server with its own
 //!   port mapper.
-//! - [`Process`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server. The
-//!   tests' Kafka is built from them too.
+//! - [`Process`], [`Port`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server.
+//!   The tests' Kafka is built from them too.
 //! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
 //! - [`copy_dir`]: copies a data directory. [`cache_dir`]: the directory of downloaded servers.
 //!   `scripts/cache-dir.sh` has the same rule.
@@ -47,6 +47,7 @@ mod error;
 mod files;
 mod initdb;
 mod janitor;
+mod port;
 mod postgres;
 mod process;
 mod rabbitmq;
@@ -62,6 +63,7 @@ pub use child::{ChildGuard, end_with_owner};
 pub use error::ThrowawayError;
 pub use files::copy_dir;
 pub use janitor::Scratch;
+pub use port::Port;
 pub use postgres::{Postgres, Shutdown};
 pub use process::Process;
 pub use rabbitmq::{RabbitMqBinaries, RabbitMqOptions, RabbitMqServer};

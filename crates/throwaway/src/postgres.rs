@@ -1,6 +1,5 @@
 use std::{
     fmt, fs,
-    net::TcpListener,
     path::PathBuf,
     process::Command,
     sync::{Mutex, MutexGuard},
@@ -10,7 +9,7 @@ use std::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{
-    PostgresBinaries, Process, Scratch, Signal, ThrowawayError, Version,
+    Port, PostgresBinaries, Process, Scratch, Signal, ThrowawayError, Version,
     files::{append_settings, prepare_environment, setting_line, write_private},
     process::tail,
     sync::lock,
@@ -45,7 +44,7 @@ pub struct Postgres {
     pub(crate) scratch: Scratch,
     pub(crate) binaries: PostgresBinaries,
     password: String,
-    port: u16,
+    port: Port,
 }
 
 impl Postgres {
@@ -54,31 +53,16 @@ impl Postgres {
         scratch: Scratch,
         password: String,
     ) -> Result<Self, ThrowawayError> {
-        let mut server = Self {
+        let server = Self {
             process: Mutex::new(None),
             scratch,
             binaries,
             password,
-            port: 0,
+            port: Port::free().map_err(ThrowawayError::io("find a free port"))?,
         };
-        // Another process may take the free port before the server does.
-        let mut tries = 0;
-        loop {
-            server.port = free_port().map_err(ThrowawayError::io("find a free port"))?;
-            match server.launch() {
-                Err(ThrowawayError::Ended { log_tail, .. })
-                    if log_tail.contains("Address already in use") && tries < 10 =>
-                {
-                    tries += 1;
-                    let _ = fs::remove_file(server.log_path());
-                }
-                Err(error) => return Err(error),
-                Ok(process) => {
-                    *server.process() = Some(process);
-                    return Ok(server);
-                }
-            }
-        }
+        let process = server.launch()?;
+        *server.process() = Some(process);
+        Ok(server)
     }
 
     /// Starts the server after [`stop`](Self::stop) or [`kill`](Self::kill), on the same port with
@@ -94,8 +78,7 @@ impl Postgres {
         }
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            // Two obstacles are temporary: children of a killed server that still hold its shared
-            // memory, and an outgoing connection of another process that uses the port.
+            // One obstacle is temporary: children of a killed server still hold its shared memory.
             let before = fs::metadata(self.log_path()).map_or(0, |meta| meta.len());
             match self.launch() {
                 Ok(started) => {
@@ -112,11 +95,7 @@ impl Postgres {
     fn obstacle_passes(&self, log_from: u64) -> bool {
         let log = fs::read(self.log_path()).unwrap_or_default();
         let new = String::from_utf8_lossy(log.get(log_from as usize..).unwrap_or_default());
-        let obstacles = [
-            "Address already in use",
-            "pre-existing shared memory block",
-            "lock file",
-        ];
+        let obstacles = ["pre-existing shared memory block", "lock file"];
         obstacles.iter().any(|words| new.contains(words))
     }
 
@@ -135,7 +114,7 @@ impl Postgres {
         let pid_file = self.data_dir().join("postmaster.pid");
         process.wait_ready(START_LIMIT, || {
             fs::read_to_string(&pid_file)
-                .is_ok_and(|text| is_ready(&text, process.pid(), self.port))
+                .is_ok_and(|text| is_ready(&text, process.pid(), self.port()))
         })?;
         Ok(process)
     }
@@ -242,7 +221,7 @@ impl Postgres {
 
     /// Returns the URL of any role and database, by TCP.
     pub fn url_tcp_for(&self, user: &str, password: Option<&str>, db: &str) -> String {
-        let (login, port, db) = (credentials(user, password), self.port, encode(db));
+        let (login, port, db) = (credentials(user, password), self.port(), encode(db));
         format!("postgresql://{login}@127.0.0.1:{port}/{db}")
     }
 
@@ -258,7 +237,7 @@ impl Postgres {
 
     /// Returns the port, which the name of the Unix socket contains too.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Returns the data directory. It belongs to the account that the server runs as.
@@ -312,11 +291,6 @@ impl Drop for Postgres {
             let _ = process.wait(Duration::from_secs(10));
         }
     }
-}
-
-/// Returns a port that nobody listens on at the moment.
-fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 /// Returns whether `postmaster.pid` says that this very process accepts connections at this port.

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Read as _, Seek as _, SeekFrom},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Mutex, MutexGuard},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Account, ChildGuard, Process, Scratch, Signal, ThrowawayError,
+    Account, ChildGuard, Port, Process, Scratch, Signal, ThrowawayError,
     account::{is_executable, run_as},
     binaries::cache_dir,
     sync::lock,
@@ -23,8 +23,6 @@ const START_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const MAPPER_LIMIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Starts with other ports, if one of them was taken meanwhile.
-const TRIES: u32 = 5;
 /// The line of the log after which the server takes connections.
 const STARTED: &str = "Server startup complete";
 
@@ -108,9 +106,9 @@ pub struct RabbitMqServer {
     _mapper: ChildGuard,
     scratch: Scratch,
     binaries: RabbitMqBinaries,
-    port: u16,
-    distribution: u16,
-    mapper: u16,
+    port: Port,
+    distribution: Port,
+    mapper: Port,
 }
 
 impl RabbitMqServer {
@@ -123,24 +121,10 @@ impl RabbitMqServer {
         binaries: &RabbitMqBinaries,
         options: RabbitMqOptions<'_>,
     ) -> Result<Self, ThrowawayError> {
-        let mut tries = 1;
-        loop {
-            match Self::on_free_ports(binaries, options) {
-                // Another process may have taken a port meanwhile.
-                Err(ThrowawayError::Ended { .. }) if tries < TRIES => tries += 1,
-                result => return result,
-            }
-        }
-    }
-
-    fn on_free_ports(
-        binaries: &RabbitMqBinaries,
-        options: RabbitMqOptions<'_>,
-    ) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-rabbitmq-", Account::unprivileged())
             .map_err(ThrowawayError::io("make a temporary directory"))?;
-        let [port, distribution, mapper] =
-            free_ports().map_err(ThrowawayError::io("find free ports"))?;
+        let free = || Port::free().map_err(ThrowawayError::io("find a free port"));
+        let (port, distribution, mapper) = (free()?, free()?, free()?);
         let dir = scratch.path();
         let more = options
             .settings
@@ -184,7 +168,7 @@ impl RabbitMqServer {
     fn await_mapper(&self) -> Result<(), ThrowawayError> {
         let deadline = Instant::now() + MAPPER_LIMIT;
         loop {
-            match TcpStream::connect((Ipv4Addr::LOCALHOST, self.mapper)) {
+            match TcpStream::connect((Ipv4Addr::LOCALHOST, self.mapper.number())) {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() >= deadline => {
                     return Err(ThrowawayError::io("connect to epmd")(error));
@@ -220,7 +204,7 @@ impl RabbitMqServer {
 
     /// Returns the port of AMQP.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Returns the name of the Erlang node.
@@ -316,17 +300,6 @@ fn text_from(file: &Path, start: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn free_ports() -> io::Result<[u16; 3]> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    // All three are bound before the first is released, so that they differ.
-    let listeners = [bind()?, bind()?, bind()?];
-    let mut ports = [0; 3];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
-    }
-    Ok(ports)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,11 +324,5 @@ mod tests {
         let found = RabbitMqBinaries::below(dir.path()).unwrap();
         assert_eq!(found.version(), "3.10.8");
         assert_eq!((found.server, found.erlang), (server, erlang));
-    }
-
-    #[test]
-    fn ports_differ() {
-        let [a, b, c] = free_ports().unwrap();
-        assert!(a != b && b != c && a != c);
     }
 }

@@ -14,7 +14,7 @@ use walrelay_throwaway::{Signal, ThrowawayError};
 
 use super::{
     KafkaBuilder, LOOK, create_topics, delete_topics,
-    node::{Jvm, Node, addresses, consumer, on_free_ports},
+    node::{Jvm, Node, addresses, consumer},
 };
 use crate::{eventually, eventually_some};
 
@@ -23,11 +23,20 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// `node.id` of the controller; those of the brokers are 1, 2 and 3.
 const CONTROLLER: i32 = 100;
 
+/// Returns the `process.roles` of the node with this id.
+fn role(id: i32) -> &'static str {
+    if id == CONTROLLER {
+        "controller"
+    } else {
+        "broker"
+    }
+}
+
 impl KafkaBuilder {
     /// Starts three brokers of the test's own; returns when they are ready.
     #[track_caller]
     pub fn start_cluster(self) -> KafkaCluster {
-        match on_free_ports(|ports| KafkaCluster::on(ports, &self)) {
+        match KafkaCluster::start(&self) {
             Ok(cluster) => {
                 cluster.wait_up(&KafkaCluster::BROKERS);
                 cluster
@@ -53,23 +62,20 @@ impl KafkaCluster {
     /// Ids of the brokers.
     pub const BROKERS: [i32; 3] = [1, 2, 3];
 
-    fn on(
-        [controller, ports @ ..]: [u16; 4],
-        builder: &KafkaBuilder,
-    ) -> Result<Self, ThrowawayError> {
+    fn start(builder: &KafkaBuilder) -> Result<Self, ThrowawayError> {
         let full_speed = false;
         let jvm = |heap| Jvm { heap, full_speed };
-        let broker = |id: usize| Node::new(format!("broker {}", id + 1), ports[id], true, jvm(256));
+        let broker = |id| Node::new(format!("broker {id}"), true, jvm(256));
         let cluster = Self {
-            brokers: [broker(0)?, broker(1)?, broker(2)?],
-            controller: Node::new("the controller", controller, false, jvm(192))?,
+            brokers: [broker(1)?, broker(2)?, broker(3)?],
+            controller: Node::new("the controller", false, jvm(192))?,
         };
-        // Half of a start is the start of the JVM, so start all at once.
-        let ids = Self::BROKERS.into_iter().chain([CONTROLLER]);
-        let formats = ids.map(|id| (cluster.node(id), cluster.properties(builder, id)));
-        let formats: Vec<_> = formats.collect();
-        in_parallel(&formats, |(node, properties)| node.format(properties, &[]))?;
+        for id in Self::BROKERS.into_iter().chain([CONTROLLER]) {
+            let properties = cluster.properties(builder, id);
+            cluster.node(id).format((role(id), id), &properties, &[])?;
+        }
         cluster.controller.start()?;
+        // Half of a start is the start of the JVM, so start all at once.
         let brokers: Vec<&Node> = cluster.brokers.iter().collect();
         in_parallel(&brokers, |node| node.start())?;
         Ok(cluster)
@@ -77,10 +83,11 @@ impl KafkaCluster {
 
     fn properties(&self, builder: &KafkaBuilder, id: i32) -> String {
         let node = self.node(id);
-        let (role, listener) = if id == CONTROLLER {
-            ("controller", "CONTROLLER")
+        let role = role(id);
+        let listener = if id == CONTROLLER {
+            "CONTROLLER"
         } else {
-            ("broker", "PLAINTEXT")
+            "PLAINTEXT"
         };
         // A dead broker is detected after 5 s; Kafka's default is 9 s. The cleaner's buffer is 128
         // MiB by default, more than the heap leaves.
@@ -234,7 +241,10 @@ impl KafkaCluster {
     }
 
     fn ports(&self, brokers: &[i32]) -> Vec<u16> {
-        brokers.iter().map(|id| self.node(*id).port).collect()
+        brokers
+            .iter()
+            .map(|id| self.node(*id).port.number())
+            .collect()
     }
 
     #[track_caller]

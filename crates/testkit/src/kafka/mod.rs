@@ -11,11 +11,11 @@ use rdkafka::{
     error::KafkaResult,
     metadata::MetadataPartition,
 };
-use walrelay_throwaway::{Signal, ThrowawayError};
+use walrelay_throwaway::{Port, Signal, ThrowawayError};
 
 use crate::{ChaosProxy, PATIENCE, eventually};
 
-use self::node::{Jvm, Node, addresses, on_free_ports};
+use self::node::{Jvm, Node, addresses, free_port};
 
 mod acl;
 mod cluster;
@@ -38,8 +38,6 @@ pub struct KafkaBuilder {
     format: Vec<String>,
 }
 
-/// Most listeners that a test may add.
-const LISTENERS: usize = 6;
 /// Limit of one look at a broker's metadata.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -101,7 +99,7 @@ impl KafkaBuilder {
     pub fn start(self) -> Kafka {
         match OwnBroker::start(&self) {
             Ok(own) => Kafka {
-                servers: addresses(&[own.node.port]),
+                servers: addresses(&[own.node.port.number()]),
                 own: Some(own),
             },
             Err(error) => panic!("Kafka does not start: {error}"),
@@ -153,11 +151,12 @@ pub struct Kafka {
 #[derive(Debug)]
 struct OwnBroker {
     /// The port of the controller's listener.
-    controller: u16,
+    controller: Port,
     node: Node,
-    proxy: Option<ChaosProxy>,
+    /// The proxy, and the port of the broker behind it.
+    proxy: Option<(ChaosProxy, Port)>,
     /// Names and ports.
-    listeners: Vec<(String, u16)>,
+    listeners: Vec<(String, Port)>,
 }
 
 impl Kafka {
@@ -199,7 +198,7 @@ impl Kafka {
     /// Returns the proxy before the second listener. Its address may serve as `bootstrap.servers`.
     #[track_caller]
     pub fn proxy(&self) -> &ChaosProxy {
-        self.own().proxy.as_ref().expect("built with proxied()")
+        &self.own().proxy.as_ref().expect("built with proxied()").0
     }
 
     /// Stops the broker in order (SIGTERM) and waits for its end.
@@ -288,36 +287,37 @@ impl Kafka {
 
 impl OwnBroker {
     fn start(builder: &KafkaBuilder) -> Result<Self, ThrowawayError> {
-        on_free_ports(|ports: [u16; 3 + LISTENERS]| {
-            let [port, controller, behind, others @ ..] = ports;
-            let names = builder.listeners.iter().map(|(name, _)| name.clone());
-            assert!(names.len() <= LISTENERS, "at most {LISTENERS} listeners");
-            let jvm = Jvm {
-                heap: 384,
-                full_speed: builder.full_speed,
-            };
-            let proxy = || ChaosProxy::start(("127.0.0.1", behind));
-            let own = Self {
-                controller,
-                node: Node::new("Kafka", port, true, jvm)?,
-                proxy: builder.proxied.then(proxy),
-                listeners: names.zip(others).collect(),
-            };
-            let more = own.listener_properties(builder, controller, behind);
-            let role = ("broker,controller", 1);
-            let properties = builder.properties(&own.node, role, 1, &more);
-            own.node.format_as_before(&properties, &builder.format)?;
-            own.node.start()?;
-            Ok(own)
-        })
+        let jvm = Jvm {
+            heap: 384,
+            full_speed: builder.full_speed,
+        };
+        let listener = |(name, _): &(String, String)| Ok((name.clone(), free_port()?));
+        let proxy = |port: Port| (ChaosProxy::start(("127.0.0.1", port.number())), port);
+        let own = Self {
+            controller: free_port()?,
+            node: Node::new("Kafka", true, jvm)?,
+            proxy: builder.proxied.then(free_port).transpose()?.map(proxy),
+            listeners: builder
+                .listeners
+                .iter()
+                .map(listener)
+                .collect::<Result<_, _>>()?,
+        };
+        let role = ("broker,controller", 1);
+        let more = own.listener_properties(builder);
+        let properties = builder.properties(&own.node, role, 1, &more);
+        own.node.format(role, &properties, &builder.format)?;
+        own.node.start()?;
+        Ok(own)
     }
 
     /// Returns the properties of the listeners.
-    fn listener_properties(&self, builder: &KafkaBuilder, controller: u16, behind: u16) -> String {
+    fn listener_properties(&self, builder: &KafkaBuilder) -> String {
+        let controller = &self.controller;
         let mut listeners = format!("PLAINTEXT://127.0.0.1:{}", self.node.port);
         let host = builder.advertised_host.as_deref().unwrap_or("127.0.0.1");
         let mut advertised = format!("PLAINTEXT://{host}:{}", self.node.port);
-        if let Some(proxy) = &self.proxy {
+        if let Some((proxy, behind)) = &self.proxy {
             let _ = write!(listeners, ",PROXIED://127.0.0.1:{behind}");
             let _ = write!(advertised, ",PROXIED://127.0.0.1:{}", proxy.port());
         }

@@ -1,20 +1,23 @@
 //! One Kafka process, the part that single brokers and clusters consist of.
 
 use std::{
-    collections::HashMap,
-    env, fs, io,
-    net::{TcpListener, TcpStream},
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    fs, io,
+    net::TcpStream,
     path::PathBuf,
     process::{Command, Stdio},
     sync::{Mutex, MutexGuard},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rdkafka::{
     ClientConfig,
     consumer::{BaseConsumer, Consumer as _},
+    metadata::MetadataBroker,
 };
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir, copy_dir};
+use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError, cache_dir, copy_dir};
 
 use crate::threads::lock;
 
@@ -25,8 +28,6 @@ const CLUSTER_ID: &str = "d2FscmVsYXktdGVzdGtpdA";
 /// A JVM starts slowly on a busy machine with two cores.
 const START_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// The text that a process logs when its port is taken.
-const PORT_TAKEN: &str = "Address already in use";
 
 /// Options of the JVM.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +38,9 @@ pub(super) struct Jvm {
     pub(super) full_speed: bool,
 }
 
+/// Role, `node.id` and arguments of a data directory that `StorageTool` formatted.
+type Format = (&'static str, i32, Vec<String>);
+
 /// A Kafka process with its data.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -46,19 +50,20 @@ pub(super) struct Node {
     /// Name in messages.
     name: String,
     /// Port of the listener.
-    pub(super) port: u16,
+    pub(super) port: Port,
     /// True if the node is a broker. A mere controller serves no clients.
     broker: bool,
     jvm: Jvm,
     java: PathBuf,
     libs: PathBuf,
+    /// Archive of Kafka's classes, with which a JVM starts in half the time, if there is one.
+    classes: Option<PathBuf>,
 }
 
 impl Node {
-    /// Creates a node whose data directory is not formatted yet.
+    /// Creates a node with a port of its own, whose data directory is not formatted yet.
     pub(super) fn new(
         name: impl Into<String>,
-        port: u16,
         broker: bool,
         jvm: Jvm,
     ) -> Result<Self, ThrowawayError> {
@@ -68,6 +73,7 @@ impl Node {
             "Kafka {VERSION} is needed, and not in {}: run scripts/fetch-servers.sh (make test does)",
             libs.display()
         );
+        let classes = cache_dir().join(format!("kafka-{VERSION}-classes/classes.jsa"));
         let home = env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
         let java = home.map(|home| PathBuf::from(home).join("bin/java"));
         let java = java.unwrap_or_else(|| "java".into());
@@ -77,11 +83,12 @@ impl Node {
             process: Mutex::new(None),
             scratch,
             name: name.into(),
-            port,
+            port: free_port()?,
             broker,
             jvm,
             java,
             libs,
+            classes: classes.is_file().then_some(classes),
         })
     }
 
@@ -100,13 +107,7 @@ impl Node {
         self.process().as_ref().map(Process::pid)
     }
 
-    /// Writes `server.properties` and formats the data directory.
-    pub(super) fn format(
-        &self,
-        properties: &str,
-        arguments: &[String],
-    ) -> Result<(), ThrowawayError> {
-        self.write_properties(properties)?;
+    fn run_format(&self, arguments: &[String]) -> Result<(), ThrowawayError> {
         let format = self
             .java()
             .arg("kafka.tools.StorageTool")
@@ -128,30 +129,27 @@ impl Node {
         Ok(())
     }
 
-    /// Writes `server.properties` and gives the node a copy of the data directory that was formatted
-    /// first with these arguments: a JVM less. All nodes that call it have the same `node.id`.
-    pub(super) fn format_as_before(
+    /// Writes `server.properties` and formats the data directory. A JVM does that for the first node of
+    /// this role and `node.id` with these arguments; later ones get a copy.
+    pub(super) fn format(
         &self,
+        (role, id): (&'static str, i32),
         properties: &str,
         arguments: &[String],
     ) -> Result<(), ThrowawayError> {
-        static FORMATTED: Mutex<Option<HashMap<Vec<String>, Scratch>>> = Mutex::new(None);
+        static FORMATTED: Mutex<BTreeMap<Format, Scratch>> = Mutex::new(BTreeMap::new());
+        fs::write(self.properties(), properties).map_err(failed_to("write server.properties"))?;
         let mut formatted = lock(&FORMATTED);
-        let formatted = formatted.get_or_insert_default();
-        if let Some(first) = formatted.get(arguments) {
-            self.write_properties(properties)?;
+        let key = (role, id, arguments.to_vec());
+        if let Some(first) = formatted.get(&key) {
             return copy_dir(&first.path().join("data"), &self.data_dir());
         }
-        self.format(properties, arguments)?;
+        self.run_format(arguments)?;
         let first = Scratch::new("walrelay-kafka-", None)
             .map_err(failed_to("make a temporary directory for Kafka"))?;
         copy_dir(&self.data_dir(), &first.path().join("data"))?;
-        formatted.insert(arguments.to_vec(), first);
+        formatted.insert(key, first);
         Ok(())
-    }
-
-    fn write_properties(&self, properties: &str) -> Result<(), ThrowawayError> {
-        fs::write(self.properties(), properties).map_err(failed_to("write server.properties"))
     }
 
     /// Starts the node and waits until it answers. A broker must also list itself among the brokers
@@ -165,17 +163,11 @@ impl Node {
         Ok(())
     }
 
-    /// Starts the node after [`end_by`](Self::end_by), on the same port. Meanwhile the system may
-    /// have given the port to an outgoing connection of another process, so it retries.
+    /// Starts the node after [`end_by`](Self::end_by), on the same port.
     #[track_caller]
     pub(super) fn start_again(&self) {
-        let deadline = Instant::now() + START_LIMIT;
-        loop {
-            match self.start() {
-                Ok(()) => return,
-                Err(error) if port_taken(&error) && Instant::now() < deadline => {}
-                Err(error) => panic!("{} does not start again: {error}", self.name),
-            }
+        if let Err(error) = self.start() {
+            panic!("{} does not start again: {error}", self.name);
         }
     }
 
@@ -188,8 +180,9 @@ impl Node {
 
     fn wait_ready(&self, process: &Process) -> Result<(), ThrowawayError> {
         let mut client: Option<BaseConsumer> = None;
+        let port = self.port.number();
         process.wait_ready(START_LIMIT, || {
-            if TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if TcpStream::connect(("127.0.0.1", port)).is_err() {
                 return false;
             }
             if !self.broker {
@@ -197,15 +190,20 @@ impl Node {
             }
             // Create the client only now: librdkafka is slow to retry an address that refused a
             // connection.
-            let client = client.get_or_insert_with(|| consumer(&[self.port]));
+            let client = client.get_or_insert_with(|| consumer(&[port]));
             let metadata = client.fetch_metadata(None, Duration::from_millis(500));
-            let port = i32::from(self.port);
-            metadata.is_ok_and(|up| up.brokers().iter().any(|broker| broker.port() == port))
+            let is_this = |broker: &MetadataBroker| broker.port() == i32::from(port);
+            metadata.is_ok_and(|up| up.brokers().iter().any(is_this))
         })
     }
 
     fn java(&self) -> Command {
         let mut command = Command::new(&self.java);
+        if let Some(classes) = &self.classes {
+            let mut option = OsString::from("-XX:SharedArchiveFile=");
+            option.push(classes);
+            command.arg(option);
+        }
         command
             .arg(format!("-Xmx{}m", self.jvm.heap))
             .args(["-XX:+UseSerialGC", "-Djava.awt.headless=true"]);
@@ -272,34 +270,8 @@ pub(super) fn addresses(ports: &[u16]) -> String {
     addresses.collect::<Vec<_>>().join(",")
 }
 
-/// Calls `start` with free ports, and again with others if another process takes one before `start`
-/// does.
-pub(super) fn on_free_ports<const N: usize, T>(
-    mut start: impl FnMut([u16; N]) -> Result<T, ThrowawayError>,
-) -> Result<T, ThrowawayError> {
-    let mut tries = 0;
-    loop {
-        match start(free_ports().map_err(failed_to("find free ports"))?) {
-            Err(error) if port_taken(&error) && tries < 5 => tries += 1,
-            done => return done,
-        }
-    }
-}
-
-fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
-    let mut ports = [0; N];
-    // Hold all listeners until the end, so that the ports differ.
-    let mut held = Vec::with_capacity(N);
-    for port in &mut ports {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
-    }
-    Ok(ports)
-}
-
-fn port_taken(error: &ThrowawayError) -> bool {
-    matches!(error, ThrowawayError::Ended { log_tail, .. } if log_tail.contains(PORT_TAKEN))
+pub(super) fn free_port() -> Result<Port, ThrowawayError> {
+    Port::free().map_err(failed_to("find a free port"))
 }
 
 fn failed_to(what: &'static str) -> impl FnOnce(io::Error) -> ThrowawayError {

@@ -1,10 +1,9 @@
 //! Three NATS servers as ordinary child processes, whose streams have three replicas.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use walrelay_throwaway::ThrowawayError;
+use walrelay_throwaway::{Port, ThrowawayError};
 
 use super::client::{NatsClient, NatsMessage};
 use super::server::{Nats, started};
@@ -18,26 +17,23 @@ const ANSWER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct NatsCluster {
     servers: Vec<Nats>,
+    /// The ports of their routes.
+    _routes: [Port; SERVERS],
 }
 
 impl NatsCluster {
     /// Starts the servers, and waits until they have elected a leader.
     pub fn start() -> Self {
-        let cluster = started(Self::on_free_ports);
+        let cluster = started(Self::try_start());
         cluster.settled();
         cluster
     }
 
-    fn on_free_ports() -> Result<Self, ThrowawayError> {
-        let listeners: Vec<TcpListener> = (0..SERVERS)
-            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-            .collect();
-        let port = |listener: &TcpListener| listener.local_addr().expect("its address").port();
-        let ports: Vec<u16> = listeners.iter().map(port).collect();
-        drop(listeners);
+    fn try_start() -> Result<Self, ThrowawayError> {
+        let ports = [(); SERVERS].map(|()| Port::free().expect("a free port"));
         let routes = ports.iter().map(|port| format!("nats://127.0.0.1:{port}"));
         let routes: Vec<String> = routes.collect();
-        let start = |(number, port): (usize, &u16)| {
+        let start = |(number, port): (usize, &Port)| {
             let more = format!(
                 "cluster {{ name: test, listen: \"127.0.0.1:{port}\", routes: [{}] }}",
                 routes.join(", ")
@@ -45,8 +41,10 @@ impl NatsCluster {
             Nats::start_as(&name(number), &more)
         };
         let servers = ports.iter().enumerate().map(start);
+        let servers = servers.collect::<Result<_, _>>()?;
         Ok(Self {
-            servers: servers.collect::<Result<_, _>>()?,
+            servers,
+            _routes: ports,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError, cache_dir};
 
 use super::client::NatsClient;
 use crate::threads::lock;
@@ -23,19 +23,15 @@ const SETTING: &str = "WALRELAY_TEST_NATS";
 /// The version that `scripts/fetch-nats.sh` fetches.
 const VERSION: &str = "2.15.1";
 
-/// Starts servers by `start`, again if another process has taken one of their ports meanwhile.
-pub(super) fn started<T>(start: impl Fn() -> Result<T, ThrowawayError>) -> T {
-    let mut tries = 0;
-    loop {
-        match start() {
-            Ok(started) => return started,
-            Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
-            Err(error) => panic!(
-                "NATS does not start: {error}; scripts/fetch-nats.sh fetches it (make test does), \
-                 {SETTING}=skip leaves its tests out"
-            ),
-        }
-    }
+/// Returns the started servers, or panics.
+#[track_caller]
+pub(super) fn started<T>(start: Result<T, ThrowawayError>) -> T {
+    start.unwrap_or_else(|error| {
+        panic!(
+            "NATS does not start: {error}; scripts/fetch-nats.sh fetches it (make test does), \
+             {SETTING}=skip leaves its tests out"
+        )
+    })
 }
 
 /// A NATS server with JetStream, whose streams are in files: they outlive SIGKILL, as the operating
@@ -45,7 +41,7 @@ pub struct Nats {
     // Before `scratch`: drop the process first, then its directory.
     process: Mutex<Option<Process>>,
     scratch: Scratch,
-    port: u16,
+    port: Port,
     /// The name among the servers of a cluster.
     name: String,
     /// Lines of the configuration besides those of every server.
@@ -88,19 +84,16 @@ impl Nats {
 
     /// Starts a server without data and with more lines of configuration, such as those of users.
     pub fn start_with(more: &str) -> Self {
-        started(|| Self::start_as("test", more))
+        started(Self::start_as("test", more))
     }
 
     /// Starts a server of this name on a free port.
     pub(super) fn start_as(name: &str, more: &str) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-nats-", None).expect("a directory for NATS");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("its address").port();
-        drop(listener);
         let new = Self {
             process: Mutex::new(None),
             scratch,
-            port,
+            port: Port::free().expect("a free port"),
             name: name.to_owned(),
             more: more.to_owned(),
         };
@@ -110,7 +103,7 @@ impl Nats {
 
     /// Returns the port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Returns the process id of the server, which runs.
@@ -121,12 +114,12 @@ impl Nats {
 
     /// Connects a client.
     pub fn client(&self) -> NatsClient {
-        NatsClient::connect(self.port)
+        NatsClient::connect(self.port())
     }
 
     /// Connects a client with more members of `CONNECT`, such as `user` and `pass`.
     pub fn client_as(&self, login: serde_json::Value) -> NatsClient {
-        NatsClient::connect_as(self.port, login)
+        NatsClient::connect_as(self.port(), login)
     }
 
     /// Starts the server after [`kill`](Self::kill), with the same data.
@@ -195,7 +188,7 @@ impl Nats {
 
     fn takes_connections(&self) -> bool {
         // Its first line comes when it takes clients, and JetStream has its streams by then.
-        let greeting = TcpStream::connect(("127.0.0.1", self.port)).and_then(|mut stream| {
+        let greeting = TcpStream::connect(("127.0.0.1", self.port())).and_then(|mut stream| {
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             let mut start = [0; 4];
             stream.read_exact(&mut start)?;

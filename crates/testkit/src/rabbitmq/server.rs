@@ -1,13 +1,13 @@
 //! A RabbitMQ server for tests, with users.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::ops::Deref;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
 
 use walrelay_throwaway::{
-    RabbitMqBinaries, RabbitMqOptions, RabbitMqServer, Signal, ThrowawayError,
+    Port, RabbitMqBinaries, RabbitMqOptions, RabbitMqServer, Signal, ThrowawayError,
 };
 
 use super::client::AmqpClient;
@@ -15,9 +15,10 @@ use crate::Authority;
 use crate::threads::lock;
 use crate::wait::{PATIENCE, eventually};
 
-/// A RabbitMQ server, which ends with its owner. All calls panic if the server fails.
+/// A RabbitMQ server, which ends with its owner, and the port of another interface of it. All calls
+/// panic if the server fails.
 #[derive(Debug)]
-pub struct RabbitMq(RabbitMqServer);
+pub struct RabbitMq(RabbitMqServer, Option<Port>);
 
 /// The variable of the environment that says `skip` where no RabbitMQ can be had.
 const SETTING: &str = "WALRELAY_TEST_RABBITMQ";
@@ -43,11 +44,6 @@ const USERS: &str = r#"{
     ]
 }
 "#;
-
-fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    free.expect("a free port").port()
-}
 
 impl RabbitMq {
     /// Returns true if tests with RabbitMQ are to run. Otherwise says that they do not.
@@ -93,7 +89,7 @@ impl RabbitMq {
     /// Starts a server like that of [`start`](Self::start) with its management interface; returns it
     /// and the port of that.
     pub fn start_managed() -> (Self, u16) {
-        let port = free_port();
+        let port = Port::free().expect("a free port");
         let settings =
             format!("{DEFINITIONS}management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
         let server = Self::with(RabbitMqOptions {
@@ -101,7 +97,7 @@ impl RabbitMq {
             plugins: &["rabbitmq_management"],
             files: &[("users.json", USERS)],
         });
-        (server, port)
+        server.with_port(port)
     }
 
     /// Starts a server like that of [`start`](Self::start) that listens for TLS, too; returns it and the
@@ -110,7 +106,7 @@ impl RabbitMq {
     pub fn start_secure(authority: &Authority, host: &str) -> (Self, u16) {
         let issued = authority.server(host);
         let ca = authority.pem();
-        let port = free_port();
+        let port = Port::free().expect("a free port");
         let settings = format!(
             "{DEFINITIONS}listeners.ssl.default = 127.0.0.1:{port}\n\
              ssl_options.cacertfile = {{dir}}/ca.pem\nssl_options.certfile = {{dir}}/server.pem\n\
@@ -128,14 +124,20 @@ impl RabbitMq {
                 ("key.pem", &issued.key),
             ],
         });
-        (server, port)
+        server.with_port(port)
     }
 
     fn with(options: RabbitMqOptions<'_>) -> Self {
         let binaries = RabbitMqBinaries::find().unwrap_or_else(|error| {
             panic!("RabbitMQ is needed (make test fetches it), or {SETTING}=skip: {error}")
         });
-        Self(worked(RabbitMqServer::start(&binaries, options)))
+        Self(worked(RabbitMqServer::start(&binaries, options)), None)
+    }
+
+    fn with_port(mut self, port: Port) -> (Self, u16) {
+        let number = port.number();
+        self.1 = Some(port);
+        (self, number)
     }
 
     /// Returns the port of AMQP, on 127.0.0.1.

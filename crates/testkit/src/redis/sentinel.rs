@@ -1,10 +1,10 @@
 //! A master, a replica and a Sentinel, each an ordinary child process.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError};
+use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError};
 
 use super::client::{RedisClient, RedisReply};
 use super::server::{Redis, START_LIMIT, program};
@@ -20,7 +20,7 @@ pub struct RedisGroup {
     // Before its directory: drop the process first.
     _sentinel: Process,
     _scratch: Scratch,
-    sentinel_port: u16,
+    sentinel_port: Port,
     /// The server that was killed or paused last.
     down: AtomicUsize,
 }
@@ -51,12 +51,12 @@ impl RedisGroup {
 
     /// Returns the port of the Sentinel, on 127.0.0.1.
     pub fn sentinel_port(&self) -> u16 {
-        self.sentinel_port
+        self.sentinel_port.number()
     }
 
     /// Connects a client to the Sentinel.
     pub fn sentinel(&self) -> RedisClient {
-        RedisClient::connect(self.sentinel_port)
+        RedisClient::connect(self.sentinel_port())
     }
 
     /// Returns the server that the Sentinel names as the master.
@@ -156,11 +156,9 @@ fn first_member(reply: &RedisReply) -> Option<&RedisReply> {
 }
 
 /// Starts a Sentinel that watches the master at this port. Returns it with its directory and port.
-fn run(master: u16) -> Result<(Process, Scratch, u16), ThrowawayError> {
+fn run(master: u16) -> Result<(Process, Scratch, Port), ThrowawayError> {
     let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Sentinel");
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("its address").port();
-    drop(listener);
+    let port = Port::free().expect("a free port");
     let dir = scratch.path();
     let file = dir.join("sentinel.conf");
     let settings = format!(
@@ -174,7 +172,7 @@ fn run(master: u16) -> Result<(Process, Scratch, u16), ThrowawayError> {
     let log = dir.join("log");
     let process = Process::spawn(&mut command, &scratch, &log, Signal::Kill)?;
     process.wait_ready(START_LIMIT, || {
-        TcpStream::connect(("127.0.0.1", port)).is_ok()
+        TcpStream::connect(("127.0.0.1", port.number())).is_ok()
     })?;
     Ok((process, scratch, port))
 }

@@ -1,7 +1,7 @@
 //! A Redis server as an ordinary child process.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use walrelay_throwaway::{Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError, cache_dir};
 
 use super::client::{RedisClient, RedisReply};
 use crate::authority::Issued;
@@ -31,7 +31,7 @@ pub struct Redis {
     // Before `scratch`: drop the process first, then its directory.
     process: Mutex<Option<Process>>,
     scratch: Scratch,
-    port: u16,
+    port: Port,
     /// `None`: it is no node of a cluster.
     node: Option<Node>,
 }
@@ -40,9 +40,9 @@ pub struct Redis {
 #[derive(Debug)]
 struct Node {
     /// The port for other nodes.
-    bus_port: u16,
+    bus_port: Port,
     /// The port for clients with TLS. Between the nodes there is TLS, too.
-    tls_port: Option<u16>,
+    tls_port: Option<Port>,
 }
 
 /// The use of a server.
@@ -97,25 +97,20 @@ impl Redis {
 
     /// Starts a server without data.
     pub(super) fn start_as(role: Role<'_>) -> Self {
-        let mut tries = 0;
-        loop {
-            match Self::on_free_ports(role) {
-                Ok(server) => return server,
-                // Another process may have taken the port meanwhile.
-                Err(ThrowawayError::Ended { .. }) if tries < 5 => tries += 1,
-                Err(error) => panic!(
-                    "Redis does not start: {error}; scripts/fetch-redis.sh fetches it (make test \
-                     does), {SETTING}=skip leaves its tests out"
-                ),
-            }
-        }
+        Self::try_start(role).unwrap_or_else(|error| {
+            panic!(
+                "Redis does not start: {error}; scripts/fetch-redis.sh fetches it (make test does), \
+                 {SETTING}=skip leaves its tests out"
+            )
+        })
     }
 
-    fn on_free_ports(role: Role<'_>) -> Result<Self, ThrowawayError> {
+    fn try_start(role: Role<'_>) -> Result<Self, ThrowawayError> {
         let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Redis");
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let ports = listeners.map(|it| it.local_addr().expect("its address").port());
-        let [port, bus_port, tls_port] = ports;
+        let [port, bus_port, tls_port] = [(); 3].map(|()| Port::free().expect("a free port"));
+        if let Role::Node(Some(certificate)) = role {
+            certificate.write(scratch.path(), tls_port.number());
+        }
         let node = match role {
             Role::Alone => None,
             Role::Node(certificate) => Some(Node {
@@ -123,9 +118,6 @@ impl Redis {
                 tls_port: certificate.map(|_| tls_port),
             }),
         };
-        if let Role::Node(Some(certificate)) = role {
-            certificate.write(scratch.path(), tls_port);
-        }
         let new = Self {
             process: Mutex::new(None),
             scratch,
@@ -138,22 +130,23 @@ impl Redis {
 
     /// Returns the port, on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Returns the port for other nodes of the cluster.
     pub(super) fn bus_port(&self) -> u16 {
-        self.node.as_ref().expect("a node of a cluster").bus_port
+        let node = self.node.as_ref().expect("a node of a cluster");
+        node.bus_port.number()
     }
 
     /// Returns the port by which other nodes know it.
     pub(super) fn port_for_nodes(&self) -> u16 {
-        self.tls_port().unwrap_or(self.port)
+        self.tls_port().unwrap_or(self.port())
     }
 
     /// Returns the port for clients with TLS; `None`: there is no TLS.
     pub fn tls_port(&self) -> Option<u16> {
-        self.node.as_ref()?.tls_port
+        self.node.as_ref()?.tls_port.as_ref().map(Port::number)
     }
 
     /// Returns the process id of the server, which runs.
@@ -164,7 +157,7 @@ impl Redis {
 
     /// Connects a client.
     pub fn client(&self) -> RedisClient {
-        RedisClient::connect(self.port)
+        RedisClient::connect(self.port())
     }
 
     /// Starts the server after [`kill`](Self::kill), with the same data.
@@ -189,7 +182,7 @@ impl Redis {
             .arg(dir)
             .current_dir(dir)
             .stdin(Stdio::null());
-        if let Some(Node { bus_port, .. }) = self.node {
+        if let Some(Node { bus_port, .. }) = &self.node {
             command
                 .args(["--cluster-enabled", "yes"])
                 .args(["--cluster-port", &bus_port.to_string()])
@@ -238,7 +231,7 @@ impl Redis {
     }
 
     fn takes_connections(&self) -> bool {
-        TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        TcpStream::connect(("127.0.0.1", self.port())).is_ok()
             && self.client().run("PING") == RedisReply::Line("PONG".to_owned())
     }
 }
