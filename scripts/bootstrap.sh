@@ -10,8 +10,8 @@
 #                                    Redis by scripts/fetch-redis.sh, unless WALRELAY_TEST_REDIS is "skip";
 #                                    NATS by scripts/fetch-nats.sh, unless WALRELAY_TEST_NATS is set
 #     scripts/bootstrap.sh faults    and libfaketime, where it is packaged: the fault suite works without it
-#     scripts/bootstrap.sh ci        and Python's venv, for the linters, and PHP, where it is packaged: examples without
-#                                    their language are skipped
+#     scripts/bootstrap.sh ci        and Python's venv, for the linters, and PHP and Mono, where they are packaged:
+#                                    examples without their language are skipped
 #
 # It installs with apt-get, as root or with a sudo that needs no password. Elsewhere it prints what
 # to install and ends with status 1. It starts no server, leaves none running, and does not touch
@@ -224,13 +224,18 @@ has_php() {
     command -v php >/dev/null && php -r 'foreach (array_slice($argv, 1) as $of) { require "$of/autoload.php"; }' -- \
         $libraries >/dev/null 2>&1
 }
-if [ "$mode" = ci ] && have apt-get && ! has_php; then
-    packages='php-cli php-pgsql php-amqplib php-illuminate-database php-doctrine-dbal'
+has_mono() { have mcs && have mono && [ -e /usr/lib/mono/4.5/System.Data.dll ] && grep -qs PostgreSQL /etc/odbcinst.ini; }
+# Installs the packages of a language for its examples, if it can.
+offer() { # language packages
     # shellcheck disable=SC2086 # a list
     if [ "$(id -u)" != 0 ]; then
-        say "PHP is not here: its examples are left out (apt-get install $packages)"
-    elif sudo= && ! { apt update && apt install --no-install-recommends $packages; }; then
-        say "PHP cannot be installed: its examples are left out"
+        say "$1 is not here: its examples are left out (apt-get install $2)"
+    elif sudo= && ! { apt update && apt install --no-install-recommends $2; }; then
+        say "$1 cannot be installed: its examples are left out"
     fi
+}
+if [ "$mode" = ci ] && have apt-get; then
+    has_php || offer PHP 'php-cli php-pgsql php-amqplib php-illuminate-database php-doctrine-dbal'
+    has_mono || offer Mono 'mono-mcs mono-runtime libmono-system-data4.0-cil libmono-posix4.0-cil odbc-postgresql'
 fi
 say "all that '$mode' needs is here"

@@ -168,12 +168,22 @@ run_php() {
 # A receiver in each language, behind a relay.
 run_webhooks() {
     python examples/consumers/python/requirements.txt || return 0
-    "$work/python/bin/python" "examples/$example/test.py" "$work/python/bin/python" "examples/$example/python/receiver.py"
-    command -v npm >/dev/null || { skip "there is no npm"; return; }
-    (copy typescript && npm ci --silent --no-fund --no-audit) ||
-        { skip "its packages cannot be installed"; return; }
-    (cd "$work/copy" && npx --no-install tsc)
-    "$work/python/bin/python" "examples/$example/test.py" node "$work/copy/build/receiver.js"
+    local test=("$work/python/bin/python" "examples/$example/test.py")
+    "${test[@]}" "$work/python/bin/python" "examples/$example/python/receiver.py"
+    if ! command -v npm >/dev/null; then
+        skip "there is no npm"
+    elif ! (copy typescript && npm ci --silent --no-fund --no-audit); then
+        skip "its packages cannot be installed"
+    else
+        (cd "$work/copy" && npx --no-install tsc)
+        "${test[@]}" node "$work/copy/build/receiver.js"
+    fi
+    if ! command -v mcs || ! command -v mono || ! grep -qs '^.PostgreSQL Unicode' /etc/odbcinst.ini; then
+        skip "there is no mono-mcs, no mono-runtime or no odbc-postgresql"
+        return
+    fi >/dev/null
+    (copy csharp && mcs -r:System.Data -r:Mono.Posix -out:receiver.exe Receiver.cs Verifier.cs)
+    "${test[@]}" mono "$work/copy/receiver.exe"
 }
 
 # Laravel and Doctrine.
