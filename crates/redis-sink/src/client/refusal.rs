@@ -121,6 +121,7 @@ pub(crate) fn code(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::resp::{Reply, decode};
     use super::*;
 
     /// The texts are those of Redis 7.0.15 and Valkey 8.1.
@@ -216,6 +217,18 @@ mod tests {
         ] {
             assert!(!is_forbidden_id(other.as_bytes()), "{other}");
         }
+    }
+
+    /// Redis 7.0.15 quotes the first 128 bytes of the arguments, and cuts the last character.
+    #[test]
+    fn an_error_that_quotes_half_a_character_is_understood() {
+        let text =
+            b"ERR unknown command 'XADD', with args beginning with: 's' '7-0' 'payload' 'x\xc3' ";
+        let line = [b"-", &text[..], b"\r\n"].concat();
+        let reply = Reply::Error(text.to_vec());
+        assert_eq!(decode(&line), Ok(Some((reply, line.len()))));
+        assert!(matches!(meaning(text), Refusal::Configuration(_)));
+        assert_eq!(code(text), "ERR");
     }
 
     #[test]
