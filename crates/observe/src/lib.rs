@@ -6,13 +6,13 @@
 //! - [`RunObserver`]: the observer of a pipeline, which collects telemetry. [`Latencies`]:
 //!   the figures of it that are logged at the end.
 //! - [`Telemetry`]: all figures of a pipeline's run. [`Pipelines`]: those of a process. [`StatusReport`]: one document of them, which the HTTP
-//!   endpoint serves; [`SlotMonitor`] adds the server's view of the slot, [`OutboxMonitor`] that of the tables.
+//!   endpoint serves. [`SourceFacts`]: what a source adds to it.
 //! - [`start_endpoint`], [`Exporter`]: the views: metrics in the OpenMetrics format, status, page;
 //!   OTLP. [`ServiceManager`]: the state for systemd.
 //! - [`sections`]: `[http]`, `[otel]` and `[log]` of the configuration.
 //!
 //! # Inside
-//! `state` has [`Telemetry`], and makes the document of `report` of it; `monitors` ask the server for it. `report` also
+//! `state` has [`Telemetry`], and makes the document of `report` of it. `report` also
 //! lists the problems of a relay. `views` shows the document: `http` is the endpoint with the page, `metrics` its figures
 //! as text, `otlp` sends metrics and spans. `log` is the log with its last warnings. `dlq` has the dead letters of the
 //! page, `event_jobs` its look for an event. `background` runs threads that stop when they are dropped.
@@ -26,7 +26,6 @@ mod background;
 mod dlq;
 mod event_jobs;
 mod log;
-mod monitors;
 mod report;
 pub mod sections;
 mod state;
@@ -34,7 +33,7 @@ mod views;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use walrelay_pgoutput::PgTimestamp;
+use walrelay_relay::PgTimestamp;
 
 pub use background::Background;
 pub use dlq::DlqAccess;
@@ -43,13 +42,15 @@ pub use log::{
     RecentErrors, is_hidden, log_to_stderr, pipeline_span, printable, printable_json,
     printable_lines, subscriber,
 };
-pub use monitors::{OutboxMonitor, SlotMonitor, slot_report};
 pub use report::{
-    AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LossReport,
-    MoveReport, NearLimitReport, OutboxReport, ProblemReport, ProcessReport, SinkReport,
-    SlotReport, SnapshotReport, StatusReport,
+    AuditReport, AuditedTable, BookmarkReport, EndpointReport, FormerRunReport, LastErrorReport,
+    LossReport, MoveReport, NearLimitReport, OutboxReport, ProblemReport, ProcessReport,
+    ReplayReport, STANDBY_REMEDY, SinkReport, SlotReport, SnapshotReport, StatusReport,
+    TableLockReport,
 };
-pub use state::{Latencies, Pipelines, RunObserver, Setup, SinkSetup, Telemetry};
+pub use state::{
+    Latencies, Pipelines, ReplaceFile, RunObserver, Setup, SinkSetup, SourceFacts, Telemetry,
+};
 pub use views::{
     EndpointError, Exporter, METRICS_TYPE, ServiceManager, heartbeat, metrics_text, start_endpoint,
 };

@@ -107,7 +107,6 @@ pub use preset_tables::usual_table;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
 pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};
 pub use publication_note::check_noted;
-pub use retention::Danger;
 pub use rollback::{
     EventRows, EventsWithoutRow, RollbackError, UnconfirmedRows, check_events_have_rows,
 };
@@ -127,7 +126,7 @@ pub use snapshot::{
 };
 pub use source::{
     CopySource, HeldSlot, Original, PostgresSource, Range, RangeSource, Reading, ResendSource,
-    SourceOptions, first_commit,
+    SourceFindings, SourceOptions, first_commit,
 };
 pub use state_file::{
     OTHER_CLUSTER, Position, StateFileError, check_writable as check_state_file,

@@ -57,11 +57,14 @@ pub use account::{
     AccountColumns, BUCKET_SECONDS, Bucket, BucketSum, Counted, RowSum, SentAccount,
 };
 pub use event::SentEvent;
+pub use interface::danger::Danger;
 pub use interface::observer::{
     Counts, Explanation, Failpoint, HolderKind, Observer, PipelineState, Progress, SlotHolder,
     TopicProgress,
 };
-pub use interface::schemas::{PendingSchema, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
+pub use interface::schemas::{
+    PendingSchema, RegistryStats, SchemaAnswer, SchemaError, SchemaFailure, Schemas,
+};
 pub use interface::source::{
     Ancestor, Opened, Predecessor, Resume, SlotCheck, SlotOwner, Source, SourceError, TablePlace,
     WalStream,
@@ -76,3 +79,4 @@ pub use poison::{
 };
 pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys, row_hash};
 pub use table::{STATE_SCHEMA, TableName};
+pub use walrelay_pgoutput::PgTimestamp;

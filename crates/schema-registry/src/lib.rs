@@ -8,7 +8,6 @@
 //!
 //! # Contents
 //! - [`Registry`]: the client, a [`Schemas`] of a relay. [`RegistrySettings`]: its settings.
-//! - [`RegistryStats`]: figures for metrics.
 //!
 //! # Invariants
 //! - A request runs on a thread of its own: no caller waits for a server.
@@ -16,7 +15,6 @@
 
 mod answer;
 mod settings;
-mod stats;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,11 +27,10 @@ use tokio::sync::oneshot;
 use ureq::{Agent, RequestBuilder};
 use walrelay_event_router::{SubjectNames, ValueFormat, ValueSchema};
 use walrelay_http_client::{Roots, agent, basic};
-use walrelay_relay::{SchemaAnswer, SchemaError, SchemaFailure, Schemas};
+use walrelay_relay::{RegistryStats, SchemaAnswer, SchemaError, SchemaFailure, Schemas};
 use walrelay_sink::in_current_span;
 
 pub use settings::{RegistryLogin, RegistrySettings, SchemaFile};
-pub use stats::RegistryStats;
 
 use answer::{Answer, Refusal, refused};
 

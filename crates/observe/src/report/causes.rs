@@ -4,7 +4,7 @@
 pub(crate) const OPEN_TRANSACTIONS: &str = "open-transactions";
 
 /// The remedy while the server waits for standbys.
-pub(crate) const STANDBY_REMEDY: &str = "start the standby, or remove its slot from \
+pub const STANDBY_REMEDY: &str = "start the standby, or remove its slot from \
                                          synchronized_standby_slots: walrelay check names it \
                                          (standby-slots)";
 

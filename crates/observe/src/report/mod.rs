@@ -14,14 +14,15 @@ mod source;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use causes::{OPEN_TRANSACTIONS, STANDBY_REMEDY, is_of_sink, remedy_of_cause};
+pub use causes::STANDBY_REMEDY;
+pub(crate) use causes::{OPEN_TRANSACTIONS, is_of_sink, remedy_of_cause};
 pub(crate) use delivery::{
     DeadLetterReport, DeliveryReport, LatencyReport, Quantiles, RetryingReport, SloReport,
     TopicReport,
 };
 pub(crate) use history::{History, Sample};
-pub use pipeline::{FormerRunReport, ProblemReport};
-pub(crate) use pipeline::{HolderReport, LastErrorReport, PipelineReport, STATES};
+pub use pipeline::{FormerRunReport, LastErrorReport, ProblemReport};
+pub(crate) use pipeline::{HolderReport, PipelineReport, STATES};
 #[cfg(test)]
 pub(crate) use problems::headings;
 pub(crate) use problems::{RECONNECTS, problems};
@@ -29,10 +30,11 @@ pub use process::ProcessReport;
 pub(crate) use process::{ErrorReport, RegistryReport};
 pub use sink::{EndpointReport, LossReport, NearLimitReport, SinkReport};
 pub(crate) use sink::{KafkaReport, SinkFailureReport, SinkRiskReport};
+pub(crate) use source::SourceReport;
 pub use source::{
-    AuditReport, AuditedTable, BookmarkReport, MoveReport, OutboxReport, SlotReport, SnapshotReport,
+    AuditReport, AuditedTable, BookmarkReport, MoveReport, OutboxReport, ReplayReport, SlotReport,
+    SnapshotReport, TableLockReport,
 };
-pub(crate) use source::{ReplayReport, SourceReport};
 
 /// The document of `/api/status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]

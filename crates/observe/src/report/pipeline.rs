@@ -1,7 +1,6 @@
 //! The pipeline of a report: its state, the runs before, and the problems.
 
 use serde::{Deserialize, Serialize};
-use walrelay_postgres_source::run_note::RunNote;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -88,20 +87,6 @@ pub struct FormerRunReport {
     pub error_id: Option<String>,
     /// When it started, and how it ended.
     pub text: String,
-}
-
-impl FormerRunReport {
-    /// Makes the report of a note.
-    pub fn new(note: &RunNote) -> Self {
-        let ended = note.ended.as_ref();
-        Self {
-            starts: note.starts,
-            started_ms: note.started_ms,
-            ended_ms: ended.map(|ended| ended.at_ms),
-            error_id: ended.and_then(|ended| ended.error.clone()),
-            text: note.text(),
-        }
-    }
 }
 
 /// One problem of a relay.

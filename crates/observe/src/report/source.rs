@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use walrelay_lsn::Lsn;
-use walrelay_postgres_source::moves::UnfinishedMove;
+use walrelay_relay::Danger;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -78,7 +78,7 @@ pub struct ReplayReport {
     /// The position up to which its records are acknowledged.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub position: Option<Lsn>,
-    /// WAL from there to the end of the server's WAL. The replay may end before.
+    /// WAL from there to the end of the server's WAL, which [`StatusReport`](crate::StatusReport) adds. The replay may end before.
     pub behind_bytes: Option<u64>,
 }
 
@@ -189,6 +189,26 @@ pub struct SlotReport {
     pub seen_ms: u64,
 }
 
+impl SlotReport {
+    /// Judges the figures. `warn_above`: bytes of retained WAL to warn about; 0 disables that warning.
+    pub fn danger(&self, warn_above: u64) -> Danger {
+        let left = self.safe_wal_bytes.zip(self.limit_bytes);
+        let status = self.wal_status.as_deref();
+        Danger::judge(status, self.retained_bytes, left, warn_above)
+    }
+}
+
+/// The locks that keep services from writing to an outbox table.
+#[derive(Debug, Clone)]
+pub struct TableLockReport {
+    /// Who holds or awaits them: process, application, mode and age.
+    pub text: String,
+    /// Sessions, modes and tables, without what changes.
+    pub holder: String,
+    /// What an operator can do about them.
+    pub remedy: String,
+}
+
 /// A move of the outbox that has not ended on this server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -201,18 +221,6 @@ pub struct MoveReport {
     pub remedy: String,
     /// When the state was recorded.
     pub since_ms: u64,
-}
-
-impl MoveReport {
-    /// Makes the report of a move.
-    pub fn new(unfinished: &UnfinishedMove) -> Self {
-        Self {
-            state: unfinished.state.name().to_owned(),
-            text: unfinished.to_string(),
-            remedy: unfinished.remedy().to_owned(),
-            since_ms: unfinished.since_ms,
-        }
-    }
 }
 
 /// The rolling bookmark.

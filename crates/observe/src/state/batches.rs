@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use walrelay_lsn::CommitEnd;
-use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::Progress;
+use walrelay_relay::{PgTimestamp, Progress};
 
 use crate::wall_clock;
 use walrelay_sink::lock;

@@ -15,5 +15,5 @@ mod telemetry;
 pub use latencies::Latencies;
 pub use pipelines::Pipelines;
 pub use run_observer::RunObserver;
-pub use setup::{Setup, SinkSetup};
+pub use setup::{ReplaceFile, Setup, SinkSetup, SourceFacts};
 pub use telemetry::Telemetry;

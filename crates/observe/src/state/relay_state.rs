@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
-use walrelay_pgoutput::PgTimestamp;
-use walrelay_postgres_source::RunningReplay;
-use walrelay_postgres_source::moves::UnfinishedMove;
-use walrelay_relay::{Class, Counts, Explanation, HolderKind, PipelineState, Progress, SlotHolder};
+use walrelay_relay::{
+    Class, Counts, Explanation, HolderKind, PgTimestamp, PipelineState, Progress, SlotHolder,
+};
 use walrelay_sink::{EventPosition, Poison, Retrying};
 use walrelay_sink_kind::check::Check;
 
 use crate::report::{
-    AuditReport, BookmarkReport, OutboxReport, RECONNECTS, SlotReport, is_of_sink, remedy_of_cause,
+    AuditReport, BookmarkReport, MoveReport, OutboxReport, RECONNECTS, ReplayReport, SlotReport,
+    TableLockReport, is_of_sink, remedy_of_cause,
 };
 use crate::{millis_now, wall_clock};
 
@@ -63,10 +63,7 @@ pub(super) struct Live {
     pub(super) acknowledged_earlier: u64,
     /// How far the server's clock is ahead of this machine's, in seconds, as far as it is known.
     pub(super) clock_offset: Option<f64>,
-    /// Who keeps services from writing to an outbox table by a lock, and what to do.
-    pub(super) table_lock: Option<(String, String)>,
-    /// The sessions, modes and tables of `table_lock`, without what changes.
-    pub(super) table_lock_holder: Option<String>,
+    pub(super) table_lock: Option<TableLockReport>,
     /// The outbox tables, and why the last query of them failed.
     pub(super) outboxes: (Vec<OutboxReport>, Option<String>),
     /// The last round of the audit.
@@ -95,9 +92,9 @@ pub(super) struct Live {
     pub(super) slot_error: Option<String>,
     pub(super) bookmark: Option<BookmarkReport>,
     /// The move that has not ended on this server.
-    pub(super) moved: Option<UnfinishedMove>,
+    pub(super) moved: Option<MoveReport>,
     /// The replays that run in the database.
-    pub(super) replays: Vec<RunningReplay>,
+    pub(super) replays: Vec<ReplayReport>,
     pub(super) pruned: u64,
     /// Why rows are not changed, by the work.
     pub(super) row_changes: BTreeMap<String, Option<String>>,
@@ -125,7 +122,6 @@ impl Live {
             acknowledged_earlier: 0,
             clock_offset: None,
             table_lock: None,
-            table_lock_holder: None,
             outboxes: (Vec::new(), None),
             audit: None,
             event_at: now,

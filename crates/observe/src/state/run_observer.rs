@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tracing::{debug, info, warn};
 use walrelay_lsn::{CommitEnd, Lsn};
-use walrelay_pgoutput::PgTimestamp;
 use walrelay_relay::{
-    Class, Counts, Diverted, Failpoint, HolderKind, Observer, PipelineState, PoisonAction,
-    Progress, TableName, TopicProgress,
+    Class, Counts, Diverted, Failpoint, HolderKind, Observer, PgTimestamp, PipelineState,
+    PoisonAction, Progress, TableName, TopicProgress,
 };
 use walrelay_sink::Retrying;
 

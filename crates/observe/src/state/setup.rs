@@ -1,18 +1,37 @@
-//! [`Setup`]: what is known of a relay when it starts.
+//! [`Setup`]: what is known of a relay when it starts. [`SourceFacts`]: what its source finds later.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_postgres_source::last_error::FoundError;
-use walrelay_postgres_source::run_note::FormerRun;
-use walrelay_postgres_source::{SlotWait, SnapshotProgress};
-use walrelay_schema_registry::RegistryStats;
+use walrelay_lsn::Lsn;
+use walrelay_relay::RegistryStats;
 use walrelay_sink::Parking;
 use walrelay_sink_kind::{SinkKind, SinkTerms};
 
+use crate::report::{FormerRunReport, LastErrorReport, SnapshotReport};
 use crate::sections::Slo;
 use crate::{DlqAccess, EventJobs};
+
+/// A function that replaces a file: after a failure, the file has the former text or the new one.
+pub type ReplaceFile = fn(&Path, &str) -> io::Result<()>;
+
+/// The facts that a source finds while the relay runs.
+pub trait SourceFacts: fmt::Debug + Send + Sync {
+    /// Returns the progress of the snapshot; `None` if none is configured.
+    fn snapshot(&self) -> Option<SnapshotReport>;
+
+    /// Returns what the creation of the slot waits for, and the remedy; `None` while it waits for nothing.
+    fn opening_wait(&self) -> Option<(String, &'static str)>;
+
+    /// Returns the error with which the last run ended, unless a later run has confirmed more: up to `confirmed`.
+    fn last_error(&self, confirmed: Option<Lsn>) -> Option<LastErrorReport>;
+
+    /// Returns the note of the run before; `None`: there is none, or it is not read yet.
+    fn former_run(&self) -> Option<FormerRunReport>;
+}
 
 /// The part of the telemetry that does not change while the relay runs.
 #[derive(Debug, Default)]
@@ -36,7 +55,7 @@ pub struct Setup {
     /// The objective of `[slo]`.
     pub slo: Option<Slo>,
     /// The state file, beside which the history is noted; `None`: it is kept in memory alone.
-    pub state_file: Option<PathBuf>,
+    pub state_file: Option<(PathBuf, ReplaceFile)>,
     /// `source.retained_wal_warning` in bytes; `None` if it is off.
     pub retained_wal_warning: Option<u64>,
     /// Where records go.
@@ -49,14 +68,8 @@ pub struct Setup {
     pub events: Option<Arc<EventJobs>>,
     /// The parked keys; `None` if keys are not parked.
     pub parking: Option<Arc<Parking>>,
-    /// Progress of the snapshot; `None` if none is configured.
-    pub snapshot: Option<Arc<SnapshotProgress>>,
-    /// What the creation of the slot waits for.
-    pub slot_wait: Arc<SlotWait>,
-    /// The error with which the last run ended, once the relay has found it.
-    pub last_error: Arc<FoundError>,
-    /// The note of the run before, once the relay has found it.
-    pub former_run: Arc<FormerRun>,
+    /// What the source finds; `None`: nothing is shown of it.
+    pub source: Option<Arc<dyn SourceFacts>>,
     /// Requests to the schema registry; `None` if none is configured.
     pub registry: Option<Arc<RegistryStats>>,
     /// Whether spans are collected for OpenTelemetry.

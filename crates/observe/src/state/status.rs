@@ -6,20 +6,19 @@ use std::time::Instant;
 
 use walrelay_failure::Exit;
 use walrelay_measure::proc;
-use walrelay_pgoutput::PgTimestamp;
-use walrelay_postgres_source::SnapshotProgress;
-use walrelay_relay::{HolderKind, PipelineState};
+use walrelay_relay::{HolderKind, PgTimestamp, PipelineState};
 use walrelay_sink::{BatchingMode, MAX_TOPICS, OTHER_TOPICS, lock};
 use walrelay_sink_kind::check::{Check, Verdict};
 
 use super::relay_state::{Live, describe, remedy};
+use super::setup::SourceFacts;
 use super::telemetry::Telemetry;
 use crate::millis_now;
 use crate::report::{
-    DeadLetterReport, DeliveryReport, EndpointReport, FormerRunReport, HolderReport, KafkaReport,
-    LastErrorReport, LatencyReport, LossReport, MoveReport, NearLimitReport, OPEN_TRANSACTIONS,
-    PipelineReport, ProcessReport, RegistryReport, ReplayReport, RetryingReport, SinkFailureReport,
-    SinkReport, SinkRiskReport, SnapshotReport, SourceReport, StatusReport, TopicReport, problems,
+    DeadLetterReport, DeliveryReport, EndpointReport, HolderReport, KafkaReport, LatencyReport,
+    LossReport, NearLimitReport, OPEN_TRANSACTIONS, PipelineReport, ProcessReport, RegistryReport,
+    ReplayReport, RetryingReport, SinkFailureReport, SinkReport, SinkRiskReport, SourceReport,
+    StatusReport, TopicReport, problems,
 };
 
 /// Destinations that are named of those that take no record.
@@ -35,7 +34,8 @@ impl Telemetry {
         let live = lock(&self.live);
         let not_ready = live.not_ready();
         let (state, reason) = describe(&live.state);
-        let waits = setup.slot_wait.read();
+        let facts = setup.source.as_deref();
+        let waits = facts.and_then(SourceFacts::opening_wait);
         let waits = waits.filter(|_| matches!(live.state, PipelineState::Connecting));
         let explanation = match &live.state {
             PipelineState::Waiting { explanation, .. } => explanation.as_ref(),
@@ -87,17 +87,16 @@ impl Telemetry {
             not_ready,
             problems: Vec::new(),
             source: self.source(&live),
-            snapshot: setup.snapshot.as_deref().map(snapshot),
+            snapshot: facts.and_then(SourceFacts::snapshot),
             slot: live.slot.clone(),
             bookmark: live.bookmark.clone(),
             slot_error: live.slot_error.clone(),
-            last_error: self.last_error(&live),
-            moved: live.moved.as_ref().map(MoveReport::new),
-            former_run: self
-                .setup
-                .former_run
-                .get()
-                .map(|note| FormerRunReport::new(&note)),
+            last_error: facts.and_then(|facts| {
+                let progress = live.progress.as_ref();
+                facts.last_error(progress.map(|progress| progress.confirmed.lsn()))
+            }),
+            moved: live.moved.clone(),
+            former_run: facts.and_then(SourceFacts::former_run),
             otel_problem: live.otel_problem.clone(),
             delivery: self.delivery(&live),
             slo: setup
@@ -136,18 +135,6 @@ impl Telemetry {
         report
     }
 
-    fn last_error(&self, live: &Live) -> Option<LastErrorReport> {
-        let confirmed = live.progress.map(|progress| progress.confirmed.lsn());
-        let error = self.setup.last_error.get();
-        let error = error.filter(|error| !error.is_passed(confirmed))?;
-        Some(LastErrorReport {
-            at_ms: error.at_ms,
-            id: error.id.clone(),
-            text: error.text(),
-            remedy: error.remedy.clone(),
-        })
-    }
-
     fn source(&self, live: &Live) -> SourceReport {
         // The positions of a relay that stands by are of the time when it read the slot.
         let progress = live.progress.filter(|_| live.standing_by().is_none());
@@ -170,9 +157,9 @@ impl Telemetry {
             retained_wal_warning_bytes: self.setup.retained_wal_warning,
             feedback_sent: live.feedback_sent,
             clock_offset_seconds: live.clock_offset,
-            table_lock: live.table_lock.as_ref().map(|(what, _)| what.clone()),
-            table_lock_holder: live.table_lock_holder.clone(),
-            table_lock_remedy: live.table_lock.as_ref().map(|(_, remedy)| remedy.clone()),
+            table_lock: live.table_lock.as_ref().map(|lock| lock.text.clone()),
+            table_lock_holder: live.table_lock.as_ref().map(|lock| lock.holder.clone()),
+            table_lock_remedy: live.table_lock.as_ref().map(|lock| lock.remedy.clone()),
             outboxes: live.outboxes.0.clone(),
             outbox_error: live.outboxes.1.clone(),
             audit: live.audit.clone(),
@@ -181,12 +168,10 @@ impl Telemetry {
                 .replays
                 .iter()
                 .map(|replay| ReplayReport {
-                    pid: replay.pid,
-                    copy: replay.copy.clone(),
-                    position: replay.position,
                     behind_bytes: server_end
                         .zip(replay.position)
                         .map(|(end, position)| end.bytes_since(position)),
+                    ..replay.clone()
                 })
                 .collect(),
         }
@@ -356,15 +341,6 @@ impl KafkaReport {
             leaderless_partitions: sink.unavailable_count,
             leaderless: sink.unavailable.clone(),
         })
-    }
-}
-
-fn snapshot(progress: &SnapshotProgress) -> SnapshotReport {
-    SnapshotReport {
-        running: progress.is_running(),
-        rows: progress.rows_in_attempt(),
-        expected_rows: progress.expected(),
-        rows_total: progress.rows(),
     }
 }
 

@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 
 use tracing::debug;
 use walrelay_lsn::Lsn;
-use walrelay_postgres_source::moves::UnfinishedMove;
-use walrelay_postgres_source::{RunningReplay, TableLock, replace_file};
-use walrelay_relay::{Class, PipelineState, Progress, TableName, TopicProgress};
-use walrelay_schema_registry::RegistryStats;
+use walrelay_relay::{Class, PipelineState, Progress, RegistryStats, TableName, TopicProgress};
 use walrelay_sink::{Retrying, SinkStats, in_current_span, lock};
 use walrelay_sink_kind::check::Check;
 
@@ -23,7 +20,8 @@ use super::relay_state::{Live, remedy};
 use super::setup::Setup;
 use super::slo::SloSeconds;
 use crate::report::{
-    AuditReport, AuditedTable, BookmarkReport, History, OutboxReport, Sample, SlotReport,
+    AuditReport, AuditedTable, BookmarkReport, History, MoveReport, OutboxReport, ReplayReport,
+    Sample, SlotReport, TableLockReport,
 };
 use crate::{DlqAccess, EventJobs, RecentErrors, millis_now};
 
@@ -62,7 +60,10 @@ impl Telemetry {
             batches: Batches::new(setup.spans),
             live: Mutex::new(Live::new()),
             slo_seconds: Mutex::new(SloSeconds::new()),
-            history: Mutex::new(Recorder::new(&setup.slot, setup.state_file.as_deref())),
+            history: Mutex::new(Recorder::new(
+                &setup.slot,
+                setup.state_file.as_ref().map(|(file, _)| &**file),
+            )),
             noting: Arc::default(),
             setup,
         }
@@ -189,18 +190,13 @@ impl Telemetry {
     }
 
     /// Sets who keeps services from writing to an outbox table by a lock.
-    pub fn table_locks(&self, locks: &[TableLock]) {
-        let named: Vec<String> = locks.iter().map(TableLock::to_string).collect();
-        let holders: Vec<String> = locks.iter().map(TableLock::holder).collect();
-        let remedy = TableLock::remedy(locks);
-        let mut live = lock(&self.live);
-        live.table_lock_holder = remedy.is_some().then(|| holders.join("; "));
-        live.table_lock = remedy.map(|remedy| (named.join("; "), remedy));
+    pub fn table_lock(&self, locks: Option<TableLockReport>) {
+        lock(&self.live).table_lock = locks;
     }
 
     /// Sets sizes and ages of the outbox tables, or why they are not known. Former figures go: they would look like
     /// those of now.
-    pub(crate) fn outbox(&self, answer: Result<Vec<OutboxReport>, String>) {
+    pub fn outbox(&self, answer: Result<Vec<OutboxReport>, String>) {
         let mut live = lock(&self.live);
         live.outboxes = match answer {
             Ok(outboxes) => (outboxes, None),
@@ -242,12 +238,12 @@ impl Telemetry {
     }
 
     /// Sets the move that has not ended on this server.
-    pub fn moved(&self, moved: Option<UnfinishedMove>) {
+    pub fn moved(&self, moved: Option<MoveReport>) {
         lock(&self.live).moved = moved;
     }
 
     /// Sets the replays that run in the database.
-    pub fn replays(&self, replays: Vec<RunningReplay>) {
+    pub fn replays(&self, replays: Vec<ReplayReport>) {
         lock(&self.live).replays = replays;
     }
 
@@ -284,6 +280,9 @@ impl Telemetry {
 
     /// Writes the history in a thread of its own: a disk that hangs holds nothing up.
     fn note_history(&self, file: PathBuf, text: String) {
+        let Some((_, replace_file)) = self.setup.state_file else {
+            return;
+        };
         if self.noting.swap(true, Relaxed) {
             return;
         }

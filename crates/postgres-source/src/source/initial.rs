@@ -190,11 +190,14 @@ impl PostgresSource {
             publication: self.wanted.publication.clone(),
             tables: self.wanted.tables.clone(),
             selection: self.wanted.snapshot.clone().unwrap_or_default(),
-            progress: Arc::clone(&self.snapshot_progress),
+            progress: Arc::clone(&self.findings.snapshot),
         };
         let in_recovery = connected.facts.server.in_recovery;
         let anchor = Anchor::with_slot(plan, connected.replication, &temporary);
-        let named = self.slot_wait.name_while(&self.info, in_recovery, anchor);
+        let named = self
+            .findings
+            .slot_wait
+            .name_while(&self.info, in_recovery, anchor);
         let mut anchor = named.await?;
         anchor.epoch = connected.epoch;
         let lease = self.wal_sender_timeout;
@@ -225,10 +228,10 @@ impl PostgresSource {
         };
         if snapshot.over {
             self.snapshot = None;
-            self.snapshot_progress.end();
+            self.findings.snapshot.end();
             return Ok(None);
         }
-        if !self.snapshot_progress.is_acknowledged() {
+        if !self.findings.snapshot.is_acknowledged() {
             // The same snapshot can be read again as long as the server keeps it.
             return match snapshot
                 .open(&self.wanted.slot, self.sent_rows.as_deref())
@@ -252,7 +255,7 @@ impl PostgresSource {
             return made.map(|()| None);
         }
         let snapshot = self.snapshot.take();
-        self.snapshot_progress.end();
+        self.findings.snapshot.end();
         made?;
         if let Some(snapshot) = snapshot {
             snapshot.end(&self.wanted).await?;

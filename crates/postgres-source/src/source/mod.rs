@@ -56,8 +56,21 @@ pub struct SourceOptions {
     pub accept_gap: bool,
     /// Warn if more bytes of WAL than this are kept for the slot; 0 disables the warning.
     pub retained_wal_warning: u64,
-    /// Where to put the error with which the last run ended.
+    /// Where to put what the source finds.
+    pub findings: SourceFindings,
+}
+
+/// The facts that a source finds while it reads, shared with the views.
+#[derive(Debug, Clone, Default)]
+pub struct SourceFindings {
+    /// Progress of the snapshot.
+    pub snapshot: Arc<SnapshotProgress>,
+    /// What the creation of the slot waits for.
+    pub slot_wait: Arc<SlotWait>,
+    /// The error with which the last run ended.
     pub last_error: Arc<FoundError>,
+    /// The note of the run before.
+    pub former_run: Arc<FormerRun>,
 }
 
 /// Opens the replication connection of one slot, with a control connection alongside it.
@@ -72,10 +85,7 @@ pub struct PostgresSource {
     state_file: Option<StateWriter>,
     /// The path of the state file.
     state_path: Option<PathBuf>,
-    /// The error with which the last run ended.
-    last_error: Arc<FoundError>,
-    /// The note of the run before.
-    former_run: Arc<FormerRun>,
+    findings: SourceFindings,
     /// The positions that are noted in the database.
     notes: Notes,
     /// The sums of acknowledged rows, which are written with the notes.
@@ -118,8 +128,6 @@ pub struct PostgresSource {
     lock_thread: Option<LockThread>,
     /// The snapshot that is being read.
     snapshot: Option<InitialSnapshot>,
-    snapshot_progress: Arc<SnapshotProgress>,
-    slot_wait: Arc<SlotWait>,
 }
 
 impl PostgresSource {
@@ -138,8 +146,7 @@ impl PostgresSource {
             inspections: Inspections::default(),
             state_path: options.state_file.clone(),
             state_file: options.state_file.map(StateWriter::new),
-            last_error: options.last_error,
-            former_run: Arc::default(),
+            findings: options.findings,
             accept_gap: options.accept_gap,
             accepted: false,
             started: false,
@@ -155,30 +162,7 @@ impl PostgresSource {
             unfinished: Unfinished::default(),
             lock_thread: None,
             snapshot: None,
-            snapshot_progress: Arc::default(),
-            slot_wait: Arc::default(),
         }
-    }
-
-    /// Reports the progress of a snapshot there.
-    #[must_use]
-    pub fn with_progress(self, snapshot_progress: Arc<SnapshotProgress>) -> Self {
-        Self {
-            snapshot_progress,
-            ..self
-        }
-    }
-
-    /// Puts the note of the run before there.
-    #[must_use]
-    pub fn with_former_run(self, former_run: Arc<FormerRun>) -> Self {
-        Self { former_run, ..self }
-    }
-
-    /// Says there what the creation of the slot waits for.
-    #[must_use]
-    pub fn with_slot_wait(self, slot_wait: Arc<SlotWait>) -> Self {
-        Self { slot_wait, ..self }
     }
 
     /// Writes these sums before it confirms the position up to which they count.
@@ -383,7 +367,7 @@ impl Source for PostgresSource {
 
     async fn confirmed_on_server(&mut self) -> Result<Lsn, PostgresError> {
         if self.snapshot.is_some() {
-            if !self.snapshot_progress.is_acknowledged() {
+            if !self.findings.snapshot.is_acknowledged() {
                 return Ok(Lsn::ZERO);
             }
             self.continue_snapshot().await?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use walrelay_event_router::ValueSchema;
 
@@ -46,6 +47,36 @@ impl SchemaFailure {
     /// Returns true if a second request may get another answer.
     pub const fn may_pass(self) -> bool {
         matches!(self, Self::Unavailable | Self::Missing | Self::Forbidden)
+    }
+}
+
+/// Number of requests to a schema registry, by outcome.
+#[derive(Debug, Default)]
+pub struct RegistryStats {
+    found: AtomicU64,
+    refused: AtomicU64,
+    unavailable: AtomicU64,
+}
+
+impl RegistryStats {
+    /// Counts a request that got a schema, or failed.
+    pub fn count(&self, failure: Option<SchemaFailure>) {
+        let counter = match failure {
+            None => &self.found,
+            Some(SchemaFailure::Unavailable) => &self.unavailable,
+            Some(_) => &self.refused,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the outcomes as metrics name them, each with its number of requests.
+    pub fn requests(&self) -> [(&'static str, u64); 3] {
+        [
+            ("found", &self.found),
+            ("refused", &self.refused),
+            ("unavailable", &self.unavailable),
+        ]
+        .map(|(outcome, count)| (outcome, count.load(Relaxed)))
     }
 }
 

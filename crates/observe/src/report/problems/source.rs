@@ -1,6 +1,6 @@
 //! Problems of the database: the slot, the lag, locks, clocks, and rows that stay.
 
-use walrelay_postgres_source::Danger;
+use walrelay_relay::Danger;
 
 use super::list::{MOVE, Problems, SLOT_LOST, WATCHING, counted};
 use crate::report::causes::STANDBY_REMEDY;
@@ -27,8 +27,7 @@ pub(super) fn add_slot_problems(found: &mut Problems, report: &StatusReport) {
     let raise = "raise max_slot_wal_keep_size now, or remove the obstacle to delivery: past the \
                  limit the slot is lost";
     let title = "Postgres keeps much WAL for the slot";
-    let status = slot.wal_status.as_deref();
-    if status == Some("lost") || slot.invalidation_reason.is_some() {
+    if slot.wal_status.as_deref() == Some("lost") || slot.invalidation_reason.is_some() {
         let title = "The slot is lost: Postgres removed WAL that it needs";
         let problem = found.alert("bad", "WalrelaySlotLost", title);
         problem
@@ -37,9 +36,8 @@ pub(super) fn add_slot_problems(found: &mut Problems, report: &StatusReport) {
         SLOT_LOST.clone_into(&mut problem.runbook);
         return;
     }
-    let left = slot.safe_wal_bytes.zip(slot.limit_bytes);
     let warn_above = report.source.retained_wal_warning_bytes.unwrap_or_default();
-    match Danger::judge(status, slot.retained_bytes, left, warn_above) {
+    match slot.danger(warn_above) {
         Danger::Imminent => {
             let title = "The slot is about to lose WAL it needs";
             let problem = found.alert("bad", "WalrelaySlotWalNearLimit", title);

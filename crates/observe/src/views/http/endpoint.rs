@@ -16,13 +16,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tracing::{Instrument as _, debug, info};
+use tracing::{debug, info};
 
 use super::answers::Answers;
 use super::open_connections::{OpenConnections, Watched};
+use crate::Pipelines;
 use crate::background::Background;
 use crate::sections;
-use crate::{Pipelines, SlotMonitor, Telemetry, pipeline_span};
 
 /// Open connections at most.
 const MOST_CONNECTIONS: usize = 64;
@@ -64,11 +64,12 @@ pub enum EndpointError {
     Thread(#[source] io::Error),
 }
 
-/// Binds the address and starts the endpoint's thread, which also runs the slot monitors of the
+/// Binds the address and starts the endpoint's thread, which also runs the `monitors` of the
 /// pipelines.
-pub fn start_endpoint(
+pub fn start_endpoint<M: Future<Output = ()> + Send + 'static>(
     config: &sections::Http,
-    monitored: Vec<(Arc<Telemetry>, SlotMonitor)>,
+    pipelines: Pipelines,
+    monitors: Vec<M>,
 ) -> Result<Background, EndpointError> {
     let address = config.listen;
     let listening = |source| EndpointError::Listen { address, source };
@@ -79,7 +80,6 @@ pub fn start_endpoint(
         Some((certificate, key)) => ("https", Some(acceptor(certificate, key)?)),
         None => ("http", None),
     };
-    let pipelines: Pipelines = monitored.iter().map(|(one, _)| Arc::clone(one)).collect();
     let answers = Answers::new(pipelines.clone(), config);
     let endpoint = Background::start("http", move || {
         be_nicer();
@@ -91,10 +91,8 @@ pub fn start_endpoint(
                     pipelines.iter().for_each(|one| one.end_second());
                 }
             };
-            for (telemetry, monitor) in monitored {
-                let span = pipeline_span(telemetry.name(), telemetry.slot_name());
-                let watch = async move { monitor.watch(&telemetry).await };
-                tokio::spawn(watch.instrument(span));
+            for monitor in monitors {
+                tokio::spawn(monitor);
             }
             tokio::select! {
                 () = serve(listener, tls, Arc::new(answers)) => {}

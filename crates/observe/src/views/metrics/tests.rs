@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
-use walrelay_pgoutput::PgTimestamp;
-use walrelay_relay::TopicProgress;
+use walrelay_relay::{PgTimestamp, TopicProgress};
 use walrelay_sink::{AnySinkFactory, EventPosition, MAX_TOPICS, OTHER_TOPICS, SinkStats, lock};
 use walrelay_sink_kind::{KindDescription, SinkKind};
 

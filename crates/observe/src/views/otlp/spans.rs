@@ -1,7 +1,7 @@
 //! A span for each batch: the records that one confirmed position covers.
 
 use serde_json::{Value, json};
-use walrelay_pgoutput::PgTimestamp;
+use walrelay_relay::PgTimestamp;
 
 use super::attributes;
 use crate::state::batches::Batch;

@@ -94,7 +94,7 @@ impl PostgresSource {
         let setup = self.setup.insert(Setup::new(
             control,
             self.info.clone(),
-            Arc::clone(&self.slot_wait),
+            Arc::clone(&self.findings.slot_wait),
         ));
         let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
         let prepared = prepared.await;

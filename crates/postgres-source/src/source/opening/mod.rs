@@ -120,7 +120,7 @@ impl PostgresSource {
         }
         // This process may have read the snapshot.
         if !self.started
-            && !self.snapshot_progress.is_acknowledged()
+            && !self.findings.snapshot.is_acknowledged()
             && let Ok(Some(unread)) = unread(&mut control, &self.wanted).await
         {
             warn!(remedy = unread.remedy(), "{unread}");
@@ -133,7 +133,7 @@ impl PostgresSource {
         // Under the slot: a switch refuses while it is being read.
         let epoch = find_epoch(&mut control, &self.wanted.slot);
         let epoch = bounded("reading the epoch", epoch).await?;
-        self.former_run.set_epoch(epoch.number);
+        self.findings.former_run.set_epoch(epoch.number);
         if epoch.number > 0 && !self.started {
             info!(
                 epoch = epoch.number,

@@ -103,7 +103,7 @@ impl PostgresSource {
         match timeout(publication_note::NOTE_LIMIT, find).await {
             Ok(Ok(Some(error))) if !error.is_passed(Some(confirmed)) => {
                 info!(remedy = error.remedy, "the last run {}", error.text());
-                let _ = self.last_error.set(error);
+                let _ = self.findings.last_error.set(error);
             }
             Ok(Ok(_)) => {}
             Ok(Err(error)) => debug!(error = %Chain(&error), "the last error cannot be read"),
@@ -116,7 +116,7 @@ impl PostgresSource {
     pub(super) async fn find_former_run(&self, control: &mut Session, confirmed: Lsn) {
         let find = run_note::find(control, &self.wanted.slot, self.state_path.as_deref());
         match timeout(publication_note::NOTE_LIMIT, find).await {
-            Ok(Ok(note)) => self.former_run.found(note, confirmed),
+            Ok(Ok(note)) => self.findings.former_run.found(note, confirmed),
             Ok(Err(error)) => {
                 debug!(error = %Chain(&error), "the note of the run before cannot be read");
             }

@@ -24,8 +24,10 @@ use walrelay_observe::wall_clock;
 use walrelay_postgres_source::{
     AccountSettings, DeadLetters, Marking, Poller, Selection, Wanted, age_columns, assigned_columns,
 };
-use walrelay_relay::{AccountColumns, OnUpdate, PoisonPolicy, Schemas, Settings, TableName};
-use walrelay_schema_registry::{Registry, RegistryStats};
+use walrelay_relay::{
+    AccountColumns, OnUpdate, PoisonPolicy, RegistryStats, Schemas, Settings, TableName,
+};
+use walrelay_schema_registry::Registry;
 use walrelay_sink::Parking;
 use walrelay_sink_kind::Ability;
 use walrelay_sink_kind::dead_letters::DlqAddress;

@@ -54,7 +54,7 @@ impl ErrorKeeper {
             slot: config.source.slot.clone(),
             create: config.source.create,
             state_file: config.source.state_file.clone(),
-            found: Arc::clone(&relay.last_error),
+            found: Arc::clone(&relay.findings.last_error),
             run: Arc::clone(&relay.run_keeper),
         })
     }

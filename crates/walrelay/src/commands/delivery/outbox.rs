@@ -1,12 +1,12 @@
 //! The monitor of the outbox tables' sizes and ages, and the audit of their rows, by the configuration.
 
 use walrelay_failure::{Exit, Failure};
-use walrelay_observe::OutboxMonitor;
 use walrelay_postgres_source::{AuditWatch, DeadLetters, OutboxWatch, Selection, age_columns};
 use walrelay_walsender::ConnInfo;
 
 use crate::commands::assembly::{id_column, selection};
 use crate::config::PipelineConfig;
+use crate::workers::OutboxMonitor;
 
 /// Makes the monitor of the configured tables.
 pub(super) fn outbox_monitor(config: &PipelineConfig, info: ConnInfo) -> OutboxMonitor {

@@ -5,18 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
-use tracing::{Span, info, warn};
+use tracing::{Instrument as _, Span, info, warn};
 use walrelay_failure::ToFailure;
 use walrelay_observe::{
     Background, DlqAccess, EndpointError, EventJobs, Exporter, Pipelines, RecentErrors,
-    RunObserver, ServiceManager, Setup, SinkSetup, SlotMonitor, Telemetry, heartbeat, millis_now,
+    ReplaceFile, RunObserver, ServiceManager, Setup, SinkSetup, Telemetry, heartbeat, millis_now,
     pipeline_span, start_endpoint,
 };
-use walrelay_postgres_source::last_error::FoundError;
 use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{
     Audit, CopySource, DeadMarking, Poller, PostgresError, PostgresSource, ROLLING, SentMarker,
-    SlotWait, SnapshotProgress, SourceOptions, bookmark_slot,
+    SourceFindings, SourceOptions, bookmark_slot, replace_file,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
 use walrelay_sink::{Parking, SinkFactory};
@@ -36,7 +35,8 @@ use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
 use crate::event_commands::OperatorCommands;
 use crate::failures;
 use crate::workers::{
-    AuditWorker, Keep, Keeping, MarkWorker, RowWorker, RunKeeper, SinkWatch, keep_bookmark,
+    AuditWorker, Keep, Keeping, MarkWorker, PostgresFacts, RowWorker, RunKeeper, SinkWatch,
+    SlotMonitor, keep_bookmark,
 };
 use walrelay_failure::{Exit, Failure};
 
@@ -94,11 +94,12 @@ impl<'a> RelayRun<'a> {
         let span = pipeline_span(config.name(), &config.source.slot);
         let entered = span.enter();
         let parking = config.poison.park_key.then(|| Arc::new(Parking::new()));
-        let (snapshot, slot_wait) = (Arc::default(), Arc::default());
-        let last_error = Arc::default();
         let sink = configured_sink(config)?;
         let kind = sink.description().name;
-        let former_run = Arc::new(FormerRun::new(kind, accept_loss, millis_now()));
+        let findings = SourceFindings {
+            former_run: Arc::new(FormerRun::new(kind, accept_loss, millis_now())),
+            ..SourceFindings::default()
+        };
         let info = conn_info(&config.source, env)?;
         let dead_letters = readable_dead_letters(config)?;
         let service_manager = ServiceManager::from_env(env);
@@ -107,14 +108,13 @@ impl<'a> RelayRun<'a> {
                 server: info.redacted(),
                 sink: SinkSetup::new(&*sink),
                 parking: parking.clone(),
-                snapshot: (config.source.snapshot != SnapshotMode::Never)
-                    .then(|| Arc::clone(&snapshot)),
-                slot_wait: Arc::clone(&slot_wait),
+                source: Some(Arc::new(PostgresFacts {
+                    has_snapshot: config.source.snapshot != SnapshotMode::Never,
+                    findings: findings.clone(),
+                })),
                 spans: process.otel.is_some(),
                 dead_letters,
                 events: args.map(|args| event_jobs(args, config)),
-                last_error: Arc::clone(&last_error),
-                former_run: Arc::clone(&former_run),
                 slo: Some(process.slo),
                 expect_event_every: process
                     .http
@@ -132,7 +132,7 @@ impl<'a> RelayRun<'a> {
             slot: config.source.slot.clone(),
             create: config.source.create,
             state_file: config.source.state_file.clone(),
-            former: former_run,
+            former: Arc::clone(&findings.former_run),
             walsender: OnceLock::new(),
         };
         Ok(Relay {
@@ -143,11 +143,9 @@ impl<'a> RelayRun<'a> {
             info,
             sink,
             parking,
-            snapshot,
-            slot_wait,
+            findings,
             telemetry,
             service_manager,
-            last_error,
             run_keeper: Arc::new(run_keeper),
             sent_rows: marks.then(|| {
                 let notes_dead = config.source.mark_dead.is_some();
@@ -196,14 +194,12 @@ pub(super) struct Relay<'a> {
     pub(super) info: ConnInfo,
     sink: Box<dyn SinkKind>,
     parking: Option<Arc<Parking>>,
-    snapshot: Arc<SnapshotProgress>,
-    slot_wait: Arc<SlotWait>,
+    /// What the source finds.
+    pub(super) findings: SourceFindings,
     /// `None` if no view shows it.
     telemetry: Option<Arc<Telemetry>>,
     /// The service manager that waits for reports of this process.
     service_manager: Option<ServiceManager>,
-    /// The error with which the last run ended.
-    pub(super) last_error: Arc<FoundError>,
     /// Notes what the next run is to know.
     pub(super) run_keeper: Arc<RunKeeper>,
     /// Notes the keys of acknowledged rows; `None` if rows are not marked.
@@ -260,16 +256,12 @@ impl Relay<'_> {
             self.telemetry.clone(),
         );
         let _risks = risks.map_err(no_runtime)?;
-        let mut source = self
-            .slot_source()
-            .with_progress(Arc::clone(&self.snapshot))
-            .with_slot_wait(Arc::clone(&self.slot_wait));
+        let mut source = self.slot_source();
         let keeper = &self.run_keeper;
         if let Some(stats) = stats {
             keeper.former.set_sink(Arc::clone(&stats));
             source = source.with_sink(stats);
         }
-        source = source.with_former_run(Arc::clone(&keeper.former));
         let _workers = self.start_workers(&source, &diverted)?;
         let writes = config.poison.writes_dead_letters();
         let topic = writes.then(|| config.poison.topic.clone());
@@ -289,7 +281,7 @@ impl Relay<'_> {
             state_file: config.source.state_file.clone(),
             accept_gap: self.accept_gap,
             retained_wal_warning: config.source.retained_wal_warning,
-            last_error: Arc::clone(&self.last_error),
+            findings: self.findings.clone(),
         };
         let mut wanted = wanted(config);
         if self.switches {
@@ -492,7 +484,10 @@ fn setup(config: &PipelineConfig) -> Setup {
         dead_letter_topic: config.poison.topic.clone(),
         // Zero turns the warning off.
         retained_wal_warning: Some(source.retained_wal_warning).filter(|above| *above > 0),
-        state_file: source.state_file.clone(),
+        state_file: source
+            .state_file
+            .clone()
+            .map(|file| (file, replace_file as ReplaceFile)),
         registry: config.registry.is_some().then(Arc::default),
         config: config.shown.clone(),
         ..Setup::default()
@@ -516,15 +511,19 @@ pub(super) fn start_views(
         .iter()
         .filter_map(|relay| Some((*relay, relay.telemetry.as_ref()?)));
     let pipelines: Pipelines = observed.clone().map(|(_, one)| Arc::clone(one)).collect();
-    let monitored = observed.map(|(relay, telemetry)| {
+    let monitors = observed.map(|(relay, telemetry)| {
         let source = &relay.config.source;
         let (slot, tables) = (source.slot.clone(), source.tables.clone());
         let outbox = outbox_monitor(relay.config, relay.info.clone());
-        let monitor = SlotMonitor::new(relay.info.clone(), slot, tables).with_outbox(outbox);
-        (Arc::clone(telemetry), monitor)
+        let slot = SlotMonitor::new(relay.info.clone(), slot, tables);
+        let telemetry = Arc::clone(telemetry);
+        let watch = async move {
+            tokio::join!(slot.watch(&telemetry), outbox.watch(&telemetry));
+        };
+        watch.instrument(relay.span.clone())
     });
     let endpoint = process.http.as_ref();
-    let endpoint = endpoint.map(|http| start_endpoint(http, monitored.collect()));
+    let endpoint = endpoint.map(|http| start_endpoint(http, pipelines.clone(), monitors.collect()));
     let endpoint = endpoint.transpose().map_err(failures::endpoint)?;
     let exporter = process.otel.as_ref().filter(|_| endpoint.is_some());
     let exporter = exporter.map(|otel| Exporter::start(otel, pipelines.clone()));

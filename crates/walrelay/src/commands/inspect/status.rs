@@ -11,13 +11,14 @@ use walrelay_failure::{Exit, Failure};
 use walrelay_observe::{
     AuditedTable, BookmarkReport, FormerRunReport, LossReport, MoveReport, OutboxReport,
     ProblemReport, SinkReport, SlotReport, SnapshotReport, StatusReport, colours, printable_json,
-    printable_lines, slot_report,
+    printable_lines,
 };
 use walrelay_postgres_source::epoch::find_epoch;
 use walrelay_postgres_source::last_error::{self, LastError};
 use walrelay_postgres_source::moves::{MoveState, find_unfinished_move};
 use walrelay_postgres_source::run_note::{self, RunNote};
-use walrelay_postgres_source::{Danger, slot_standing};
+use walrelay_postgres_source::slot_standing;
+use walrelay_relay::Danger;
 use walrelay_sink::{ACCEPT_LOSS, EndpointStats};
 
 use crate::cli::{Output, StatusArgs, paint};
@@ -28,6 +29,7 @@ use crate::commands::terminal::units::{bytes, rows_bar};
 use crate::commands::terminal::wrap::{columns, wrapped};
 use crate::commands::{CommandResult, EnvVars, load, print_part, print_text, write_failed};
 use crate::config::{Config, PipelineConfig};
+use crate::workers::{former_run_report, move_report, slot_report};
 
 /// Timeout of an answer of Postgres.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -164,8 +166,7 @@ fn slot_problem(slot: &SlotReport) -> Option<(String, &'static str)> {
     if !slot.active {
         return Some(("is not read".to_owned(), UNREAD_SLOT));
     }
-    let left = slot.safe_wal_bytes.zip(slot.limit_bytes);
-    match Danger::judge(slot.wal_status.as_deref(), slot.retained_bytes, left, 0) {
+    match slot.danger(0) {
         Danger::None | Danger::Much => None,
         Danger::Half | Danger::Imminent => Some(("may lose WAL it needs".to_owned(), NEAR_LIMIT)),
     }
@@ -193,7 +194,7 @@ fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, Failure> {
         losses: losses
             .map(|loss| LossReport::new(loss, found.epoch))
             .collect(),
-        last_run: found.run.as_ref().map(FormerRunReport::new),
+        last_run: found.run.as_ref().map(former_run_report),
     })
 }
 
@@ -231,7 +232,7 @@ fn query_slot(config: &PipelineConfig, env: EnvVars<'_>) -> Result<Found, Failur
         slot: slot_report(standing),
         run,
         epoch,
-        moved: moved.as_ref().map(MoveReport::new),
+        moved: moved.as_ref().map(move_report),
     })
 }
 
@@ -287,8 +288,8 @@ fn lines(slot: &str, status: &Status) -> Vec<(String, String)> {
                 lines.push(("run before".to_owned(), run.text.clone()));
             }
             for loss in &status.losses {
-                let what = "the destination has lost events that it had acknowledged";
-                lines.push(("problem".to_owned(), format!("{what}: {}", loss.text)));
+                let finding = "the destination has lost events that it had acknowledged";
+                lines.push(("problem".to_owned(), format!("{finding}: {}", loss.text)));
                 lines.push(help(&format!("{}. {ACCEPT_LOSS}", loss.remedy)));
             }
             lines
@@ -338,7 +339,7 @@ fn outbox_line(outbox: &OutboxReport) -> String {
     ];
     let ages = ages
         .into_iter()
-        .filter_map(|(what, age)| Some(format!("{what} {:.0} s old", age?)));
+        .filter_map(|(row, age)| Some(format!("{row} {:.0} s old", age?)));
     parts.extend(ages);
     parts.extend(outbox.unknown.iter().cloned());
     format!("{}: {}", outbox.table, parts.join(", "))

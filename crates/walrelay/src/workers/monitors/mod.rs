@@ -3,5 +3,5 @@
 mod outbox;
 mod slot;
 
-pub use outbox::OutboxMonitor;
-pub use slot::{SlotMonitor, slot_report};
+pub(crate) use outbox::OutboxMonitor;
+pub(crate) use slot::SlotMonitor;

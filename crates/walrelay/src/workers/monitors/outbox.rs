@@ -4,12 +4,10 @@
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use walrelay_observe::{OutboxReport, Telemetry};
 use walrelay_postgres_source::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 use walrelay_relay::Chain;
 use walrelay_walsender::ConnInfo;
-
-use crate::Telemetry;
-use crate::report::OutboxReport;
 
 /// Interval of the queries.
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -18,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Reports the state of the outbox tables to the telemetry.
 #[derive(Debug)]
-pub struct OutboxMonitor {
+pub(crate) struct OutboxMonitor {
     info: ConnInfo,
     watch: OutboxWatch,
     /// `[prune] keep`.
@@ -27,7 +25,7 @@ pub struct OutboxMonitor {
 
 impl OutboxMonitor {
     /// Creates a monitor that connects when it is asked. `keep`: the age at which sent rows are deleted.
-    pub fn new(info: ConnInfo, watch: OutboxWatch, keep: Option<Duration>) -> Self {
+    pub(crate) fn new(info: ConnInfo, watch: OutboxWatch, keep: Option<Duration>) -> Self {
         Self { info, watch, keep }
     }
 
@@ -55,9 +53,9 @@ fn report(stats: OutboxStats, keep: Option<Duration>) -> OutboxReport {
     let overdue = keep
         .zip(stats.oldest.seconds)
         .map(|(keep, oldest)| (oldest - keep.as_secs_f64()).max(0.0));
-    let why = |what: &str, oldest: &Oldest| {
+    let why = |row: &str, oldest: &Oldest| {
         let why = oldest.unknown.as_ref()?;
-        Some(format!("the oldest {what} is not known: {why}"))
+        Some(format!("the oldest {row} is not known: {why}"))
     };
     let unknown = [why("row", &stats.oldest), why("unmarked row", &unmarked)];
     OutboxReport {

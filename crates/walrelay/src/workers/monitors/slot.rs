@@ -5,24 +5,21 @@ use std::time::Duration;
 
 use tokio::time::{interval, timeout};
 use tracing::warn;
-use walrelay_relay::{Chain, TableName};
-use walrelay_sink::clock_offset;
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
-
-use super::outbox::OutboxMonitor;
-use crate::Telemetry;
-use crate::report::STANDBY_REMEDY;
-use crate::report::SlotReport;
-use crate::{millis_now, wall_clock};
+use walrelay_observe::{ReplayReport, STANDBY_REMEDY, TableLockReport, Telemetry, wall_clock};
 use walrelay_postgres_source::moves::{UnfinishedMove, find_unfinished_move};
 use walrelay_postgres_source::{SlotStanding, TableLock, server_clock, slot_standing, table_locks};
+use walrelay_relay::{Chain, TableName};
+use walrelay_sink::clock_offset;
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
+
+use crate::workers::source_facts::{move_report, slot_report};
 
 /// Interval of the queries, and the timeout of one.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Reports the state of one slot to the telemetry.
 #[derive(Debug)]
-pub struct SlotMonitor {
+pub(crate) struct SlotMonitor {
     info: ConnInfo,
     slot: String,
     tables: Vec<TableName>,
@@ -31,8 +28,6 @@ pub struct SlotMonitor {
     /// The slots of standbys that the server waited for at the last look.
     standbys: Option<String>,
     has_logged_wait: bool,
-    /// The monitor of the tables' sizes and ages.
-    outbox: Option<OutboxMonitor>,
 }
 
 /// The answer to one look.
@@ -46,7 +41,7 @@ struct Look {
 
 impl SlotMonitor {
     /// Creates a monitor that connects when it is asked.
-    pub fn new(info: ConnInfo, slot: String, tables: Vec<TableName>) -> Self {
+    pub(crate) fn new(info: ConnInfo, slot: String, tables: Vec<TableName>) -> Self {
         Self {
             info,
             slot,
@@ -54,28 +49,11 @@ impl SlotMonitor {
             locks: Vec::new(),
             standbys: None,
             has_logged_wait: false,
-            outbox: None,
         }
     }
 
-    /// Adds the monitor of the tables' sizes and ages.
-    #[must_use]
-    pub fn with_outbox(mut self, outbox: OutboxMonitor) -> Self {
-        self.outbox = Some(outbox);
-        self
-    }
-
-    /// Queries the slot, and the tables, at each interval. Never returns.
-    pub async fn watch(mut self, telemetry: &Telemetry) {
-        match self.outbox.take() {
-            Some(outbox) => {
-                tokio::join!(self.watch_slot(telemetry), outbox.watch(telemetry));
-            }
-            None => self.watch_slot(telemetry).await,
-        }
-    }
-
-    async fn watch_slot(mut self, telemetry: &Telemetry) {
+    /// Queries the slot at each interval. Never returns.
+    pub(crate) async fn watch(mut self, telemetry: &Telemetry) {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut session = None;
@@ -89,17 +67,24 @@ impl SlotMonitor {
                 session = None;
                 // Who holds a lock now is not known.
                 self.locks.clear();
-                telemetry.table_locks(&[]);
+                telemetry.table_lock(None);
                 telemetry.replays(Vec::new());
             }
             telemetry.slot(answer.map(|look| {
                 telemetry.clock(look.clock_offset);
-                telemetry.moved(look.moved);
-                telemetry.table_locks(&lasting(&look.locks, &self.locks));
+                telemetry.moved(look.moved.as_ref().map(move_report));
+                telemetry.table_lock(lock_report(&lasting(&look.locks, &self.locks)));
                 self.locks = look.locks;
                 let mut standing = look.standing;
                 standing.waits_for_standbys = self.lasting_wait(standing.waits_for_standbys);
-                telemetry.replays(std::mem::take(&mut standing.replays));
+                let replays = std::mem::take(&mut standing.replays).into_iter();
+                let replays = replays.map(|replay| ReplayReport {
+                    pid: replay.pid,
+                    copy: replay.copy,
+                    position: replay.position,
+                    behind_bytes: None,
+                });
+                telemetry.replays(replays.collect());
                 let end = standing.server_end;
                 (slot_report(standing), end)
             }));
@@ -125,7 +110,7 @@ impl SlotMonitor {
     }
 
     /// Queries slot, clock, locks and the record of a move.
-    async fn ask(&self, session: &mut Option<Session>) -> Result<Look, walrelay_walsender::Error> {
+    async fn ask(&self, session: &mut Option<Session>) -> Result<Look, Error> {
         let session = match session {
             Some(session) => session,
             none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
@@ -158,23 +143,16 @@ fn lasting(locks: &[TableLock], before: &[TableLock]) -> Vec<TableLock> {
     lasting.cloned().collect()
 }
 
-/// Returns the report of a slot; `None` if the slot does not exist.
-pub fn slot_report(standing: SlotStanding) -> Option<SlotReport> {
-    let slot = standing.slot?;
-    let lost = slot.lost();
-    let kept = standing.retained;
-    Some(SlotReport {
-        active: slot.active_pid.is_some(),
-        active_pid: slot.active_pid,
-        wal_status: kept.wal_status,
-        retained_bytes: kept.retained,
-        safe_wal_bytes: kept.safe,
-        limit_bytes: kept.limit,
-        oldest_transaction: kept.oldest_transaction,
-        inactive_seconds: standing.inactive_seconds,
-        invalidation_reason: lost,
-        waits_for_standbys: standing.waits_for_standbys,
-        seen_ms: millis_now(),
+/// Returns the report of locks; `None` if there are none.
+fn lock_report(locks: &[TableLock]) -> Option<TableLockReport> {
+    let join = |text: fn(&TableLock) -> String| {
+        let texts: Vec<String> = locks.iter().map(text).collect();
+        texts.join("; ")
+    };
+    Some(TableLockReport {
+        remedy: TableLock::remedy(locks)?,
+        text: join(TableLock::to_string),
+        holder: join(TableLock::holder),
     })
 }
 
