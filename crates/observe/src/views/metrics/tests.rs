@@ -6,12 +6,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
+use walrelay_lsn::Lsn;
 use walrelay_relay::{PgTimestamp, TopicProgress};
-use walrelay_sink::{AnySinkFactory, EventPosition, MAX_TOPICS, OTHER_TOPICS, SinkStats, lock};
+use walrelay_sink::{
+    AnySinkFactory, EndpointStats, EventPosition, MAX_TOPICS, OTHER_TOPICS, SinkStats, lock,
+};
 use walrelay_sink_kind::{KindDescription, SinkKind};
 
 use super::*;
-use crate::report::{History, SlotReport};
+use crate::report::{EndpointReport, History, SlotReport};
 use crate::{RecentErrors, millis_now, wall_clock};
 use crate::{Setup, SinkSetup};
 

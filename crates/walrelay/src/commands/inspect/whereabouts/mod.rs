@@ -1,9 +1,10 @@
 //! `walrelay where`: what each place shows of one event, and what follows from it.
 //!
-//! - [`answer`]: the evidence of all places, and the answer. No I/O.
+//! - [`evidence`]: the evidence of all places, and the answer. No I/O. [`report`]: both as text and JSON.
 //! - [`store`]: topics and dead letters of the sink.
 
-mod answer;
+mod evidence;
+mod report;
 mod store;
 
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use crate::commands::inspect::endpoint::fetch_status_of;
 use crate::commands::inspect::tail::milliseconds;
 use crate::commands::topics::rows::route_selected;
 use crate::commands::{EnvVars, log_warnings, print_as};
-use answer::{Evidence, Relay, Report, Row, Table};
+use evidence::{Evidence, Relay, Row, Table};
+use report::Report;
 use store::Search;
 
 /// Topics are read from so long before the row's time, because the clocks of hosts differ.
@@ -256,3 +258,6 @@ fn relay(event: &str, status: &StatusReport) -> Relay {
 fn with_causes(failure: &Failure) -> String {
     walrelay_failure::Chain(failure).to_string()
 }
+
+#[cfg(test)]
+mod tests;
