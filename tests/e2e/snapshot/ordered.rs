@@ -52,3 +52,16 @@ fn the_order_is_kept_for_the_table_that_init_creates() {
         relay.ends_well();
     }
 }
+
+/// A column that the index of the primary key only includes is none of the key.
+#[test]
+fn a_key_of_integers_that_includes_another_column_orders_the_rows() {
+    let rig = Rig::with_outbox(16);
+    rig.db().batch(
+        "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ADD number bigserial, \
+         ADD PRIMARY KEY (number) INCLUDE (id)",
+    );
+    rig.workload().rows(50).seed(17).run();
+    let path = config(&rig, "snapshot = \"initial\"");
+    Checked::run(&path, &[]).passes("postgres/snapshot", &["row(s) are read first"]);
+}

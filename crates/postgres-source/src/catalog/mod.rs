@@ -425,7 +425,7 @@ const PARTITIONS: &str = "parts AS (SELECT c.oid AS oid, c.relkind AS kind UNION
 pub(super) fn table_sql(name: &TableName) -> String {
     let index_columns = |which: &str| {
         format!(
-            "a.attnum = ANY ((SELECT i.indkey::int2[] FROM pg_catalog.pg_index i \
+            "a.attnum = ANY ((SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_catalog.pg_index i \
              WHERE i.indrelid = c.oid AND {which})::int2[])"
         )
     };

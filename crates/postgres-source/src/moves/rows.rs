@@ -3,6 +3,7 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Rows, Session, quote_ident, quote_literal};
 
+use crate::catalog;
 use crate::catalog::row::{parsed, text};
 use crate::script;
 
@@ -150,12 +151,6 @@ async fn count(session: &mut Session, table: &TableName) -> Result<u64, Error> {
 
 /// Returns the columns of the primary key; none without one.
 async fn primary_key(session: &mut Session, table: &TableName) -> Result<Vec<String>, Error> {
-    let sql = format!(
-        "SELECT a.attname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid \
-         AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE i.indisprimary AND i.indrelid = pg_catalog.to_regclass({}) \
-         ORDER BY a.attnum",
-        quote_literal(&script::table(table))
-    );
-    let rows = session.query(&sql).await?;
-    Ok(rows.iter().map(|row| text(&row, "attname")).collect())
+    let facts = catalog::table(&session.query(&catalog::table_sql(table)).await?);
+    Ok(facts.map_or_else(Vec::new, |facts| facts.primary_key))
 }
