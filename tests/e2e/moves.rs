@@ -2,6 +2,7 @@
 //! out of order.
 
 mod fences;
+mod keys;
 mod unfinished;
 mod versions;
 

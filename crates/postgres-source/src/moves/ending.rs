@@ -73,6 +73,7 @@ pub async fn finish_move(
     let mut statements = vec!["SET LOCAL synchronous_commit = local".to_owned()];
     statements
         .extend(continue_account(session, slot, server, &drained.server.system, position).await?);
+    statements.extend(continue_keys(session, slot, &drained.server.system).await?);
     let drained_slots = format!(
         "SELECT slot FROM {TABLE} WHERE state = 'drained' AND system <> {}",
         quote_literal(&server.system)
@@ -112,13 +113,9 @@ async fn continue_account(
         return Ok(Vec::new());
     }
     let slot = quote_literal(slot);
-    let relation = "pg_catalog.to_regclass(pg_catalog.format('%I.%I', name.value ->> 0, name.value ->> 1))::oid";
+    let relation = RELATION;
     let others = "account.relation = name.key::oid";
-    let from = format!(
-        "{TABLE} AS moved, pg_catalog.jsonb_each(moved.relations) AS name WHERE moved.slot = {slot} \
-         AND moved.system = {}",
-        quote_literal(former)
-    );
+    let from = former_relations(&slot, former);
     Ok(vec![
         // All are deleted before the first is inserted (ORDER BY), because OIDs may be swapped.
         format!(
@@ -133,4 +130,66 @@ async fn continue_account(
             quote_literal(&server.system)
         ),
     ])
+}
+
+/// The OID that a table of the former server has here, by its name.
+const RELATION: &str =
+    "pg_catalog.to_regclass(pg_catalog.format('%I.%I', name.value ->> 0, name.value ->> 1))::oid";
+
+/// Writes what follows FROM or USING: the OIDs of the former server's tables, each with the name. `slot`: quoted.
+fn former_relations(slot: &str, former: &str) -> String {
+    format!(
+        "{TABLE} AS moved, pg_catalog.jsonb_each(moved.relations) AS name WHERE moved.slot = {slot} \
+         AND moved.system = {}",
+        quote_literal(former)
+    )
+}
+
+/// Returns SQL that gives the stored keys of rows the OIDs that their tables have on this server. Their transactions have
+/// no meaning here, so they become unknown ones.
+async fn continue_keys(
+    session: &mut Session,
+    slot: &str,
+    former: &str,
+) -> Result<Vec<String>, Error> {
+    let slot = quote_literal(slot);
+    let from = former_relations(&slot, former);
+    let changed = format!(
+        "{from} AND stored.slot = {slot} AND stored.relation = name.key::oid AND {RELATION} <> stored.relation"
+    );
+    // Another relay's role may have created the tables, for keys of its own.
+    let tables = [
+        (
+            "unmarked",
+            "SELECT, INSERT, DELETE",
+            format!(
+                "WITH former AS (DELETE FROM walrelay_state.unmarked AS stored USING {changed} \
+                 RETURNING stored.*, {RELATION} AS now) INSERT INTO walrelay_state.unmarked \
+                 (slot, relation, \"table\", key_columns, row_columns, xid, key, hash, since) \
+                 SELECT slot, now, \"table\", key_columns, row_columns, 0, key, hash, since FROM former"
+            ),
+        ),
+        (
+            "dead",
+            "SELECT, UPDATE",
+            format!(
+                "UPDATE walrelay_state.dead AS stored SET relation = {RELATION}, xid = 0 FROM {changed}"
+            ),
+        ),
+    ];
+    let mut statements = Vec::new();
+    for (table, rights, sql) in tables {
+        let may = format!(
+            "SELECT FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass('walrelay_state.{table}') AND {}",
+            rights
+                .split(", ")
+                .map(|right| format!("pg_catalog.has_table_privilege(c.oid, '{right}')"))
+                .collect::<Vec<_>>()
+                .join(" AND ")
+        );
+        if kept::has_table(session, table).await? && !session.query(&may).await?.is_empty() {
+            statements.push(sql);
+        }
+    }
+    Ok(statements)
 }
