@@ -40,7 +40,7 @@ fn privilege_remedy(error: &Error) -> &'static str {
     } else if mentions(&["owner of", "to create role", "CREATEROLE"]) {
         "only the owner of a table may publish it, and only a role with CREATEROLE may create \
          another: run walrelay init, or the SQL of walrelay init --dry-run, as an administrator"
-    } else if mentions(&["for table", "row-level security"]) {
+    } else if error.is_of_row_security() || mentions(&["for table"]) {
         "to read rows, for example for [source] snapshot, mark_sent or [prune], the role needs SELECT on the outbox \
          tables, and BYPASSRLS where they have row-level security: GRANT SELECT ON … TO …"
     } else {

@@ -401,16 +401,12 @@ pub(super) fn prune_error(error: Error, table: &TableName, part: Option<&TableNa
         // lock_not_available, query_canceled: a lock, or the statement that waits for it, timed
         // out.
         (Some("55P03" | "57014"), _) => PruneError::Locked(table.clone()),
-        (Some("42501"), _) if !is_of_policy(&error) => PruneError::Owner(table.clone()),
+        // A policy that hides rows has the same code: they cannot be counted.
+        (Some("42501"), _) if !error.is_of_row_security() => PruneError::Owner(table.clone()),
         (Some("23514"), Some(part)) => PruneError::DefaultPartition(part.clone()),
         (Some("42P17" | "42P07"), Some(part)) => PruneError::Partition(part.clone(), error),
         _ => error.into(),
     }
-}
-
-/// Returns true if a policy hides rows: they cannot be counted. The server gives this error the code of a missing right.
-fn is_of_policy(error: &Error) -> bool {
-    error.to_string().contains("row-level security")
 }
 
 /// Returns a subquery of a table's partitions with their bounds, with the alias `parts`. The bounds

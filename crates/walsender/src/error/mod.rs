@@ -126,6 +126,13 @@ impl Error {
         matches!(routine, Some("get_publication_oid" | "LoadPublications"))
     }
 
+    /// Returns true if a policy would hide rows from the statement, which `row_security = off` makes an error
+    /// (`check_enable_rls` in `rls.c`). Its SQLSTATE is that of a missing right, and its message may be in any language.
+    pub fn is_of_row_security(&self) -> bool {
+        let routine = self.server().and_then(|error| error.routine.as_deref());
+        routine == Some("check_enable_rls")
+    }
+
     /// Returns the class of the error, which decides what to do about it.
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -274,6 +281,23 @@ mod tests {
     #[test]
     fn errors_are_small_enough_to_return() {
         assert!(size_of::<Error>() <= 64, "{}", size_of::<Error>());
+    }
+
+    /// The error of a policy, and that of a missing right, as a German server writes them.
+    #[test]
+    fn a_policy_is_told_from_a_missing_right_in_any_language() {
+        let error = |message: &str, routine: &str| {
+            Error::Server(Arc::new(ServerError {
+                sqlstate: "42501".to_owned(),
+                message: message.to_owned(),
+                routine: Some(routine.to_owned()),
+                ..ServerError::default()
+            }))
+        };
+        let policy = "Anfrage würde von Policy für Sicherheit auf Zeilenebene für Tabelle »outbox« betroffen sein";
+        assert!(error(policy, "check_enable_rls").is_of_row_security());
+        let right = "keine Berechtigung für Tabelle outbox";
+        assert!(!error(right, "aclcheck_error").is_of_row_security());
     }
 
     #[test]
