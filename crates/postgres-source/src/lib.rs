@@ -100,7 +100,7 @@ pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use failure::{explain, log_failure};
 pub use mark::{Marking, SentMarker};
 pub use mark_error::MarkError;
-pub use mark_rights::{MissingRight, missing_mark_rights};
+pub use mark_rights::{MissingRight, hidden_rows, missing_mark_rights};
 pub use outbox_stats::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 pub use outbox_table::OutboxTable;
 pub use preset_tables::usual_table;

@@ -4,7 +4,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::assigned::assigned_columns;
 use super::catalog::Wanted;
-use super::catalog::row::is_true;
+use super::catalog::row::{is_true, text};
 use super::{kept, position_note, script, unseen};
 
 /// A right that the session's role lacks.
@@ -14,6 +14,38 @@ pub struct MissingRight {
     pub what: String,
     /// The SQL that grants it; `None`: `walrelay init` creates the table.
     pub grant: Option<String>,
+}
+
+/// Returns the right to see all rows of the outbox tables, if policies hide any from this role: they cannot be marked, or
+/// compared with those that were sent. Old rows are deleted with their partitions, which have policies of their own.
+pub async fn hidden_rows(
+    session: &mut Session,
+    wanted: &Wanted,
+    role: &str,
+) -> Result<Vec<MissingRight>, Error> {
+    let mut missing = Vec::new();
+    for table in &wanted.tables {
+        let oid = unseen::oid_sql(table);
+        let parts = if wanted.age.is_empty() {
+            String::new()
+        } else {
+            format!(" OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree({oid}))")
+        };
+        let sql = format!(
+            "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) AS name FROM pg_catalog.pg_class c \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE (c.oid = {oid}{parts}) \
+             AND pg_catalog.row_security_active(c.oid) ORDER BY c.oid <> {oid}, 1 LIMIT 1"
+        );
+        let hidden = session.query(&sql).await?;
+        if let Some(row) = hidden.first() {
+            let name = text(&row, "name");
+            missing.push(MissingRight {
+                what: format!("see all rows of {name}, which has row-level security"),
+                grant: Some(format!("ALTER ROLE {} BYPASSRLS;", quote_ident(role))),
+            });
+        }
+    }
+    Ok(missing)
 }
 
 /// Returns the rights to mark rows that this role lacks: for rows of the outbox tables, and for keys of rows that
@@ -27,6 +59,7 @@ pub async fn missing_mark_rights(
     if wanted.marks.is_none() {
         return Ok(missing);
     }
+    missing.extend(hidden_rows(session, wanted, role).await?);
     let role = quote_ident(role);
     let sets = wanted.marks.iter().chain(&wanted.dead_marks);
     let columns: Vec<String> = sets.flat_map(|set| assigned_columns(set)).collect();
@@ -42,17 +75,6 @@ pub async fn missing_mark_rights(
             unseen::oid_sql(table)
         );
         let rows = session.query(&sql).await?;
-        let hidden = format!(
-            "SELECT pg_catalog.row_security_active(c.oid) AS is_active FROM pg_catalog.pg_class c WHERE c.oid = {}",
-            unseen::oid_sql(table)
-        );
-        let hidden = session.query(&hidden).await?;
-        if hidden.first().is_some_and(|row| is_true(&row, "is_active")) {
-            missing.push(MissingRight {
-                what: format!("see all rows of {table}, which has row-level security"),
-                grant: Some(format!("ALTER ROLE {role} BYPASSRLS;")),
-            });
-        }
         if rows.first().is_some_and(|row| !is_true(&row, "may")) {
             missing.push(MissingRight {
                 what: format!("read and mark rows of {table}"),

@@ -2,7 +2,7 @@
 
 use super::{MAY, STAYS, prune, rows};
 use crate::old_rows::{insert, rig, unseen};
-use crate::rig::{assert_has, create_slot, edit, output_with, refused, said};
+use crate::rig::{assert_has, create_slot, done, edit, output_with, refused, said};
 
 /// The route names no id, and the age is that of a whole day. The service deletes sent rows, and inserts others.
 #[test]
@@ -54,4 +54,28 @@ fn rows_that_their_age_alone_identifies_stay() {
         assert_has(&checked, &["old rows stay", words[1]]);
         relay.ends_well();
     }
+}
+
+/// Rows are compared with the account, and not marked.
+#[test]
+fn check_names_the_policy_that_hides_accounted_rows() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = rig.config_and("\n[prune]\nkeep = \"24h\"\nbefore_slot = true\n");
+    done(&output_with("init", &config, &[]));
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT, DELETE ON outbox TO relay; \
+         ALTER TABLE outbox ENABLE ROW LEVEL SECURITY",
+    );
+    edit(
+        &config,
+        &rig.postgres.url(),
+        &rig.url_as("relay", "x", "postgres"),
+    );
+    let checked = said(&output_with("check", &config, &[]));
+    let words = [
+        "old rows stay: role relay may not see all rows of public.outbox, which has row-level security",
+        "ALTER ROLE \"relay\" BYPASSRLS;",
+    ];
+    assert_has(&checked, &words);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_postgres_source::{DeadLetters, NoAccount, PruneError};
+use walrelay_postgres_source::{DeadLetters, NoAccount, PruneError, hidden_rows};
 use walrelay_walsender::{ConnInfo, Error, Session};
 
 use super::DatabaseState;
@@ -34,6 +34,15 @@ pub(super) async fn account(
         return Ok(Vec::new());
     };
     let stays = |why: String, remedy: &str| Check::warn(format!("old rows stay: {why}"), remedy);
+    let role = &db.survey.role;
+    let hidden = hidden_rows(session, &db.wanted, role).await?;
+    if !hidden.is_empty() {
+        let checks = hidden.into_iter().map(|right| {
+            let why = format!("role {role} may not {}", right.what);
+            stays(why, &right.grant.unwrap_or_default())
+        });
+        return Ok(checks.collect());
+    }
     let never_ran = db
         .facts
         .slot
