@@ -18,6 +18,12 @@ fn rows_that_their_age_alone_identifies_stay() {
             ],
         ),
         (
+            "DROP CONSTRAINT outbox_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
+            "",
+            78,
+            ["[prune-no-account]", "or a DEFERRABLE one"],
+        ),
+        (
             "DROP CONSTRAINT outbox_pkey, ADD PRIMARY KEY (aggregatetype, id)",
             "(aggregatetype, aggregateid, type, payload, created_at)",
             65,
@@ -54,6 +60,23 @@ fn rows_that_their_age_alone_identifies_stay() {
         assert_has(&checked, &["old rows stay", words[1]]);
         relay.ends_well();
     }
+}
+
+/// The log marks no column of such a key, so rows are accounted by the id of their events.
+#[test]
+fn rows_with_a_deferrable_primary_key_are_accounted_by_the_id() {
+    let rig = rig(17);
+    let db = rig.db();
+    db.batch(
+        "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ADD PRIMARY KEY (aggregateid, id) DEFERRABLE",
+    );
+    let config = rig.config_and(MAY);
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "sent");
+    rig.caught_up();
+    done(&prune(&config));
+    assert_eq!(rows(&db, "sent"), 0);
+    relay.ends_well();
 }
 
 /// Rows are compared with the account, and not marked.

@@ -231,11 +231,13 @@ pub(crate) fn identifies_rows(columns: &[String]) -> bool {
     columns.len() > 1
 }
 
-/// Writes a query of the columns (`name`) of a table's replica identity, if that is an index.
+/// Writes a query of the columns (`name`) of a table's replica identity, if that is an index. A DEFERRABLE primary key is
+/// none.
 pub(crate) fn key_columns(table: &TableName) -> String {
     format!(
         "SELECT a.attname::text AS name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_index i ON i.indrelid = c.oid \
-         AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END \
+         AND i.indimmediate AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident \
+         ELSE false END \
          JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
          AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) WHERE c.oid = pg_catalog.to_regclass({})",
         quote_literal(&script::table(table))
