@@ -95,7 +95,7 @@ pub use catalog::{
 pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letter_rows::DeadLetterRows;
 pub use dead_letters::{DeadLetters, DeadLettersError};
-pub use dead_rows::DeadMarking;
+pub use dead_rows::{DeadMarking, LostKeys, lost_keys};
 pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
 pub use failure::{explain, log_failure};
 pub use mark::{Marking, SentMarker};

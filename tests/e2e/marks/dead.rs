@@ -3,12 +3,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{Db, History, eventually};
 
 use crate::old_rows::{self, PRUNE, count, insert, insert_row, rig};
-use crate::rig::{PATIENCE, Relay, Rig, assert_lacks, done, edit, lsn_of, output_with, refused};
+use crate::rig::{
+    PATIENCE, Relay, Rig, assert_has, assert_lacks, done, edit, lsn_of, output_with, refused, said,
+};
 
 const DEAD: &str = "outbox WHERE status = 'DEAD_LETTER' AND attempts = 1 AND failed_at IS NOT NULL \
                     AND sent_at IS NULL AND length(last_error) > 10";
@@ -200,7 +203,10 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
 /// The configuration changes, and by its condition rows of dead letters would be sent.
 #[test]
 fn a_row_of_an_open_dead_letter_is_not_deleted_whatever_the_condition_is() {
-    for rig in [rig(15), old_rows::partitioned(18)] {
+    for (rig, resolve, keys) in [
+        (rig(15), "drop", 0),
+        (old_rows::partitioned(18), "redrive", 1),
+    ] {
         let (rig, config) = marking_dead_in(rig);
         let db = rig.db();
         // Keys of the partitioned outbox have times, which a session in another zone writes in another way.
@@ -215,7 +221,7 @@ fn a_row_of_an_open_dead_letter_is_not_deleted_whatever_the_condition_is() {
         edit(&config, "outbox.sent_at IS NULL", "status = 'PENDING'");
         if count(&db, "pg_class WHERE relname = 'outbox_1'") == 1 {
             let pruned = output_with("prune", &config, &PRUNE);
-            refused(&pruned, 65, &["1 of its rows are not marked as sent"]);
+            refused(&pruned, 65, &["1 of its rows have an open dead letter"]);
             assert_eq!(count(&db, "outbox"), 4);
         } else {
             // The keys have its former name.
@@ -230,14 +236,74 @@ fn a_row_of_an_open_dead_letter_is_not_deleted_whatever_the_condition_is() {
             assert_eq!(count(&db, "outbox"), 1);
         }
         assert_eq!(count(&db, DEAD), 1);
-        // Once the dead letter is given up, the user's condition decides.
+        // Once the dead letter is resolved, the user's condition decides, also if no relay has seen that.
         let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'dead'");
         let id = dead_letter(&config, &event.expect("an id"));
-        db.batch(&format!("DELETE FROM {STORED}"));
-        done(&output_with("dlq drop --yes --id", &config, &[&id]));
+        let topic = format!("--topic-override={}order", rig.prefix);
+        let more = [&*id, &*topic];
+        let more = if resolve == "drop" { &more[..1] } else { &more };
+        done(&output_with(
+            &format!("dlq {resolve} --yes --id"),
+            &config,
+            more,
+        ));
         done(&output_with("prune", &config, &PRUNE));
-        assert_eq!(count(&db, "outbox"), 0);
+        assert_eq!((count(&db, "outbox"), count(&db, STORED)), (0, keys));
     }
+}
+
+/// The stored key names a column that the table does not have any more, so the row of the dead letter is not known.
+#[test]
+fn rows_stay_while_the_key_column_of_an_open_dead_letter_has_another_name() {
+    let (rig, config) = marking_dead(16);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "dead");
+    insert(&db, 3, "sent");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    eventually(PATIENCE, || count(&db, SENT) == 3);
+    rig.caught_up();
+    relay.ends_well();
+    let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'dead'");
+    let id = dead_letter(&config, &event.expect("an id"));
+    db.batch("ALTER TABLE outbox RENAME id TO event_id");
+    let renamed = "[router.debezium]\n\"table.field.event.id\" = \"event_id\"\n";
+    edit(&config, "[router.debezium]\n", renamed);
+    let stay = "rows of public.outbox stay: walrelay_state.dead has the keys of 1 dead letters by the columns id";
+    let plan = done(&output_with("prune --keep=24h --dry-run", &config, &[]));
+    assert_has(&plan, &[stay]);
+    let words = ["[prune-dead-letters]", stay, "rename the columns back"];
+    refused(&output_with("prune", &config, &PRUNE), 65, &words);
+    assert_eq!(count(&db, "outbox"), 4);
+    assert_has(&said(&output_with("check", &config, &[])), &words[1..]);
+    done(&output_with("dlq drop --yes --id", &config, &[&id]));
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!((count(&db, DEAD), count(&db, "outbox")), (1, 1));
+}
+
+/// By the condition of the command, which is another one, the row of the dead letter would be sent.
+#[test]
+fn a_row_whose_event_becomes_a_dead_letter_while_rows_are_deleted_stays() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert(&db, 8, "sent");
+    eventually(PATIENCE, || count(&db, SENT) == 8);
+    rig.caught_up();
+    let slowly = [
+        "--set=source.snapshot_where=status = 'PENDING'",
+        "--set=prune.batch=1",
+        "--set=prune.pause=1s",
+    ];
+    thread::scope(|scope| {
+        let pruning =
+            scope.spawn(|| output_with("prune", &config, &[&PRUNE[..], &slowly].concat()));
+        eventually(PATIENCE, || count(&db, SENT) < 8);
+        insert_unroutable(&db, "dead");
+        done(&pruning.join().expect("an output"));
+    });
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
 }
 
 /// Kills a relay whose event becomes the dead letter with this number, before Postgres has its confirmation. `begin`
@@ -502,7 +568,7 @@ fn a_rollback_marks_the_row_of_a_redriven_dead_letter() {
     ));
     assert_eq!(count(&db, SENT), 0);
     let said = done(&output_with("cutover rollback --yes", &config, &[]));
-    crate::rig::assert_has(&said, &["marked 1 rows", "left 1 rows unmarked"]);
+    assert_has(&said, &["marked 1 rows", "left 1 rows unmarked"]);
     assert_eq!(
         count(&db, &format!("{SENT} AND aggregateid = 'redriven'")),
         1
@@ -541,7 +607,7 @@ fn mark_dead_needs_mark_sent_and_values_without_quotes() {
         edit(&config, from, to);
         let output = output_with("check --offline", &config, &[]);
         assert_eq!(output.status.code(), Some(78), "{output:?}");
-        crate::rig::assert_has(&crate::rig::said(&output), &[words]);
+        assert_has(&said(&output), &[words]);
         edit(&config, to, from);
     }
     drop(rig);

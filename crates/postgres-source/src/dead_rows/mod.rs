@@ -9,6 +9,7 @@
 
 mod condition;
 mod failing;
+mod resolved;
 mod row;
 mod table;
 
@@ -30,7 +31,9 @@ use super::mark_error::MarkError;
 use super::position_note;
 use super::sent_keys::{self, MarkByKey, RowKey};
 pub(crate) use condition::rows_of_open;
+pub use condition::{LostKeys, lost_keys};
 use failing::FailingRows;
+pub(crate) use resolved::ResolvedKeys;
 use row::{Marked, mark, mark_sent};
 pub use table::create_sql;
 use table::{NAME, StoredRow, TABLE, delete, exists, insert_sql, marked_with, may_resolve, page};

@@ -17,6 +17,8 @@ use crate::unmarked::{STORED_KEY, row_columns, stored_key};
 
 pub(super) const TABLE: &str = "walrelay_state.dead";
 pub(super) const NAME: &str = "dead";
+/// The version of a stored key, in SQL: one that is stored again, or marked, has another one.
+pub(super) const VERSION: &str = "(id::text || ' ' || xmin::text)";
 /// Keys that one query returns, at most.
 const PAGE: usize = 1_000;
 /// Memory of the keys of one query.
@@ -63,6 +65,8 @@ pub(super) struct StoredRow {
     pub(super) key: RowKey,
     /// The hash of the row as it was inserted.
     inserted: String,
+    /// See [`VERSION`].
+    pub(super) version: String,
 }
 
 impl StoredRow {
@@ -138,16 +142,33 @@ pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
     kept::has_table(session, NAME).await
 }
 
-/// Returns true if the table exists, and this session may read it and delete from it: another relay may have
-/// created it.
+/// Returns true if keys of a slot are stored. The table exists.
+pub(super) async fn has_keys(session: &mut Session, slot: &str) -> Result<bool, Error> {
+    let slot = quote_literal(slot);
+    let any = format!("SELECT FROM {TABLE} WHERE slot = {slot} LIMIT 1");
+    Ok(!session.query(&any).await?.is_empty())
+}
+
+/// Returns true if the table exists, and this session may read it: another relay may have created it.
+pub(super) async fn may_read(session: &mut Session) -> Result<bool, Error> {
+    may(session, &["SELECT"]).await
+}
+
+/// Returns true if the table exists, and this session may read it and delete from it.
 pub(super) async fn may_resolve(session: &mut Session) -> Result<bool, Error> {
+    may(session, &["SELECT", "DELETE"]).await
+}
+
+/// Returns true if the table exists, and this session has these rights.
+async fn may(session: &mut Session, rights: &[&str]) -> Result<bool, Error> {
     if !exists(session).await? {
         return Ok(false);
     }
+    let has = |right: &&str| format!("pg_catalog.has_table_privilege('{TABLE}', '{right}')");
+    let rights: Vec<String> = rights.iter().map(has).collect();
     let sql = format!(
-        "SELECT pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') \
-         AND pg_catalog.has_table_privilege('{TABLE}', 'SELECT') \
-         AND pg_catalog.has_table_privilege('{TABLE}', 'DELETE') AS may"
+        "SELECT pg_catalog.has_schema_privilege('walrelay_state', 'USAGE') AND {} AS may",
+        rights.join(" AND ")
     );
     let rows = session.query(&sql).await?;
     Ok(rows.first().is_some_and(|row| is_true(&row, "may")))
@@ -160,7 +181,8 @@ pub(super) async fn page(
     condition: &str,
 ) -> Result<Vec<StoredRow>, Error> {
     let sql = format!(
-        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash, hash AS inserted FROM {TABLE} \
+        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash, hash AS inserted, \
+         {VERSION} AS version FROM {TABLE} \
          WHERE slot = {} AND {condition} ORDER BY id LIMIT {PAGE}",
         quote_literal(slot)
     );
@@ -178,6 +200,7 @@ pub(super) async fn page(
             table,
             key,
             inserted: text(&row, "inserted"),
+            version: text(&row, "version"),
         })
     });
     Ok(rows.collect())
@@ -228,6 +251,7 @@ mod tests {
                 ..key(5)
             },
             inserted: "aa".to_owned(),
+            version: String::new(),
         };
         assert!(stored.is_of(&table("a", "id"), &key(5)));
         assert!(stored.is_of(&table("a", "id"), &key(0)));

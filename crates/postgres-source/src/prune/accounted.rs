@@ -1,7 +1,6 @@
 //! Deletes the rows of old buckets that count as sent by the account, under one snapshot for each.
 
 use tokio::time::sleep;
-use walrelay_relay::TableName;
 use walrelay_walsender::{Session, SessionKind};
 
 use super::{Evidence, PruneError, Pruning};
@@ -17,10 +16,9 @@ impl Pruning {
     pub(super) async fn delete_accounted(
         &self,
         session: &mut Session,
-        table: &TableName,
+        accounted: &AccountedTable,
         deleted: &mut impl FnMut(u64),
     ) -> Result<(u64, Option<Unaccounted>), PruneError> {
-        let accounted = self.accounted(session, table).await?;
         let limit = accounted.limit(session, self.keep).await?;
         let mut candidates = accounted.candidates(session, limit).await?;
         let waited = |difference| self.waited.borrow().contains(difference);
@@ -51,7 +49,7 @@ impl Pruning {
                 none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
             };
             match self
-                .delete_bucket(session, deleting, &accounted, bucket, deleted)
+                .delete_bucket(session, deleting, accounted, bucket, deleted)
                 .await
             {
                 Ok(Ok(rows)) => total += rows,
@@ -67,7 +65,9 @@ impl Pruning {
         }
         accounted.forget_empty(session, &empty).await?;
         self.waited.borrow_mut().clone_from(&differ);
-        let differ = self.named(session, &accounted, table, differ).await?;
+        let differ = self
+            .named(session, accounted, &accounted.table, differ)
+            .await?;
         Ok((total, differ))
     }
 

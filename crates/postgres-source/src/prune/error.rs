@@ -5,6 +5,7 @@ use walrelay_walsender::Error;
 
 use crate::confirmation::ConfirmedError;
 use crate::dead_letters::DeadLettersError;
+use crate::dead_rows::LostKeys;
 use crate::error::PostgresError;
 use crate::sent_rows::compare::{AccountError, NoAccount};
 use crate::sent_rows::unaccounted::Unaccounted;
@@ -61,6 +62,16 @@ pub enum PruneError {
         /// The number of such rows.
         rows: u64,
     },
+    /// Some of the rows were gone, or others, when they were compared.
+    #[error(
+        "partition {part} is not dropped: {rows} of its rows changed, or were deleted, while they were compared"
+    )]
+    Uncompared {
+        /// The partition.
+        part: TableName,
+        /// The number of such rows.
+        rows: u64,
+    },
     /// Rows of the partition are not marked as sent.
     #[error("partition {part} is not dropped: {rows} of its rows are not marked as sent")]
     Unmarked {
@@ -69,6 +80,9 @@ pub enum PruneError {
         /// The number of such rows.
         rows: u64,
     },
+    /// Rows of open dead letters cannot be found.
+    #[error(transparent)]
+    LostKeys(#[from] LostKeys),
     /// Rows are not those that were accounted as sent.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Unaccounted(Vec<Unaccounted>),
@@ -86,8 +100,11 @@ impl PruneError {
         matches!(
             self,
             Self::Unaccounted(_)
+                | Self::NoAccount(NoAccount::Key(_))
+                | Self::LostKeys(_)
                 | Self::Timeless { .. }
                 | Self::Uncarried { .. }
+                | Self::Uncompared { .. }
                 | Self::Unmarked { .. }
                 | Self::DeadLetters { .. }
         )
@@ -122,5 +139,20 @@ impl From<AccountError> for PruneError {
             AccountError::Sql(error) => Self::Sql(error),
             AccountError::None(error) => Self::NoAccount(error),
         }
+    }
+}
+
+/// Returns the [`PruneError`] of a statement that changes partitions. `part`: the partition that it
+/// creates.
+pub(super) fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
+    match (error.sqlstate(), part) {
+        // lock_not_available, query_canceled: a lock, or the statement that waits for it, timed
+        // out.
+        (Some("55P03" | "57014"), _) => PruneError::Locked(table.clone()),
+        // A policy that hides rows has the same code: they cannot be counted.
+        (Some("42501"), _) if !error.is_of_row_security() => PruneError::Owner(table.clone()),
+        (Some("23514"), Some(part)) => PruneError::DefaultPartition(part.clone()),
+        (Some("42P17" | "42P07"), Some(part)) => PruneError::Partition(part.clone(), error),
+        _ => error.into(),
     }
 }

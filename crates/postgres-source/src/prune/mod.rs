@@ -4,6 +4,7 @@
 //! that were accounted as sent ([`sent_rows`](super::sent_rows)).
 //!
 //! - [`accounted`]: deletes rows by the account.
+//! - [`marked`]: finds and deletes rows by their marks.
 //! - [`partition`]: decides whether a partition's rows count as sent.
 //! - [`unaccounted`]: finds rows that are not accounted, and accepts them on the user's word.
 //! - [`unseen`]: finds rows that no relay has accounted, for `walrelay stuck`.
@@ -12,7 +13,6 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use tokio::time::sleep;
 use walrelay_relay::{AccountColumns, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, quote_ident, quote_literal};
 
@@ -20,15 +20,15 @@ use super::TIMES;
 use super::catalog::Selection;
 use super::confirmation::{count_rows, flush_wal, insert_position, wait_confirmed};
 use super::dead_letters::DeadLetters;
-use super::dead_rows::rows_of_open;
 use super::script;
 use super::sent_rows::account::{columns_of, identifies_rows};
 use super::sent_rows::compare::{AccountedTable, NoAccount};
 use super::sent_rows::policy::Difference;
-use super::snapshot::unsent_condition;
+use super::sent_rows::unaccounted::Unaccounted;
 
 mod accounted;
 mod error;
+mod marked;
 mod partition;
 mod partitions;
 mod unaccounted;
@@ -48,6 +48,8 @@ pub enum Evidence {
         selection: Selection,
         /// The relay's slot.
         slot: String,
+        /// The dead letters of the slot, which tell that a stored key is that of a resolved one.
+        dead_letters: Box<DeadLetters>,
     },
     /// The accounts of the slots agree with the table.
     Account {
@@ -87,6 +89,14 @@ pub struct Pruning {
     pub ahead: u32,
     /// The differences that were found last: they are not waited for again.
     pub waited: RefCell<Vec<Difference>>,
+}
+
+/// A partition to be dropped: it is old enough, or was detached as such.
+#[derive(Debug, PartialEq, Eq)]
+struct OldPartition {
+    oid: u32,
+    name: TableName,
+    attached: bool,
 }
 
 /// The way in which old rows of a table go.
@@ -154,7 +164,8 @@ impl Pruning {
     /// number. Calls `deleted` with the number of rows after each transaction.
     ///
     /// # Errors
-    /// [`PruneError::Unaccounted`] and [`NoAccount::Key`] after everything else is deleted.
+    /// Those of [`is_of_rows`](PruneError::is_of_rows), and of dead letters that cannot be read, after everything else is
+    /// deleted.
     pub async fn run(
         &self,
         session: &mut Session,
@@ -163,59 +174,71 @@ impl Pruning {
         // `change_partitions` sets UTC on this session. A `timestamp` column is in the time zone of
         // the role.
         session.query("RESET TimeZone").await?;
-        let (mut total, mut unaccounted, mut keyless) = (0, Vec::new(), None);
+        let resolved = self.resolved_keys(session).await?;
+        let (mut total, mut unaccounted, mut left) = (0, Vec::new(), None);
         for (table, column) in self.tables_by(session, Way::Rows).await? {
-            total += match &self.evidence {
-                Evidence::Marks { selection, slot } => {
-                    let marked = self.marked(session, table, &column, selection, slot);
-                    let marked = marked.await?;
-                    self.delete_marked(session, table, &marked, &mut deleted)
+            total += match self.marked_rows(session, table, &resolved).await {
+                Ok(Some(marked)) => {
+                    let old = is_older(&column, self.keep);
+                    self.delete_marked(session, table, &marked, &old, &mut deleted)
                         .await?
                 }
-                Evidence::Account { .. } => {
-                    match self.delete_accounted(session, table, &mut deleted).await {
-                        Ok((rows, differ)) => {
-                            unaccounted.extend(differ);
-                            rows
-                        }
-                        // Other tables may have a key.
-                        Err(error @ PruneError::NoAccount(NoAccount::Key(_))) => {
-                            keyless.get_or_insert(error);
-                            0
-                        }
-                        Err(error) => return Err(error),
-                    }
+                Ok(None) => {
+                    let Some(accounted) = self.with_key(session, table).await? else {
+                        unaccounted.push(Unaccounted::keyless(table.clone()));
+                        continue;
+                    };
+                    let deleting = self.delete_accounted(session, &accounted, &mut deleted);
+                    let (rows, differ) = deleting.await?;
+                    unaccounted.extend(differ);
+                    rows
                 }
+                Err(error) if error.is_of_rows() => {
+                    left.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
         }
         if !unaccounted.is_empty() {
             return Err(PruneError::Unaccounted(unaccounted));
         }
-        keyless.map_or(Ok(total), Err)
+        let unread = resolved.unread.map(PruneError::from);
+        left.or(unread).map_or(Ok(total), Err)
     }
 
-    /// Counts the rows that are old enough: of those that are marked, or of whole buckets.
-    pub async fn count(&self, session: &mut Session) -> Result<u64, PruneError> {
-        let mut total = 0;
+    /// Counts the rows that are old enough: of those that are marked, or of whole buckets. Also returns why no row of a
+    /// table is deleted.
+    pub async fn count(&self, session: &mut Session) -> Result<(u64, Vec<PruneError>), PruneError> {
+        let resolved = self.resolved_keys(session).await?;
+        let (mut total, mut stay) = (0, Vec::new());
         for (table, column) in self.tables_by(session, Way::Rows).await? {
-            total += match &self.evidence {
-                Evidence::Marks { selection, slot } => {
-                    let marked = self.marked(session, table, &column, selection, slot);
-                    let marked = marked.await?;
+            total += match self.marked_rows(session, table, &resolved).await {
+                Ok(Some(marked)) => {
                     let from = self.from(session, table).await?;
-                    let sql = format!("SELECT count(*) AS rows FROM {from} WHERE {marked}");
+                    let (sent, old) = (marked.sent(), is_older(&column, self.keep));
+                    let sql = format!("SELECT count(*) AS rows FROM {from} WHERE {old} AND {sent}");
                     count_rows(session, &sql).await?
                 }
-                Evidence::Account { .. } => {
-                    let accounted = self.accounted(session, table).await?;
+                Ok(None) => {
+                    let Some(accounted) = self.with_key(session, table).await? else {
+                        let keyless = Unaccounted::keyless(table.clone());
+                        stay.push(PruneError::Unaccounted(vec![keyless]));
+                        continue;
+                    };
                     let limit = accounted.limit(session, self.keep).await?;
                     let candidates = accounted.candidates(session, limit).await?;
                     let rows = candidates.iter().map(|one| one.counts.present);
                     u64::try_from(rows.sum::<i64>()).unwrap_or(0)
                 }
+                Err(error) if error.is_of_rows() => {
+                    stay.push(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
         }
-        Ok(total)
+        Ok((total, stay))
     }
 
     /// Returns the tables whose old rows go in this way, each with the column of a row's time.
@@ -233,54 +256,6 @@ impl Pruning {
             }
         }
         Ok(tables)
-    }
-
-    /// Returns an SQL condition for the old rows of a table that are marked.
-    async fn marked(
-        &self,
-        session: &mut Session,
-        table: &TableName,
-        column: &str,
-        selection: &Selection,
-        slot: &str,
-    ) -> Result<String, PruneError> {
-        let unsent = unsent_condition(session, table, selection).await?;
-        let dead = rows_of_open(session, slot, table).await?;
-        let dead = dead.map_or_else(String::new, |dead| format!(" AND {dead} IS FALSE"));
-        // On a line of its own, because it may end in a comment.
-        Ok(format!(
-            "(\n{unsent}\n) IS FALSE AND {}{dead}",
-            is_older(column, self.keep)
-        ))
-    }
-
-    async fn delete_marked(
-        &self,
-        session: &mut Session,
-        table: &TableName,
-        marked: &str,
-        deleted: &mut impl FnMut(u64),
-    ) -> Result<u64, PruneError> {
-        let from = self.from(session, table).await?;
-        let name = script::table(table);
-        let sql = format!(
-            "WITH batch AS (SELECT tableoid AS walrelay_part, ctid AS walrelay_place FROM {from} WHERE {marked} \
-             LIMIT {limit} FOR UPDATE SKIP LOCKED), gone AS (DELETE FROM {from} USING batch \
-             WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part RETURNING 1) \
-             SELECT count(*) AS rows FROM gone",
-            limit = self.batch,
-        );
-        let mut total = 0;
-        loop {
-            let rows = count_rows(session, &sql).await?;
-            total += rows;
-            deleted(rows);
-            // Locked rows are skipped, so a batch smaller than the limit need not be the last one.
-            if rows == 0 {
-                return Ok(total);
-            }
-            sleep(self.pause).await;
-        }
     }
 
     /// Reads the table's accounts.
@@ -301,6 +276,19 @@ impl Pruning {
             }
         }
         Ok(accounted)
+    }
+
+    /// Reads the table's accounts; `None` if no column identifies its rows. Other tables may have a key.
+    async fn with_key(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Option<AccountedTable>, PruneError> {
+        match self.accounted(session, table).await {
+            Ok(accounted) => Ok(Some(accounted)),
+            Err(PruneError::NoAccount(NoAccount::Key(_))) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the slots whose accounts must agree; empty where rows are marked.

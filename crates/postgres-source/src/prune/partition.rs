@@ -1,29 +1,28 @@
 //! Decides whether all rows of a partition count as sent.
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{Session, quote_ident};
+use walrelay_walsender::Session;
 
-use super::partitions::{OldPartition, prune_error};
-use super::{Evidence, PruneError, Pruning};
-use crate::catalog::Selection;
+use super::error::prune_error;
+use super::marked::MarkedRows;
+use super::{OldPartition, PruneError, Pruning};
 use crate::confirmation::count_rows;
-use crate::dead_rows::rows_of_open;
 use crate::script;
 use crate::sent_rows::part::PartRows;
 use crate::sent_rows::policy::{PartitionRows, Proof, Reason, Verdict};
-use crate::snapshot::unsent_condition;
 
 impl Pruning {
     /// Checks that all rows of the partition count as sent, and settles resolved dead letters for which other
     /// relays wait. If some rows do not count as sent, waits until the slots have confirmed what is written by
-    /// now, and checks again.
+    /// now, and checks again. `marked`: the conditions for marked rows, if rows are marked.
     pub(super) async fn check_sent_patiently(
         &self,
         session: &mut Session,
         table: &TableName,
         part: &OldPartition,
+        marked: Option<&MarkedRows>,
     ) -> Result<Proof, PruneError> {
-        let verdict = self.verdict(session, table, part).await?;
+        let verdict = self.verdict(session, table, part, marked).await?;
         if let Verdict::Unsettled { resolved, .. } = &verdict {
             let accounted = self.accounted(session, table).await?.with_part(part.oid);
             accounted.mark_settled(session, resolved).await?;
@@ -31,21 +30,26 @@ impl Pruning {
         match self.proof(session, table, part, verdict).await {
             Err(PruneError::Unaccounted(found)) if !self.is_waited(&found) => {
                 self.wait_all_confirmed(session).await?;
-                self.check_sent(session, table, part).await
+                self.check_sent(session, table, part, marked).await
+            }
+            // A service deleted rows between both looks.
+            Err(PruneError::Uncompared { .. }) => {
+                self.check_sent(session, table, part, marked).await
             }
             checked => checked,
         }
     }
 
     /// Returns the proof that all rows of the partition count as sent, and that none has an open dead
-    /// letter.
+    /// letter. `marked`: see [`check_sent_patiently`](Self::check_sent_patiently).
     pub(super) async fn check_sent(
         &self,
         session: &mut Session,
         table: &TableName,
         part: &OldPartition,
+        marked: Option<&MarkedRows>,
     ) -> Result<Proof, PruneError> {
-        let verdict = self.verdict(session, table, part).await?;
+        let verdict = self.verdict(session, table, part, marked).await?;
         self.proof(session, table, part, verdict).await
     }
 
@@ -55,12 +59,11 @@ impl Pruning {
         session: &mut Session,
         table: &TableName,
         part: &OldPartition,
+        marked: Option<&MarkedRows>,
     ) -> Result<Verdict<Reason>, PruneError> {
-        let rows = match &self.evidence {
-            Evidence::Marks { selection, slot } => {
-                unmarked_rows(session, table, part, selection, slot).await?
-            }
-            Evidence::Account { .. } => self.accounted_rows(session, table, part).await?,
+        let rows = match marked {
+            Some(marked) => marked.unsent_rows(session, table, part).await?,
+            None => self.accounted_rows(session, table, part).await?,
         };
         Ok(rows.verdict())
     }
@@ -85,6 +88,7 @@ impl Pruning {
             Reason::Unmarked(rows) => PruneError::Unmarked { part: name, rows },
             Reason::Timeless(rows) => PruneError::Timeless { part: name, rows },
             Reason::Uncarried(rows) => PruneError::Uncarried { part: name, rows },
+            Reason::Uncompared(rows) => PruneError::Uncompared { part: name, rows },
             Reason::Differs(buckets) => {
                 let accounted = self.accounted(session, table).await?.with_part(part.oid);
                 let named = self.named(session, &accounted, &name, buckets).await?;
@@ -131,26 +135,4 @@ impl Pruning {
             open,
         })
     }
-}
-
-/// Counts the rows of a partition without a mark.
-async fn unmarked_rows(
-    session: &mut Session,
-    table: &TableName,
-    part: &OldPartition,
-    selection: &Selection,
-    slot: &str,
-) -> Result<PartitionRows, PruneError> {
-    let unsent = unsent_condition(session, table, selection).await?;
-    let dead = rows_of_open(session, slot, table).await?;
-    let dead = dead.map_or_else(String::new, |dead| format!(" OR {dead} IS NOT FALSE"));
-    // The condition may name the table.
-    let sql = format!(
-        "SELECT count(*) AS rows FROM {} AS {} WHERE (\n{unsent}\n) IS NOT FALSE{dead}",
-        script::table(&part.name),
-        quote_ident(&table.name)
-    );
-    let unmarked = count_rows(session, &sql).await;
-    let unmarked = unmarked.map_err(|error| prune_error(error, table, None))?;
-    Ok(PartitionRows::Marked { unmarked })
 }

@@ -10,9 +10,12 @@ use std::time::Duration;
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use super::{Evidence, PruneError, Pruning, Way};
+use super::error::prune_error;
+use super::marked::MarkedRows;
+use super::{Evidence, OldPartition, PruneError, Pruning, Way};
 use crate::catalog::row::{is_true, parsed, text};
 use crate::confirmation::count_rows;
+use crate::dead_rows::ResolvedKeys;
 use crate::script;
 
 /// Bytes of the table's name in a partition's name: Postgres cuts names at 63 bytes, and the time
@@ -45,14 +48,6 @@ struct NewPartition {
     to: String,
 }
 
-/// A partition to be dropped: it is old enough, or was detached as such.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct OldPartition {
-    pub(super) oid: u32,
-    pub(super) name: TableName,
-    pub(super) attached: bool,
-}
-
 impl Pruning {
     /// Returns whether the table is partitioned by RANGE on `column`, that of a row's time.
     pub(super) async fn is_partitioned(
@@ -74,12 +69,22 @@ impl Pruning {
     /// Returns the changes that [`change_partitions`](Self::change_partitions) would make if all
     /// rows were confirmed.
     pub async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
+        let resolved = self.resolved_keys(session).await?;
         let mut planned = Vec::new();
         for table in self.partitioned(session).await? {
             let new = self.new_partitions(session, table).await?;
             planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
-            for part in self.old_partitions(session, table).await? {
-                planned.push(match self.check_sent(session, table, &part).await {
+            let old = self.old_partitions(session, table).await?;
+            let marked = match self.marked_rows(session, table, &resolved).await {
+                Err(error) if error.is_of_rows() => {
+                    planned.extend(old.into_iter().map(|part| Change::Kept(part.name)));
+                    continue;
+                }
+                marked => marked?,
+            };
+            for part in old {
+                let checked = self.check_sent(session, table, &part, marked.as_ref());
+                planned.push(match checked.await {
                     Ok(_) => Change::Dropped(part.name),
                     Err(error) if error.is_of_rows() => Change::Kept(part.name),
                     Err(error) => return Err(error),
@@ -112,8 +117,10 @@ impl Pruning {
                 }
             }
         }
+        let resolved = self.resolved_keys(session).await?;
         for table in &tables {
-            if let Err(error) = self.drop_old(session, table, &mut changed).await {
+            let dropped = self.drop_old(session, table, &resolved, &mut changed);
+            if let Err(error) = dropped.await {
                 session.query("ROLLBACK").await?;
                 first.get_or_insert(error);
             }
@@ -238,12 +245,21 @@ impl Pruning {
         &self,
         session: &mut Session,
         table: &TableName,
+        resolved: &ResolvedKeys,
         changed: &mut impl FnMut(Change),
     ) -> Result<(), PruneError> {
         let old = self.old_partitions(session, table).await?;
+        if old.is_empty() {
+            return Ok(());
+        }
+        let marked = self.marked_rows(session, table, resolved).await?;
+        let marked = marked.as_ref();
         let mut first = None;
         for part in old.iter().filter(|part| part.attached) {
-            let detached = match self.check_sent_patiently(session, table, part).await {
+            let detached = match self
+                .check_sent_patiently(session, table, part, marked)
+                .await
+            {
                 Ok(_) => self.detach(session, table, part).await,
                 Err(error) => Err(error),
             };
@@ -259,8 +275,11 @@ impl Pruning {
         let old = self.old_partitions(session, table).await?;
         for part in old.iter().filter(|part| !part.attached) {
             // The last rows may have been written while the partition was being detached.
-            let dropped = match self.check_sent_patiently(session, table, part).await {
-                Ok(_) => self.drop(session, table, part).await,
+            let dropped = match self
+                .check_sent_patiently(session, table, part, marked)
+                .await
+            {
+                Ok(_) => self.drop(session, table, part, marked).await,
                 Err(error) => Err(error),
             };
             match dropped {
@@ -282,6 +301,7 @@ impl Pruning {
         session: &mut Session,
         table: &TableName,
         part: &OldPartition,
+        marked: Option<&MarkedRows>,
     ) -> Result<bool, PruneError> {
         self.begin_change(session, table).await?;
         let there = self.old_partitions(session, table).await?.contains(part);
@@ -292,7 +312,7 @@ impl Pruning {
             locked.map_err(|error| prune_error(error, &part.name, None))?;
             // Rows may have been written by the partition's name, if it was detached by hand.
             let owner = leave_role(session).await?;
-            let proof = self.check_sent(session, table, part).await?;
+            let proof = self.check_sent(session, table, part, marked).await?;
             if let Evidence::Account { .. } = self.evidence {
                 let accounted = self.accounted(session, table).await?.with_part(part.oid);
                 if !accounted.settle_diverted(session, &proof).await? {
@@ -392,21 +412,6 @@ async fn take_role(session: &mut Session, role: &str) -> Result<(), Error> {
     let role = quote_literal(role);
     let sql = format!("SELECT pg_catalog.set_config('role', {role}, true)");
     session.query(&sql).await.map(drop)
-}
-
-/// Returns the [`PruneError`] of a statement that changes partitions. `part`: the partition that it
-/// creates.
-pub(super) fn prune_error(error: Error, table: &TableName, part: Option<&TableName>) -> PruneError {
-    match (error.sqlstate(), part) {
-        // lock_not_available, query_canceled: a lock, or the statement that waits for it, timed
-        // out.
-        (Some("55P03" | "57014"), _) => PruneError::Locked(table.clone()),
-        // A policy that hides rows has the same code: they cannot be counted.
-        (Some("42501"), _) if !error.is_of_row_security() => PruneError::Owner(table.clone()),
-        (Some("23514"), Some(part)) => PruneError::DefaultPartition(part.clone()),
-        (Some("42P17" | "42P07"), Some(part)) => PruneError::Partition(part.clone(), error),
-        _ => error.into(),
-    }
 }
 
 /// Returns a subquery of a table's partitions with their bounds, with the alias `parts`. The bounds

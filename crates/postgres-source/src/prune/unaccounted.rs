@@ -20,7 +20,10 @@ impl Pruning {
         };
         let mut unaccounted = Vec::new();
         for table in &self.tables {
-            let accounted = self.accounted(session, table).await?;
+            let Some(accounted) = self.with_key(session, table).await? else {
+                unaccounted.push(Unaccounted::keyless(table.clone()));
+                continue;
+            };
             let limit = accounted.limit(session, self.keep).await?;
             let candidates = accounted.candidates(session, limit).await?;
             let differ = candidates.iter().filter_map(|one| match one.estimate() {
@@ -42,7 +45,10 @@ impl Pruning {
             return Ok(unaccounted);
         }
         for table in &self.tables {
-            let accounted = self.accounted(session, table).await?;
+            let Some(accounted) = self.with_key(session, table).await? else {
+                unaccounted.push(Unaccounted::keyless(table.clone()));
+                continue;
+            };
             let limit = accounted.limit(session, self.keep).await?;
             let candidates = accounted.candidates(session, limit).await?;
             let numbers = candidates.iter().map(|one| one.counts.bucket);
@@ -76,7 +82,7 @@ impl Pruning {
         };
         dead_letters.read().await?;
         let mut rows = 0;
-        for unaccounted in found {
+        for unaccounted in found.iter().filter(|one| !one.is_keyless) {
             let accounted = self.accounted(session, &unaccounted.table).await?;
             for one in &unaccounted.buckets {
                 match self.accept_bucket(session, &accounted, one).await {
@@ -166,11 +172,18 @@ impl Pruning {
         } else {
             accounted.stores(session, &lost).await?
         };
+        let unpublished_key = if buckets.iter().any(|one| one.rows_differ) {
+            accounted.unpublished_key(session).await?
+        } else {
+            Vec::new()
+        };
         Ok(Some(Unaccounted {
             table: table.clone(),
             buckets,
             stores,
             read: store.clone(),
+            is_keyless: false,
+            unpublished_key,
         }))
     }
 

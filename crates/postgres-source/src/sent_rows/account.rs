@@ -244,6 +244,28 @@ pub(crate) fn key_columns(table: &TableName) -> String {
     )
 }
 
+/// Returns the columns of a table's key that the publication of a slot does not carry. Column lists came with Postgres 15.
+pub(super) async fn unpublished_key(
+    session: &mut Session,
+    slot: &str,
+    table: &TableName,
+) -> Result<Vec<String>, Error> {
+    if session.server_version().major < 15 {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "SELECT key.name FROM ({}) AS key JOIN walrelay_state.accounts a ON a.slot = {} \
+         JOIN pg_catalog.pg_publication_tables t ON t.pubname = a.publication AND t.schemaname = {} \
+         AND t.tablename = {} WHERE key.name <> ALL (t.attnames::text[])",
+        key_columns(table),
+        quote_literal(slot),
+        quote_literal(&table.schema),
+        quote_literal(&table.name),
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.iter().map(|row| text(&row, "name")).collect())
+}
+
 /// Reads the columns by which the relay will account a table's rows: those of the replica identity
 /// and of the event's id, and the first age column. `None`: the table has no age column.
 pub(crate) async fn columns_of(

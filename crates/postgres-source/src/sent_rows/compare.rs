@@ -8,7 +8,7 @@ use std::time::Duration;
 use walrelay_relay::{BucketSum, RowSum, TableName};
 use walrelay_walsender::{Error, Row, Session, quote_ident, quote_literal};
 
-use super::account::{array, identifies_rows, is_finite, key_columns, relations};
+use super::account::{array, identifies_rows, is_finite, key_columns, relations, unpublished_key};
 use super::hashed::{HashedRows, bucket};
 use super::policy::{BucketRows, Candidate, Counts, Difference, SlotRows};
 use crate::catalog::row::{is_true, json, parsed, text};
@@ -168,6 +168,17 @@ impl AccountedTable {
     /// Returns true if the account has columns that identify a row.
     pub(crate) fn identifies_rows(&self) -> bool {
         identifies_rows(&self.columns)
+    }
+
+    /// Returns the columns of the table's key that the publication of the own slot does not carry.
+    pub(crate) async fn unpublished_key(
+        &self,
+        session: &mut Session,
+    ) -> Result<Vec<String>, Error> {
+        match self.slots.first() {
+            Some(own) => unpublished_key(session, &own.slot, &self.table).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Counts what is accounted of a detached partition, and of its own partitions, as the table's.

@@ -253,6 +253,8 @@ pub(crate) enum PartitionRows {
     Marked {
         /// Rows without a mark.
         unmarked: u64,
+        /// Marked rows with the stored key of an open dead letter.
+        open: u64,
     },
     /// The relay accounts sent rows.
     Accounted {
@@ -276,8 +278,10 @@ pub(crate) enum Reason {
     Unmarked(u64),
     /// This number of rows has no finite time.
     Timeless(u64),
-    /// This number of rows is compared with no account.
+    /// This number of rows is in the publication of no slot.
     Uncarried(u64),
+    /// This number of rows was counted, and not compared.
+    Uncompared(u64),
     /// Rows are not those that are accounted.
     Differs(Vec<Difference>),
 }
@@ -290,12 +294,21 @@ impl PartitionRows {
             resolved: Vec::new(),
         };
         let (buckets, open) = match self {
-            Self::Marked { unmarked: 0 } => return Verdict::Sent(none),
-            Self::Marked { unmarked } => return Verdict::Stays(Reason::Unmarked(*unmarked)),
+            Self::Marked {
+                unmarked: 0,
+                open: 0,
+            } => return Verdict::Sent(none),
+            Self::Marked { unmarked: 0, open } => {
+                return Verdict::OpenDeadLetters {
+                    rows: *open,
+                    others: None,
+                };
+            }
+            Self::Marked { unmarked, .. } => return Verdict::Stays(Reason::Unmarked(*unmarked)),
             Self::Accounted {
                 rows,
                 timeless: 0,
-                uncarried,
+                uncarried: 0,
                 buckets,
                 open,
             } => {
@@ -303,13 +316,16 @@ impl PartitionRows {
                 let compared = buckets.iter().flat_map(|bucket| &bucket.slots);
                 let compared = compared.map(|slot| total(slot.present).rows).sum::<i64>();
                 let missing = rows.saturating_sub(u64::try_from(compared).unwrap_or(0));
-                let uncarried = Some(*uncarried).filter(|rows| *rows > 0);
-                let uncarried = uncarried.unwrap_or(missing);
-                if uncarried > 0 {
-                    return Verdict::Stays(Reason::Uncarried(uncarried));
+                if missing > 0 {
+                    return Verdict::Stays(Reason::Uncompared(missing));
                 }
                 (buckets, *open)
             }
+            Self::Accounted {
+                timeless: 0,
+                uncarried,
+                ..
+            } => return Verdict::Stays(Reason::Uncarried(*uncarried)),
             Self::Accounted { timeless, .. } => return Verdict::Stays(Reason::Timeless(*timeless)),
         };
         let (mut differ, mut unsettled, mut resolved) = (Vec::new(), Vec::new(), Vec::new());

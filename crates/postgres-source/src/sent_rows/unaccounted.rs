@@ -5,6 +5,7 @@ use std::fmt;
 use walrelay_pgoutput::calendar::gregorian;
 use walrelay_relay::{BUCKET_SECONDS, TableName};
 
+use super::compare::NoAccount;
 use super::policy::Difference;
 
 /// Buckets that are named in a message, at most.
@@ -21,9 +22,25 @@ pub struct Unaccounted {
     pub stores: Vec<String>,
     /// The store of dead letters that the configuration names.
     pub read: String,
+    /// No column identifies a row of the table, so no row is compared.
+    pub is_keyless: bool,
+    /// Columns of the key that the publication does not carry. Without them no row is accounted.
+    pub unpublished_key: Vec<String>,
 }
 
 impl Unaccounted {
+    /// Creates it for a table whose rows no column identifies.
+    pub(crate) fn keyless(table: TableName) -> Self {
+        Self {
+            table,
+            buckets: Vec::new(),
+            stores: Vec::new(),
+            read: String::new(),
+            is_keyless: true,
+            unpublished_key: Vec::new(),
+        }
+    }
+
     /// Returns true if dead letters are missing.
     pub fn lacks_dead_letters(&self) -> bool {
         self.buckets.iter().any(|one| one.lost_dead_letters > 0)
@@ -92,6 +109,9 @@ impl Unaccounted {
 impl fmt::Display for Unaccounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rows of {} stay: ", self.table)?;
+        if self.is_keyless {
+            return write!(f, "{}", NoAccount::Key(self.table.clone()));
+        }
         let parts: [(bool, Part); 3] = [
             (self.has_other_rows(), Self::write_rows),
             (self.lacks_dead_letters(), Self::write_dead_letters),
@@ -103,6 +123,13 @@ impl fmt::Display for Unaccounted {
                 write!(f, "; ")?;
             }
             write(self, f)?;
+        }
+        if !self.unpublished_key.is_empty() {
+            let columns = self.unpublished_key.join(", ");
+            write!(
+                f,
+                "; no row is accounted while the publication's column list lacks {columns} of the table's key"
+            )?;
         }
         Ok(())
     }
@@ -147,6 +174,8 @@ mod tests {
             buckets: buckets.to_vec(),
             stores: stores.iter().map(ToString::to_string).collect(),
             read: "dlq".to_owned(),
+            is_keyless: false,
+            unpublished_key: Vec::new(),
         };
         unaccounted.to_string()
     }

@@ -585,7 +585,15 @@ fn a_partition_stays_for_other_reasons_too() {
     };
     let sent = |number| bucket(number, &[slot(&[1], &[1])], 0);
     let more = |number| bucket(number, &[MORE], 0);
-    let marked = |unmarked| PartitionRows::Marked { unmarked };
+    let marked = |unmarked| PartitionRows::Marked { unmarked, open: 0 };
+    let open = |unmarked| PartitionRows::Marked { unmarked, open: 2 };
+    assert_eq!(
+        open(0).verdict(),
+        Verdict::OpenDeadLetters {
+            rows: 2,
+            others: None
+        }
+    );
     for (name, rows, reason) in [
         ("every row is marked", marked(0), None),
         (
@@ -593,16 +601,21 @@ fn a_partition_stays_for_other_reasons_too() {
             marked(50),
             Some(Reason::Unmarked(50)),
         ),
+        (
+            "marked rows have open dead letters, and others are unmarked",
+            open(1),
+            Some(Reason::Unmarked(1)),
+        ),
         ("it has no rows", of(0, 0, 0, vec![]), None),
         (
             "its rows are in no bucket that was compared",
             of(10, 0, 0, vec![]),
-            Some(Reason::Uncarried(10)),
+            Some(Reason::Uncompared(10)),
         ),
         (
             "the buckets have fewer rows than it",
             of(3, 0, 0, vec![sent(1), sent(2)]),
-            Some(Reason::Uncarried(1)),
+            Some(Reason::Uncompared(1)),
         ),
         (
             "the row filter leaves rows out",

@@ -52,8 +52,9 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
             }
         });
         let changed = changed.await;
-        let deleted = pruning.run(&mut session, |_| {}).await;
-        done.deleted = deleted.as_ref().ok().copied();
+        let mut rows = 0;
+        let deleted = pruning.run(&mut session, |deleted| rows += deleted).await;
+        done.deleted = Some(rows);
         done.seconds = begun.elapsed().as_secs_f64();
         session.close().await;
         if changed.is_err() || deleted.is_err() {
@@ -69,17 +70,15 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
 
 /// Makes old rows that are not accounted as sent count as sent: `prune --accept`.
 fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult {
-    let accepted = block_on(Box::pin(async {
+    let (accepted, keyless) = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         let found = pruning.differences(&mut session).await.map_err(failed)?;
-        if found.is_empty() {
-            return Ok(0);
-        }
         for one in &found {
             print_notice(&one.to_string());
         }
-        if args.ask.change.dry_run {
-            return Ok(0);
+        let (keyless, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.is_keyless);
+        if found.is_empty() || args.ask.change.dry_run {
+            return Ok((0, keyless));
         }
         if !args.ask.yes {
             let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was changed");
@@ -88,14 +87,14 @@ fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult
         let accepted = pruning.accept(&mut session, &found).await;
         let accepted = accepted.map_err(failed)?;
         session.close().await;
-        Ok::<_, Failure>(accepted)
+        Ok::<_, Failure>((accepted, keyless))
     }))??;
     let text = format!("{accepted} rows count as sent from now on\n");
-    Ok(print_as(
-        args.output,
-        &text,
-        &json!({ "accepted": accepted }),
-    )?)
+    print_as(args.output, &text, &json!({ "accepted": accepted }))?;
+    if keyless.is_empty() || args.ask.change.dry_run {
+        return Ok(());
+    }
+    Err(failed(PruneError::Unaccounted(keyless)).into())
 }
 
 /// The changes that a command makes, or has made.
@@ -110,6 +109,9 @@ struct Report {
     created_partitions: Vec<String>,
     dropped_partitions: Vec<String>,
     kept_partitions: Vec<String>,
+    /// Planned only: why no row of a table is deleted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kept_tables: Vec<String>,
     seconds: f64,
 }
 
@@ -117,8 +119,10 @@ impl Report {
     /// Counts what would be changed. What is found now is not recorded: it changes nothing.
     async fn planned(pruning: &Pruning, session: &mut Session) -> Result<Self, Failure> {
         session.query("BEGIN").await?;
+        let (rows, stay) = pruning.count(session).await.map_err(failed)?;
         let mut planned = Self {
-            old_enough: Some(pruning.count(session).await.map_err(failed)?),
+            old_enough: Some(rows),
+            kept_tables: stay.iter().map(ToString::to_string).collect(),
             ..Self::default()
         };
         for change in pruning.planned(session).await.map_err(failed)? {
@@ -162,6 +166,9 @@ impl fmt::Display for Report {
         }
         for part in &self.kept_partitions {
             writeln!(f, "partition {part} stays: not all its rows count as sent")?;
+        }
+        for kept in &self.kept_tables {
+            writeln!(f, "{kept}")?;
         }
         if let Some(rows) = self.old_enough {
             let what = "rows are old enough to be deleted, if they are sent";
@@ -207,6 +214,7 @@ pub(crate) fn pruning(
                 ..selection(config)
             },
             slot: config.source.slot.clone(),
+            dead_letters: Box::new(dead_letters),
         }
     };
     Ok(Pruning {
@@ -242,6 +250,11 @@ pub(crate) const MISSING_DEAD_LETTERS: &str = "these rows may be the only copies
 const UNSETTLED_DEAD_LETTERS: &str = "redrive or drop these dead letters with the configuration of their relay; \
      it settles them when it prunes: [prune] keep, or walrelay prune";
 
+/// Returns the remedy for stored keys of dead letters by which no row can be found.
+pub(crate) const LOST_KEYS: &str = "rename the columns back, or redrive or drop these dead letters (walrelay dlq list): \
+     then walrelay prune deletes by the marks again. If the topic does not have them any more, delete their keys from \
+     walrelay_state.dead";
+
 /// Returns what to do about a missing account.
 pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     match why {
@@ -258,6 +271,43 @@ pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
             "walrelay init --role ROLE, as a user who may, creates it for the relay's role"
         }
     }
+}
+
+/// Makes the failure of a command that leaves rows which are not accounted as sent.
+fn unaccounted(found: &[Unaccounted], what: String) -> Failure {
+    let compared = found.iter().filter(|one| !one.is_keyless);
+    let (failure, remedy) = if compared.clone().any(Unaccounted::has_other_rows) {
+        (
+            Failure::new("prune-unaccounted", Exit::Data, what),
+            "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or \
+             decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the \
+             rows of these times as sent, also those of missing dead letters",
+        )
+    } else if compared.clone().any(Unaccounted::lacks_dead_letters) {
+        (
+            Failure::new("prune-dead-letters-missing", Exit::Data, what),
+            MISSING_DEAD_LETTERS,
+        )
+    } else if compared.clone().next().is_some() {
+        (
+            Failure::new("prune-dead-letters", Exit::Data, what),
+            UNSETTLED_DEAD_LETTERS,
+        )
+    } else {
+        (Failure::new("prune-no-account", Exit::Config, what), "")
+    };
+    let mut remedy = remedy.to_owned();
+    if found.iter().any(|one| !one.unpublished_key.is_empty()) {
+        remedy.push_str(
+            ". Let the publication carry all columns of the primary key first (ALTER PUBLICATION … SET TABLE)",
+        );
+    }
+    if let Some(keyless) = found.iter().find(|one| one.is_keyless) {
+        let separator = if remedy.is_empty() { "" } else { ". " };
+        let of_key = no_account_remedy(&NoAccount::Key(keyless.table.clone()));
+        remedy = format!("{remedy}{separator}{of_key}");
+    }
+    failure.remedy(remedy)
 }
 
 pub(crate) fn failed(error: PruneError) -> Failure {
@@ -297,28 +347,20 @@ pub(crate) fn failed(error: PruneError) -> Failure {
             "the publication's row filter leaves these rows out, so no relay sends them. Delete them, if they may go, or \
              keep them in another table: then the relay drops the partition",
         ),
-        PruneError::Unaccounted(found) => {
-            if found.iter().any(Unaccounted::has_other_rows) {
-                Failure::new("prune-unaccounted", Exit::Data, what).remedy(
-                    "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or \
-                     decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the \
-                     rows of these times as sent, also those of missing dead letters",
-                )
-            } else if found.iter().any(Unaccounted::lacks_dead_letters) {
-                Failure::new("prune-dead-letters-missing", Exit::Data, what)
-                    .remedy(MISSING_DEAD_LETTERS)
-            } else {
-                Failure::new("prune-dead-letters", Exit::Data, what).remedy(UNSETTLED_DEAD_LETTERS)
-            }
-        }
+        PruneError::Uncompared { .. } => Failure::new("prune-unaccounted", Exit::Data, what)
+            .remedy("prune again, when nothing else changes these rows"),
+        PruneError::Unaccounted(found) => unaccounted(&found, what),
         PruneError::NoAccount(why) => no_account(why),
+        PruneError::LostKeys(_) => {
+            Failure::new("prune-dead-letters", Exit::Data, what).remedy(LOST_KEYS)
+        }
         PruneError::DeadLetters { .. } => Failure::new("prune-dead-letters", Exit::Data, what)
             .remedy(
                 "these rows may be the only copies: see walrelay dlq list, redrive or drop the dead letters, and prune \
-                 again",
+                 again. If the topic does not have them any more, delete their keys from walrelay_state.dead (mark_dead)",
             ),
         PruneError::Confirmed(ConfirmedError::DeadLetters(why)) => {
-            let what = "rows with an open dead letter must stay, and are not known: nothing was deleted";
+            let what = "rows with an open dead letter must stay, and are not known: none of them was deleted";
             Failure::new("prune-dead-letters", Exit::Temporary, what)
                 .caused_by(why)
                 .remedy(

@@ -57,7 +57,9 @@ pub(super) async fn account(
         Ok(unaccounted) => unaccounted
             .iter()
             .map(|one| {
-                let remedy = if one.has_other_rows() {
+                let remedy = if one.is_keyless {
+                    no_account_remedy(&NoAccount::Key(one.table.clone()))
+                } else if one.has_other_rows() {
                     "send the unsent rows (walrelay resend), then walrelay prune --accept"
                 } else {
                     MISSING_DEAD_LETTERS

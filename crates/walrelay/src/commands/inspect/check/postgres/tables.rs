@@ -5,12 +5,13 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
 use walrelay_postgres_source::{
     PublishedOperations, Sample, SetupError, TableFacts, TableLock, TableSurvey, carries_columns,
-    missing_mark_rights, script, sends_columns, table_fits, tells_age,
+    lost_keys, missing_mark_rights, script, sends_columns, table_fits, tells_age,
 };
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
 
 use super::{Addresses, DatabaseState, add_address, check_result};
+use crate::commands::database::prune::LOST_KEYS;
 use crate::commands::inspect::check::item::Check;
 use crate::failures;
 
@@ -136,35 +137,42 @@ fn add_addresses(
     }
 }
 
-/// Checks the rights to mark rows, if rows are marked. A standby has no rights of its own.
+/// Checks the rights to mark rows, if rows are marked, and the stored keys of dead letters. A standby has no rights of its
+/// own.
 pub(super) async fn marks(
     session: &mut Session,
     db: &DatabaseState<'_>,
-) -> Result<Option<Check>, Error> {
+) -> Result<Vec<Check>, Error> {
     if db.wanted.marks.is_none() || db.facts.server.in_recovery {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let role = &db.survey.role;
     let missing = missing_mark_rights(session, &db.wanted, role).await?;
-    if missing.is_empty() {
-        let finding = format!("role {role} may mark rows");
-        return Ok(Some(Check::pass(finding)));
-    }
-    let what: Vec<&str> = missing.iter().map(|right| right.what.as_str()).collect();
-    let grants = missing.iter().filter_map(|right| right.grant.clone());
-    let mut remedy: Vec<String> = grants.collect();
-    if missing.iter().any(|right| right.grant.is_none()) {
-        remedy.push(format!(
-            "as a user who may create it: walrelay init --role {role}"
-        ));
-    }
-    Ok(Some(Check::warn(
-        format!(
-            "rows stay unmarked: role {role} may not {}",
-            what.join(", nor ")
-        ),
-        remedy.join(" "),
-    )))
+    let lost = lost_keys(session, &db.wanted.slot, &db.wanted.tables).await?;
+    let mut checks = vec![if missing.is_empty() {
+        Check::pass(format!("role {role} may mark rows"))
+    } else {
+        let what: Vec<&str> = missing.iter().map(|right| right.what.as_str()).collect();
+        let grants = missing.iter().filter_map(|right| right.grant.clone());
+        let mut remedy: Vec<String> = grants.collect();
+        if missing.iter().any(|right| right.grant.is_none()) {
+            remedy.push(format!(
+                "as a user who may create it: walrelay init --role {role}"
+            ));
+        }
+        Check::warn(
+            format!(
+                "rows stay unmarked: role {role} may not {}",
+                what.join(", nor ")
+            ),
+            remedy.join(" "),
+        )
+    }];
+    checks.extend(
+        lost.iter()
+            .map(|lost| Check::warn(lost.to_string(), LOST_KEYS)),
+    );
+    Ok(checks)
 }
 
 /// Checks the replica identity of each table that exists.
