@@ -90,32 +90,66 @@ pub async fn find_epoch(session: &mut Session, slot: &str) -> Result<Epoch, Erro
 /// Gives a slot that does not exist the highest epoch of the database, before it is created and after it was dropped. The
 /// row of a dropped slot stays, because it may hold the only record of the highest epoch. A new slot of its name may be
 /// that of another relay, whose destination has positions of the highest one. No event is published again: a new slot
-/// has none that was committed before.
+/// has none that was committed before. Returns whether the epoch was lower.
 ///
 /// # Errors
 /// Also if the row is lower, and this role may not change it.
-pub async fn raise_for_new_slot(session: &mut Session, slot: &str) -> Result<(), Error> {
+pub async fn raise_for_new_slot(session: &mut Session, slot: &str) -> Result<bool, Error> {
+    let is_new = format!(
+        "NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {})",
+        quote_literal(slot)
+    );
+    raise(
+        session,
+        slot,
+        "pg_catalog.pg_current_wal_insert_lsn()",
+        &is_new,
+    )
+    .await
+}
+
+/// Gives a slot the highest epoch of the database from its position on, because nothing shows that it is the slot of
+/// its row: another client may have dropped and created it. If it did not, an event that was in flight is repeated with
+/// a higher position. No position goes back. Returns whether the epoch was lower.
+///
+/// # Errors
+/// Also if the row is lower, and this role may not change it.
+pub async fn raise_for_unknown_slot(
+    session: &mut Session,
+    slot: &str,
+    position: Lsn,
+) -> Result<bool, Error> {
+    raise(session, slot, &format!("'{position}'"), "true").await
+}
+
+/// Raises the row of a slot to the highest epoch of the database under an SQL condition. `since`: an SQL value.
+async fn raise(
+    session: &mut Session,
+    slot: &str,
+    since: &str,
+    condition: &str,
+) -> Result<bool, Error> {
     if !kept::has_table(session, "epoch").await? {
-        return Ok(());
+        return Ok(false);
     }
     let lower = format!(
-        "WHERE slot = {slot} AND epoch < (SELECT max(epoch) FROM {TABLE}) AND NOT EXISTS \
-         (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot})",
-        slot = quote_literal(slot)
+        "WHERE slot = {} AND epoch < (SELECT max(epoch) FROM {TABLE}) AND {condition}",
+        quote_literal(slot)
     );
     let rows = session
         .query(&format!("SELECT FROM {TABLE} {lower}"))
         .await?;
     if rows.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     // Earlier events of the name have another epoch.
     let raise = format!(
         "UPDATE {TABLE} SET epoch = (SELECT max(epoch) FROM {TABLE}), \
          system = (SELECT system_identifier::text FROM pg_catalog.pg_control_system()), \
-         since = pg_catalog.pg_current_wal_insert_lsn(), at = now() {lower}"
+         since = {since}, at = now() {lower}"
     );
-    session.query(&raise).await.map(drop)
+    session.query(&raise).await?;
+    Ok(true)
 }
 
 /// Returns SQL that records the epoch from this position of this server on. Nothing is recorded of epoch 0.

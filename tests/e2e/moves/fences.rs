@@ -7,7 +7,7 @@ use walrelay_testkit::{Db, eventually, rng};
 use super::{FENCED, Rig, killed, moved_to_a_lower_log, numbers, replicated, step, subscribe};
 use crate::docs::block;
 use crate::rig::{
-    PATIENCE, SLOT, assert_has, assert_lacks, create_slot, done, edit, insert, output_with,
+    PATIENCE, SLOT, assert_has, assert_lacks, create_slot, done, edit, ends, insert, output_with,
     refused, said,
 };
 
@@ -313,7 +313,8 @@ fn a_recreated_slot_goes_on_above_every_position_of_the_database() {
         "[router]\nposition_header = \"walrelay-position\"\n\n[router.debezium]",
     );
     let as_slot = |slot: &str| format!("--set=source.slot={slot}");
-    for slot in ["dropped", "forgotten", "renamed"] {
+    let others = ["dropped", "forgotten", "recreated", "renamed", "unnoted"];
+    for slot in others {
         done(&output_with("init", &config, &[&as_slot(slot)]));
     }
     done(&step(&config, "prepare"));
@@ -323,7 +324,7 @@ fn a_recreated_slot_goes_on_above_every_position_of_the_database() {
     let epochs = || db.text(EPOCHS).expect("there are some");
     assert_eq!(
         epochs(),
-        "dropped 0, forgotten 0, renamed 0, walrelay 1",
+        "dropped 0, forgotten 0, recreated 0, renamed 0, unnoted 0, walrelay 1",
         "slots that exist keep theirs"
     );
     let mut last = String::new();
@@ -348,26 +349,58 @@ fn a_recreated_slot_goes_on_above_every_position_of_the_database() {
     ));
     done(&output_with("init", &config, &[]));
     goes_on(SLOT, 1);
+    // Dropped and created by another client: the note shows that, or there is none.
+    let recreate = |slot: &str| {
+        db.batch(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+        create_slot(&db, slot);
+    };
+    recreate("recreated");
+    let recreated = as_slot("recreated");
+    ends(
+        &mut rig.start_with(&config, &[&recreated]),
+        78,
+        "slot-passed-over",
+    );
+    let accept = rig.start_with(&config, &[&recreated, "--accept-gap"]);
+    accept.streaming();
+    accept.ends_well();
+    goes_on("recreated", 2);
+    recreate("unnoted");
+    db.batch("SELECT setval('walrelay_state.\"position:unnoted\"', 1, false)");
+    goes_on("unnoted", 3);
     // Dropped by walrelay, and created by hand.
-    done(&output_with("slots drop dropped", &config, &["--yes"]));
+    let dropping = ["--yes", &as_slot("dropped")];
+    let dropped = done(&output_with("slots drop dropped", &config, &dropping));
+    assert_has(&dropped, &["bookmark dropped", "run walrelay resend"]);
+    // Its events have another epoch than those of the next slot of the name.
+    let folder = rig.folder().display();
+    let replay = format!("replay --from dropped --dry-run --state-dir {folder}");
+    refused(
+        &output_with(&replay, &config, &[&as_slot("dropped")]),
+        64,
+        &["[before-move]", "walrelay resend"],
+    );
     assert_eq!(
         epochs(),
-        "dropped 1, forgotten 0, renamed 0, walrelay 1",
+        "dropped 1, forgotten 0, recreated 1, renamed 0, unnoted 1, walrelay 1",
         "the row of a dropped slot"
     );
     create_slot(&db, "dropped");
-    goes_on("dropped", 2);
+    goes_on("dropped", 4);
     // Dropped by hand, and created by init, and by the relay.
     for slot in ["forgotten", "renamed"] {
         db.batch(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     }
     done(&output_with("init", &config, &[&as_slot("forgotten")]));
-    goes_on("forgotten", 3);
+    goes_on("forgotten", 5);
     let accept = rig.start_with(&config, &[&as_slot("renamed"), "--accept-gap"]);
     accept.streaming();
     accept.ends_well();
-    goes_on("renamed", 4);
-    assert_eq!(epochs(), "dropped 1, forgotten 1, renamed 1, walrelay 1");
+    goes_on("renamed", 6);
+    assert_eq!(
+        epochs(),
+        "dropped 1, forgotten 1, recreated 1, renamed 1, unnoted 1, walrelay 1"
+    );
 }
 
 /// The copy has the positions of all its relays as they were: only the first switch raises the highest epoch.

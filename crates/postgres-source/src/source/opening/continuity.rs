@@ -2,10 +2,11 @@
 
 use tracing::{info, warn};
 use walrelay_relay::{Continuity, Opened};
-use walrelay_walsender::Session;
+use walrelay_walsender::{Error, Session};
 
 use super::{PostgresSource, Stream};
 use crate::catalog::Facts;
+use crate::epoch::{find_epoch, raise_for_unknown_slot};
 use crate::error::{PostgresError, SetupError};
 use crate::position_note::{self, Access, Noted, Standing};
 use crate::publication_note::{LastLook, check_noted};
@@ -133,6 +134,38 @@ impl PostgresSource {
             }
         }
         Ok(true)
+    }
+
+    /// Returns the epoch of the slot's positions. `is_known`: this process or the state file shows that the slot is the
+    /// one that relays have read. Otherwise the note must: another client may have dropped and created the slot, for a
+    /// relay whose destination has positions of the highest epoch. A role that may write no note has none that shows it.
+    pub(super) async fn continue_epoch(
+        &self,
+        control: &mut Session,
+        opened: &Opened<Stream>,
+        noted: &Noted,
+        is_known: bool,
+    ) -> Result<u8, Error> {
+        let (slot, at) = (&self.wanted.slot, opened.confirmed.lsn());
+        let standing = noted.compare(at, &opened.system_id, &opened.ancestors);
+        let is_noted = noted.position.is_some()
+            && matches!(standing, Standing::Continues | Standing::Promoted { .. });
+        if noted.access == Access::Write
+            && !is_known
+            && !is_noted
+            && raise_for_unknown_slot(control, slot, at).await?
+        {
+            warn!(
+                slot,
+                "nothing shows that this slot is the one that relays have read under its name: its positions get the \
+                 highest epoch of the database"
+            );
+        }
+        let epoch = find_epoch(control, slot).await?.number;
+        if epoch > 0 && !self.started {
+            info!(epoch, "positions are published with the epoch of a move");
+        }
+        Ok(epoch)
     }
 
     /// Checks that the publication is unchanged since the slot was read last.

@@ -21,7 +21,6 @@ use super::inspections::Inspections;
 use super::stream::Stream;
 use crate::catalog::{Facts, describe, inspect, is_synchronous, is_walsender, slot, slot_reader};
 use crate::deadline::bounded;
-use crate::epoch::find_epoch;
 use crate::error::{Gap, PostgresError, SetupError};
 use crate::position_note::{Access, Noted};
 use crate::sent_keys::keep_time_zone;
@@ -130,16 +129,6 @@ impl PostgresSource {
         facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
-        // Under the slot: a switch refuses while it is being read.
-        let epoch = find_epoch(&mut control, &self.wanted.slot);
-        let epoch = bounded("reading the epoch", epoch).await?;
-        self.findings.former_run.set_epoch(epoch.number);
-        if epoch.number > 0 && !self.started {
-            info!(
-                epoch = epoch.number,
-                "positions are published with the epoch of a move"
-            );
-        }
         let mut opened = Opened {
             stream: Stream::from_slot(
                 stream,
@@ -158,7 +147,7 @@ impl PostgresSource {
             tables,
             predecessor: self.readers.predecessor(),
             former: connected.former,
-            epoch: epoch.number,
+            epoch: connected.epoch,
         };
         // The setup, or another relay, may have noted a position since.
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
@@ -177,6 +166,10 @@ impl PostgresSource {
             if !is_proved && !server.in_recovery {
                 is_proved = self.continue_note(&opened, &noted)?;
             }
+            // Under the slot: a switch refuses while it is being read. Before the file has the slot's position.
+            let epoch = self.continue_epoch(&mut control, &opened, &noted, by_itself || in_file);
+            opened.epoch = bounded("reading the epoch", epoch).await?;
+            self.findings.former_run.set_epoch(opened.epoch);
             if let (Some(state_file), Some(position)) = (&mut self.state_file, position) {
                 state_file.set(position).await?;
             }

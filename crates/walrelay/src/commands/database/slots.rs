@@ -161,22 +161,30 @@ pub(crate) async fn drop_slot(
             _ => failure(error),
         });
     }
-    // A slot of the same name is another one. A client that creates it by SQL does not raise the epoch, so a copy that is
-    // kept cannot be replayed after it: `resend` is left.
-    match raise_for_new_slot(&mut session, name).await {
-        // The creation of such a slot reports it.
+    // A slot of the same name is another one, whoever creates it.
+    let is_raised = match raise_for_new_slot(&mut session, name).await {
+        // The next relay, or command that creates the slot, reports it.
         Err(error)
             if error
                 .sqlstate()
-                .is_some_and(|of| NOT_WRITABLE.contains(&of)) => {}
+                .is_some_and(|of| NOT_WRITABLE.contains(&of)) =>
+        {
+            false
+        }
         raised => raised.map_err(failure)?,
-    }
+    };
     position_note::forget(&mut session, name)
         .await
         .map_err(failure)?;
     let forgotten = snapshot_record::forget(&mut session, name).await;
     forgotten.map_err(failure)?;
     session.close().await;
+    if is_raised && kept.is_some() {
+        print_notice(
+            "a move has raised the epoch of positions since the slot was created: walrelay replay refuses the bookmark \
+             (before-move). To send its events again, run walrelay resend on their rows",
+        );
+    }
     print_line(&format!("dropped slot {name}{}", copy_of(kept.as_ref())))
 }
 
