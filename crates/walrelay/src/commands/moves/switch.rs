@@ -257,12 +257,14 @@ async fn wait_for_subscriptions(
     }
 }
 
-/// Fails if this server has fewer rows than the old one: a subscription skipped some, for example. Their events are
+/// Fails if this server lacks rows of the old one: a subscription skipped some, for example. Their events are
 /// delivered, but a later copy of the rows would be sent a second time.
 async fn check_rows(session: &mut Session, place: &Place, former: &Place) -> Result<(), Failure> {
     let mut there = former.connect().await?;
+    let prunes = former.server.config.prune.is_some();
     for table in place.tables() {
-        let missing = match missing_rows_by_count(session, &mut there, table).await {
+        let missing = missing_rows_by_count(session, &mut there, table, prunes).await;
+        let missing = match missing {
             Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => {
                 print_notice(&format!(
                     "rows are not compared with those of the old server: a role may not read {table}"

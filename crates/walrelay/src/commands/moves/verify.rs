@@ -94,6 +94,11 @@ async fn rows(place: &Place, former: &Place) -> Result<Vec<Finding>, Failure> {
     }
     let (mut here, mut there) = (place.connect().await?, former.connect().await?);
     let mut findings = Vec::new();
+    let pruned = if former.server.config.prune.is_some() {
+        "; rows that were pruned there are not compared"
+    } else {
+        ""
+    };
     for table in place.tables() {
         let missing = match missing_rows(&mut here, &mut there, table).await {
             Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => {
@@ -110,7 +115,7 @@ async fn rows(place: &Place, former: &Place) -> Result<Vec<Finding>, Failure> {
         });
         findings.push(finding(
             missing.is_none(),
-            &format!("{table} has every row that the old server's has"),
+            &format!("{table} has every row that the old server's has{pruned}"),
             wrong.as_deref().unwrap_or_default(),
         ));
     }
