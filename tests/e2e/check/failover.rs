@@ -1,12 +1,27 @@
-use walrelay_testkit::{Db, Standby};
+use walrelay_testkit::{Db, Standby, eventually, servers};
+use walrelay_throwaway::Postgres;
 
 use super::{Checked, WITHOUT_KAFKA, checked, run_remedy, statements};
-use crate::rig::Rig;
+use crate::rig::{NOWHERE, PATIENCE, Rig};
 
-/// From a standby without a copy of the slot to one that is ready, by the remedies.
 #[test]
 fn check_leads_to_a_ready_standby() {
-    let rig = Rig::without_broker(18).outbox();
+    leads_to_a_ready_standby(servers::postgres(18), "");
+}
+
+/// It says why a standby does not synchronise the slot.
+#[test]
+fn check_leads_to_a_ready_standby_of_postgres_19() {
+    if let Some(postgres) = servers::installed_postgres_with(19, &[]) {
+        let reason = "the last synchronisation was skipped (wal_or_rows_removed)";
+        leads_to_a_ready_standby(postgres, reason);
+    }
+}
+
+/// From a standby without a copy of the slot to one that is ready, by the remedies. `reason`: why a copy is not
+/// complete before the slot has moved on.
+fn leads_to_a_ready_standby(postgres: Postgres, reason: &str) {
+    let rig = Rig::with(postgres, NOWHERE).outbox();
     let standby = Standby::start(&rig.postgres, &[("hot_standby_feedback", "on")]);
     let db = rig.db();
     rig.create_slot();
@@ -35,6 +50,10 @@ fn check_leads_to_a_ready_standby() {
     run_remedy(&db, checked.warns(listed, &["is empty"]));
     let on_standby = Db::connect(&standby.server.url());
     run_remedy(&on_standby, checked.worst(copy));
+    eventually(PATIENCE, || {
+        let finding = check().worst(copy)["finding"].to_string();
+        finding.contains("is not complete yet") && finding.contains(reason)
+    });
     // A copy is complete once the slot has advanced, as it does under a relay.
     let moved = "SELECT pg_log_standby_snapshot(); \
                  SELECT pg_replication_slot_advance('walrelay', pg_current_wal_flush_lsn())";

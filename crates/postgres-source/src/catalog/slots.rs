@@ -51,6 +51,8 @@ pub struct SlotRow {
     pub failover: Option<bool>,
     /// The slot is such a copy (Postgres 17 and newer).
     pub synced: Option<bool>,
+    /// The reason why the last synchronisation of such a copy changed nothing (Postgres 19 and newer).
+    pub sync_skipped: Option<String>,
 }
 
 impl SlotRow {
@@ -71,17 +73,22 @@ fn select(major: u32) -> String {
     let by_version = match major {
         ..16 => {
             "NULL AS inactive_since, NULL AS unmoved_since, NULL AS invalidated, NULL AS failover, \
-             NULL AS synced"
+             NULL AS synced, NULL AS sync_skipped"
         }
         16 => &format!(
             "NULL AS inactive_since, NULL AS unmoved_since, CASE WHEN conflicting \
-             THEN '{CONFLICTING}' END AS invalidated, NULL AS failover, NULL AS synced"
+             THEN '{CONFLICTING}' END AS invalidated, NULL AS failover, NULL AS synced, NULL AS sync_skipped"
         ),
-        17.. => {
+        17.. => &format!(
             "inactive_since, (1000000 * extract(epoch FROM inactive_since \
               - timestamptz '2000-01-01 00:00:00+00'))::int8 AS unmoved_since, \
-             invalidation_reason AS invalidated, failover, synced"
-        }
+             invalidation_reason AS invalidated, failover, synced, {} AS sync_skipped",
+            if major < 19 {
+                "NULL"
+            } else {
+                "slotsync_skip_reason"
+            }
+        ),
     };
     format!(
         "SELECT slot_name, slot_type, plugin, database, temporary, two_phase, active_pid, wal_status, restart_lsn, \
@@ -134,6 +141,7 @@ pub(super) fn slot_row(row: &Row<'_>) -> SlotRow {
         catalog_xmin: parsed(row, "catalog_xmin"),
         failover: boolean("failover"),
         synced: boolean("synced"),
+        sync_skipped: optional("sync_skipped"),
     }
 }
 

@@ -195,7 +195,7 @@ async fn mark_and_drop(
         let kept = keep_bookmark(&mut session, server.slot(), KeptBy::Rollback).await?;
         Ok::<_, Failure>((rows, left, unconfirmed_rows, kept))
     };
-    let result = held.during(work).await?;
+    let result = Box::pin(held.during(work)).await?;
     held.release().await;
     let (marked_rows, unmarked_rows, unconfirmed_rows, kept) = result?;
     let KeptBookmark { name, slot } = kept;

@@ -187,17 +187,28 @@ fn copy(name: &str, Standby { host, slots }: &Standby) -> Check {
             return Check::warn(finding, "start it, or let the role in");
         }
     };
+    // Postgres 19 and newer: none once a synchronisation has succeeded.
+    let skipped = |slot: &SlotRow| match &slot.sync_skipped {
+        Some(reason) => format!("; the last synchronisation was skipped ({reason})"),
+        None => String::new(),
+    };
     let problem = match slots.iter().find(|slot| slot.name == *name) {
         None => "it has no copy",
         Some(slot) if slot.invalidated.is_some() => "its copy is invalid",
         Some(slot) if slot.synced != Some(true) => "its slot of that name is no copy",
         Some(slot) if slot.temporary => {
             return Check::warn(
-                format!("the copy of slot {name} on standby {host} is not complete yet"),
+                format!(
+                    "the copy of slot {name} on standby {host} is not complete yet{}",
+                    skipped(slot)
+                ),
                 "start the relay, if none runs: the copy is complete once the slot has moved on",
             );
         }
-        Some(_) => return Check::pass(format!("{host} has a copy of slot {name}")),
+        Some(slot) => {
+            let skipped = skipped(slot);
+            return Check::pass(format!("{host} has a copy of slot {name}{skipped}"));
+        }
     };
     Check::warn(
         format!("standby {host} is not ready to take slot {name} over: {problem}"),
