@@ -1,10 +1,12 @@
 //! Moves from one version of Postgres to another by the programs that Postgres has for that, while writers go on and
-//! both the relay and the command are killed at random moments.
+//! the relay, the command and `pg_upgrade` are killed at random moments.
 //!
 //! They need `pg_upgrade`, `pg_dump` and `psql` next to the server, which `scripts/fetch-servers.sh` does not fetch.
 //! Without them a test says that it is skipped. `WALRELAY_CACHE` may name a directory whose `postgres-17` and
 //! `postgres-18` have them, and `postgres-19`, to which the moves go on if it is there.
 
+use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -13,11 +15,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use walrelay_testkit::{Delivered, History, Redis, rng, servers};
-use walrelay_throwaway::{ChildGuard, PostgresBinaries, Shutdown};
+use walrelay_testkit::{Delivered, History, Redis, eventually, rng, servers};
+use walrelay_throwaway::{ChildGuard, PostgresBinaries, Shutdown, copy_dir};
 
 use super::{Writers, ascend, blue_green, step, wait_rows};
-use crate::rig::{Relay, Rig, SLOT, command_with, done, edit, output_with, said};
+use crate::rig::{PATIENCE, Relay, Rig, SLOT, command_with, done, edit, output_with, said};
 
 /// How the rows come to the new server.
 #[derive(Clone, Copy, Debug)]
@@ -52,9 +54,9 @@ impl Way {
     }
 
     /// Copies the old server's database to the new one, which has none yet.
-    fn copy(self, old: &Rig, new: &Rig) {
+    fn copy(self, rng: &mut Rng, old: &Rig, new: &Rig) {
         match self {
-            Self::Upgrade => upgrade(old, new),
+            Self::Upgrade => upgrade(rng, old, new),
             Self::Dump => dump(old, new),
         }
     }
@@ -86,26 +88,80 @@ fn is_possible(way: Way) -> bool {
     false
 }
 
-fn upgrade(old: &Rig, new: &Rig) {
-    done(&output_with(
-        &format!("slots drop {SLOT}"),
-        &old.path("walrelay.toml"),
-        &["--yes", "--no-bookmark"],
-    ));
-    let [from, to] = [old, new].map(|rig| rig.postgres.version().major);
+/// Runs `pg_upgrade`, which is killed with the servers that it has started, and then begun again.
+fn upgrade(rng: &mut Rng, old: &Rig, new: &Rig) {
+    drop_slot_under_kills(rng, old);
     for rig in [old, new] {
         rig.postgres.stop(Shutdown::Fast).expect("it stops");
     }
     // 18 checks sums of pages by default, and 17 does not.
     let data = new.postgres.data_dir();
+    let to = new.postgres.version().major;
     let mut sums = Command::new(program(to, "pg_checksums"));
     as_server(
         new,
         sums.args(["--disable", "--no-sync", "--pgdata"]).arg(&data),
     );
     done(&sums.output().expect("it runs"));
-    let mut upgrade = Command::new(program(to, "pg_upgrade"));
+    // As initdb makes it again.
+    let first = data.with_extension("first");
+    copy_dir(&data, &first).expect("it is copied");
+    let mut command = upgrading(old, new);
+    let mut child = ChildGuard::spawn(command.stdout(Stdio::piped())).expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let steps: Vec<String> = output
+        .by_ref()
+        .map_while(Result::ok)
+        .take(rng.usize(5..45))
+        .collect();
+    sleep(Duration::from_millis(rng.u64(0..200)));
+    child.kill().expect("it is killed");
+    kill_servers([&old.postgres.data_dir(), &data]);
+    remove_sockets(data.parent().expect("a folder"));
+    eprintln!("pg_upgrade to {to} is killed after {:?}", steps.last());
+    // pg_upgrade wants a server that was shut down, and a new one without tables.
+    old.postgres.start_again().expect("it starts");
+    old.postgres.stop(Shutdown::Fast).expect("it stops");
+    fs::remove_dir_all(&data).expect("removed");
+    fs::rename(first, &data).expect("renamed");
+    let output = upgrading(old, new).output().expect("it runs");
+    if !output.status.success() {
+        let mut logs = Command::new("grep");
+        logs.args(["-rhiE", "error|fatal|failed"])
+            .arg(data.join("pg_upgrade_output.d"));
+        eprintln!("{}", said(&logs.output().expect("it runs")));
+    }
+    done(&output);
+    new.postgres.start_again().expect("it starts");
+}
+
+/// Drops the slot by commands that are killed at random moments, and then by one that is not.
+fn drop_slot_under_kills(rng: &mut Rng, old: &Rig) {
+    let config = old.path("walrelay.toml");
+    let line = format!("slots drop {SLOT}");
+    let arguments = ["--yes", "--no-bookmark"];
+    for _ in 0..2 {
+        let mut command = command_with(&line, &config, &arguments);
+        let mut child = ChildGuard::spawn(&mut command).expect("it starts");
+        sleep(Duration::from_millis(rng.u64(0..100)));
+        child.kill().expect("it is killed");
+    }
+    // The statement of a killed command may still drop it.
+    let exists = "SELECT EXISTS (SELECT FROM pg_replication_slots)";
+    eventually(PATIENCE, || {
+        if old.db().value::<bool>(exists) {
+            let _ = output_with(&line, &config, &arguments);
+        }
+        !old.db().value::<bool>(exists)
+    });
+}
+
+/// Returns the command that upgrades a stopped server.
+fn upgrading(old: &Rig, new: &Rig) -> Command {
+    let [from, to] = [old, new].map(|rig| rig.postgres.version().major);
+    let data = new.postgres.data_dir();
     let folder = |program: PathBuf| program.parent().expect("a folder").to_path_buf();
+    let mut upgrade = Command::new(program(to, "pg_upgrade"));
     upgrade
         .args(["--username", "postgres", "--no-sync", "--old-bindir"])
         .arg(folder(program(from, "postgres")))
@@ -121,15 +177,40 @@ fn upgrade(old: &Rig, new: &Rig) {
         .args(["--old-port", &old.postgres.port().to_string()])
         .args(["--new-port", &new.postgres.port().to_string()]);
     as_server(new, &mut upgrade);
-    let output = upgrade.output().expect("it runs");
-    if !output.status.success() {
-        let mut logs = Command::new("grep");
-        logs.args(["-rhiE", "error|fatal|failed"])
-            .arg(data.join("pg_upgrade_output.d"));
-        eprintln!("{}", said(&logs.output().expect("it runs")));
+    upgrade
+}
+
+/// Kills each process that was started with one of these directories, such as a server that `pg_upgrade` has started.
+fn kill_servers(data: [&Path; 2]) {
+    let names = data.map(|data| data.to_str().expect("text").to_owned());
+    let is_of = |process: &fs::DirEntry| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        names.iter().any(|name| line.contains(name))
+    };
+    eventually(PATIENCE, || {
+        let all = fs::read_dir("/proc").expect("processes").flatten();
+        let found: Vec<_> = all
+            .filter(is_of)
+            .map(|process| process.file_name())
+            .collect();
+        if !found.is_empty() {
+            // One may have ended meanwhile.
+            let _ = Command::new("kill").arg("-KILL").args(&found).output();
+        }
+        found.is_empty()
+    });
+}
+
+/// Removes the sockets and lock files of killed servers: the process ID in a lock file may be that of a zombie, or of
+/// another process by now.
+fn remove_sockets(folder: &Path) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with(".s.PGSQL.") {
+            fs::remove_file(entry.path()).expect("removed");
+        }
     }
-    done(&output);
-    new.postgres.start_again().expect("it starts");
 }
 
 /// Makes a program run as the account of the server, which no superuser of the system is.
@@ -168,7 +249,7 @@ fn dump(old: &Rig, new: &Rig) {
 
 /// Kills a step and the relay three times, each at a random moment, and then runs the step to its end.
 #[track_caller]
-fn step_under_kills(
+pub(super) fn step_under_kills(
     rng: &mut Rng,
     rig: &Rig,
     mut relay: Relay,
@@ -214,7 +295,7 @@ fn moved(way: Way, seed: &str, rigs: Vec<Rig>, more: &str) -> Rig {
         relay = step_under_kills(&mut rng, &old, relay, &config, "drain --yes --patience 2m");
         relay.streaming();
         relay.ends_well();
-        way.copy(&old, &new);
+        way.copy(&mut rng, &old, &new);
         // Stops the server, if it still runs.
         old = new;
         config = configured(&old);
@@ -337,10 +418,8 @@ fn a_subscription_from_15_to_19_loses_and_reorders_nothing() {
         return;
     }
     for round in 1..=3 {
-        blue_green(
-            15,
-            19,
-            &format!("moves::versions::a_subscription_from_15_to_19 {round}"),
-        );
+        let test = format!("moves::versions::a_subscription_from_15_to_19 {round}");
+        let repeats = blue_green(15, 19, &test, true);
+        eprintln!("a subscription from 15 to 19, {round}: {repeats} repeats");
     }
 }
