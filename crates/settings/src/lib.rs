@@ -15,9 +15,8 @@
 //! # Inside
 //! `document` reads TOML and `--set` into entries, and expands variables (`expand`). `reader`
 //! converts entries to values and collects problems. `excerpt` shows lines of the file. `keys` is
-//! the table of keys. `declare` has the macro and the types of values; `units` reads durations and
-//! sizes. `schema` makes a JSON Schema of the
-//! table.
+//! the table of keys. `declare` has the macro, `declare/types` the types of values; `units` reads
+//! durations and sizes. `schema` makes a JSON Schema of the table.
 //!
 //! # Invariants
 //! - Struct, reader, known names and defaults follow from one declaration; a reference can.
@@ -40,11 +39,12 @@ mod schema;
 mod units;
 
 pub use bytes::format_bytes;
-pub use declare::{
-    Field, Key, MINUTE, Nested, SECOND, Section, Type, boolean, choice, choice_and_later,
-    default_only, duration, integer, joined, list, loose_boolean, loose_choice, names, nested,
-    not_empty, path, percent, secret, secret_file, size, string, strings, text, why,
+pub use declare::types::{
+    MINUTE, SECOND, boolean, choice, choice_and_later, default_only, duration, integer, list,
+    loose_boolean, loose_choice, names, not_empty, path, percent, secret, secret_file, size,
+    string, strings, text, why,
 };
+pub use declare::{Field, Key, Nested, Section, Type, joined, nested};
 pub use document::{Entry, Origin, Value};
 pub use error::{ConfigError, Location, Problem};
 pub use expand::expand;
