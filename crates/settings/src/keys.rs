@@ -2,7 +2,7 @@
 //!
 //! The rows follow from the declarations with [`section!`](crate::section).
 
-use crate::nearest::nearest_within;
+use walrelay_failure::nearest_within;
 
 /// The type of a key's value, as written in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -294,8 +294,8 @@ impl Keys {
 
     /// Returns the key that a name or a path of another program stands for.
     fn synonym(&self, name: &str) -> Option<&'static str> {
-        let found = self.synonyms.iter().find(|(synonym, _)| *synonym == name);
-        found.map(|(_, path)| *path)
+        let synonym = self.synonyms.iter().find(|(synonym, _)| *synonym == name);
+        synonym.map(|(_, path)| *path)
     }
 
     /// Returns the key or section that an unknown key of another spelling means: by the name in another program,

@@ -33,7 +33,6 @@ mod error;
 mod excerpt;
 mod expand;
 mod keys;
-mod nearest;
 mod reader;
 mod schema;
 mod units;
@@ -49,9 +48,9 @@ pub use document::{Entry, Origin, Value};
 pub use error::{ConfigError, Location, Problem};
 pub use expand::expand;
 pub use keys::{Fallback, Keys, OpenSection, Row, Spelling, ValueKind, below, names_a_secret};
-pub use nearest::nearest;
 pub use reader::{AlreadyReported, ReadFile, Reader};
 pub use units::duration as parse_duration;
+pub use walrelay_failure::nearest;
 
 use document::Document;
 use excerpt::FileText;

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use walrelay_failure::nearest;
 use walrelay_lsn::TypeOid;
 use walrelay_pgoutput::{Column, Relation, Tuple, Value};
 
-use super::error::{self, PlanError, RouteError};
+use super::error::{PlanError, RouteError};
 use super::role::Role;
 use crate::value::{ColumnIndex, Fault};
 
@@ -120,7 +121,7 @@ impl<'r> Columns<'r> {
             column: name.to_owned(),
             role,
             columns: names().map(str::to_owned).collect(),
-            nearest: error::nearest(name, names()),
+            nearest: nearest(name, names()).map(str::to_owned),
         }
     }
 

@@ -103,14 +103,6 @@ pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// Finds the known name that is at most two typing errors away, and by fewer errors than `wanted` has
-/// signs, as `walrelay_settings::nearest` does.
-pub(crate) fn nearest<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
-    let near = known.map(|name| (strsim::damerau_levenshtein(wanted, name), name));
-    let (errors, name) = near.min()?;
-    (errors <= 2 && errors < wanted.chars().count()).then(|| name.to_owned())
-}
-
 /// The reason why a row cannot be routed. Errors name table and column, never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

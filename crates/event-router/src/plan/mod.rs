@@ -13,8 +13,8 @@ use walrelay_pgoutput::Value;
 
 pub use columns::ColumnNames;
 pub(crate) use columns::{Columns, PlanColumns, find};
+pub(crate) use error::did_you_mean;
 pub use error::{PlanError, RouteError};
-pub(crate) use error::{did_you_mean, nearest};
 pub use role::{Role, Target};
 pub use schema_mismatch::{SchemaMismatch, SchemaMismatchAt};
 pub(crate) use topic::Topic;

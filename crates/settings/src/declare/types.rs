@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
+use walrelay_failure::nearest;
 
 use super::{Key, Type};
 use crate::document::Value;
 use crate::keys::{Fallback, Spelling, ValueKind};
-use crate::nearest::nearest;
 use crate::units;
 
 /// One second.

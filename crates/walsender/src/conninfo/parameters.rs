@@ -60,14 +60,9 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ACCEPTED.split_whitespace().chain(restricted)
 }
 
-/// Returns the parameter that `name` probably means, whatever its case: at most two typing errors away,
-/// and by fewer errors than `name` has signs. Of two equally near names the first in alphabetical order.
+/// Returns the parameter that `name` probably means, whatever its case.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
-    let name = name.to_ascii_lowercase();
-    let (errors, known) = names()
-        .map(|known| (strsim::damerau_levenshtein(&name, known), known))
-        .min()?;
-    (errors <= 2 && errors < name.chars().count()).then_some(known)
+    walrelay_failure::nearest(&name.to_ascii_lowercase(), names())
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use std::str::FromStr;
 
+use walrelay_failure::nearest;
+
 use super::ast::{
     Argument, FILTERS, Filter, Lookups, Piece, Template, TemplateTarget, begins_name,
     continues_name,
 };
 use super::error::{TemplateError, TemplateProblem as P};
 use super::filter::Op;
-use crate::plan::nearest;
 use crate::value::cursor::Cursor;
 
 type Result<T> = std::result::Result<T, TemplateError>;
@@ -143,7 +144,7 @@ impl<'t> Parser<'t> {
             return P::Expected("the name of a filter").at(position);
         }
         let Some((name, usage)) = FILTERS.into_iter().find(|(name, _)| *name == written) else {
-            let nearest = nearest(written, FILTERS.into_iter().map(|(name, _)| name));
+            let nearest = nearest(written, FILTERS.map(|(name, _)| name)).map(str::to_owned);
             let name = written.to_owned();
             return P::UnknownFilter { name, nearest }.at(position);
         };
@@ -160,7 +161,7 @@ impl<'t> Parser<'t> {
             let known: Vec<String> = lookups.keys().cloned().collect();
             let problem = P::UnknownTable {
                 name: table.clone(),
-                nearest: nearest(table, known.iter().map(String::as_str)),
+                nearest: nearest(table, known.iter().map(String::as_str)).map(str::to_owned),
                 known,
             };
             return problem.at(position);

@@ -1,5 +1,4 @@
-//! [`nearest`]: "did you mean" for every name that a user writes. `event-router` and `walsender`, which
-//! know nothing of configuration files, have the same rule in functions of their own.
+//! "Did you mean" for every name that a user writes.
 
 /// Returns the known name that `name` probably means: at most two typing errors away, and by fewer
 /// errors than `name` has signs. Of two equally near names the first in alphabetical order.
@@ -9,15 +8,14 @@ pub fn nearest<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Opti
 
 /// Returns the known name that is at most so many typing errors away (Damerau and Levenshtein's
 /// distance).
-pub(crate) fn nearest_within<'n>(
+pub fn nearest_within<'n>(
     errors: usize,
     name: &str,
     known: impl IntoIterator<Item = &'n str>,
 ) -> Option<&'n str> {
-    known
+    let distances = known
         .into_iter()
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .min()
-        .filter(|(distance, _)| *distance <= errors && *distance < name.chars().count())
-        .map(|(_, known)| known)
+        .map(|known| (strsim::damerau_levenshtein(name, known), known));
+    let (distance, nearest) = distances.min()?;
+    (distance <= errors && distance < name.chars().count()).then_some(nearest)
 }
