@@ -55,8 +55,8 @@ impl Route {
             Self::Debezium(options) => [options.event_type.as_str(), &options.event_type],
             Self::Template(_) => ["type", "event_type"],
         };
-        let found = names.iter().find_map(|name| columns.find(name));
-        let (index, _) = found.ok_or_else(|| columns.missing(names[0], Role::EventType))?;
+        let column = names.iter().find_map(|name| columns.find(name));
+        let (index, _) = column.ok_or_else(|| columns.missing(names[0], Role::EventType))?;
         Ok(index)
     }
 

@@ -104,8 +104,8 @@ impl Server {
             return Ok(Vec::new());
         };
         let parse = |_, payload: &[u8]| stored_message(payload);
-        let found = self.ask_all(topic, &subject, bodies, parse)?;
-        Ok(found.into_iter().flatten().collect())
+        let messages = self.ask_all(topic, &subject, bodies, parse)?;
+        Ok(messages.into_iter().flatten().collect())
     }
 
     /// Returns the first message with a subject from this number on.
@@ -116,8 +116,8 @@ impl Server {
         seq: u64,
         subject: &str,
     ) -> Result<Option<StoredMessage>, Failure> {
-        let found = self.messages(topic, stream, &[next_request(seq, subject)])?;
-        Ok(found.into_iter().next())
+        let messages = self.messages(topic, stream, &[next_request(seq, subject)])?;
+        Ok(messages.into_iter().next())
     }
 
     /// Returns the first number from which all messages were stored at this time or later. Their times
@@ -226,8 +226,8 @@ impl StreamReader {
     /// the one that was asked before: its answer changes nothing.
     pub(crate) fn find_end(&mut self, server: &mut Server) -> Result<Extent, Failure> {
         let extent = server.extent(&self.topic, &self.stream)?;
-        let found = self.take_end(extent);
-        found.map_err(|why| self.failure(server, why))
+        let end = self.take_end(extent);
+        end.map_err(|why| self.failure(server, why))
     }
 
     /// Returns true if messages were read since the end was found or verified last.
@@ -307,8 +307,8 @@ impl StreamReader {
         if messages.is_empty() && self.next < self.end {
             // Between two messages many may be deleted, or have other subjects.
             let (topic, stream) = (&self.topic, &self.stream);
-            let found = server.next_message(topic, stream, self.next, &self.subject)?;
-            let next = found.map_or(self.end, |message| message.seq);
+            let message = server.next_message(topic, stream, self.next, &self.subject)?;
+            let next = message.map_or(self.end, |message| message.seq);
             self.next = next.clamp(self.next, self.end);
         }
         Ok(messages)

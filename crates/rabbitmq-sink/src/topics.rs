@@ -145,8 +145,8 @@ async fn follow(
     let since = StartOffset::Since(from_ms.unsigned_abs() / 1000);
     let known = Some(end.saturating_sub(1));
     let consumer = StreamConsumer::open(login, name, since, known, patience).await?;
-    let found = consumer.first().map(|message| message.record.offset);
-    let start = found.filter(|offset| *offset < end);
+    let first = consumer.first().map(|message| message.record.offset);
+    let start = first.filter(|offset| *offset < end);
     let followed = followed(name, consumer, start, end, patience);
     Ok(Some((followed, start.unwrap_or(end))))
 }
@@ -196,7 +196,7 @@ impl Followed {
     }
 
     async fn read_some(&mut self, login: &Arc<Login>) -> Result<Vec<ReadRecord>, Problem> {
-        let mut taken = match self.consumer.take() {
+        let mut consumer = match self.consumer.take() {
             Some(consumer) => consumer,
             None => self.open_again(login, self.anchor, self.next).await?,
         };
@@ -204,7 +204,7 @@ impl Followed {
         let mut has_gap = false;
         let mut records = Vec::new();
         while records.is_empty() {
-            let read = taken.read(TARGET_BYTES).await?;
+            let read = consumer.read(TARGET_BYTES).await?;
             for message in read {
                 if message.record.offset < self.next {
                     continue;
@@ -213,7 +213,7 @@ impl Followed {
                 records.push(self.take(message));
                 anchor = anchor.or(self.anchor);
             }
-            if taken.is_at_end() {
+            if consumer.is_at_end() {
                 break;
             }
         }
@@ -222,7 +222,7 @@ impl Followed {
             // has the one before the first gap.
             self.open_again(login, anchor, next).await?.close().await;
         }
-        self.consumer = Some(taken);
+        self.consumer = Some(consumer);
         Ok(records)
     }
 

@@ -124,8 +124,8 @@ fn unclosed_array(text: &str, at: usize) -> Option<usize> {
     let mut rest = &text[..start];
     while let Some(next) = rest.find(['[', ']', '#', '"', '\'']) {
         let position = start - rest.len() + next;
-        let found = &rest[next..];
-        let length = match found.as_bytes() {
+        let token = &rest[next..];
+        let length = match token.as_bytes() {
             [b'[', ..] => {
                 open.push(position);
                 1
@@ -134,10 +134,10 @@ fn unclosed_array(text: &str, at: usize) -> Option<usize> {
                 open.pop();
                 1
             }
-            [b'#', ..] => found.find('\n').unwrap_or(found.len()),
-            _ => string_length(found),
+            [b'#', ..] => token.find('\n').unwrap_or(token.len()),
+            _ => string_length(token),
         };
-        rest = &found[length..];
+        rest = &token[length..];
     }
     open.pop()
 }

@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
 
     /// Notes that the value has the wrong type, unless a problem with it was noted already.
     pub fn wrong_type(&mut self, path: &str, entry: &Entry) -> AlreadyReported {
-        let found = match &entry.value {
+        let kind = match &entry.value {
             Value::Broken => return AlreadyReported,
             Value::TooLarge => {
                 let what = "the number does not fit into 64 bits".to_owned();
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
             Value::List(_) => "a list",
             Value::Other(name) => name,
         };
-        self.unexpected(path, &entry.origin, found)
+        self.unexpected(path, &entry.origin, kind)
     }
 
     /// Notes that a part of the value of `path` has the wrong type: `found`.

@@ -368,7 +368,7 @@ impl Router {
             Some(TopicChange::To(topic)) => topic,
         };
         // `RowReader` has checked that it is a text.
-        routed.routing_key = bytes(&row.routing_key).and_then(|it| std::str::from_utf8(it).ok());
+        routed.routing_key = bytes(&row.routing_key).and_then(|key| std::str::from_utf8(key).ok());
         routed.key = bytes(&row.key);
         routed.value = bytes(&row.value);
         routed.partition = row.partition;

@@ -219,11 +219,11 @@ fn two_digits(rest: &mut &[u8], within: RangeInclusive<i64>) -> Option<i64> {
 /// Takes as many digits as `count` allows, at most nine.
 fn digits(rest: &mut &[u8], count: RangeInclusive<usize>) -> Option<i64> {
     let most = rest.iter().take(*count.end());
-    let found = most.take_while(|byte| byte.is_ascii_digit()).count();
-    if !count.contains(&found) {
+    let length = most.take_while(|byte| byte.is_ascii_digit()).count();
+    if !count.contains(&length) {
         return None;
     }
-    let (number, tail) = rest.split_at(found);
+    let (number, tail) = rest.split_at(length);
     *rest = tail;
     let digit = |sum, digit: &u8| sum * 10 + i64::from(digit - b'0');
     Some(number.iter().fold(0, digit))

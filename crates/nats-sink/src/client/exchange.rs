@@ -160,7 +160,7 @@ impl Exchange {
         // One answer is enough for all questions of a server that reads nothing.
         let mut owes_pong = false;
         loop {
-            while let Some(operation) = input.next().map_err(|it| protocol(address, it))? {
+            while let Some(operation) = input.next().map_err(|error| protocol(address, error))? {
                 match operation {
                     Operation::Message {
                         subject,
@@ -185,7 +185,8 @@ impl Exchange {
                     }
                     Operation::Ping => owes_pong = true,
                     Operation::Info(json) => {
-                        *info = ServerInfo::parse(json).map_err(|it| protocol(address, it))?;
+                        *info =
+                            ServerInfo::parse(json).map_err(|error| protocol(address, error))?;
                     }
                     Operation::Error(text) if is_permission(text) => {
                         let text = String::from_utf8_lossy(text).to_ascii_lowercase();

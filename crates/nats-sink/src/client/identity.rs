@@ -42,7 +42,7 @@ pub(crate) fn is_same(record: &Record<'_>, source: Option<&str>, kept: &KeptMess
     let may_be_there = record.kind == RecordKind::Event || has_subject(record, kept);
     may_be_there
         && (is_of_key || may_be_of_key)
-        && evidence.into_iter().filter(|it| *it).count() >= 2
+        && evidence.into_iter().filter(|agrees| *agrees).count() >= 2
 }
 
 /// Returns true if a message of a stream, of whatever id, is this record with its id.
@@ -89,7 +89,8 @@ pub(crate) fn likeness(record: &Record<'_>, source: Option<&str>, kept: &KeptMes
     }
     let ours = headers(record);
     let their_source = line(&kept.headers, SOURCE);
-    let is_of_slot = their_source.and_then(slot_of) == source.and_then(|it| slot_of(it.as_bytes()));
+    let is_of_slot =
+        their_source.and_then(slot_of) == source.and_then(|source| slot_of(source.as_bytes()));
     let id = line(&ours, MESSAGE_ID);
     let is_same = match id {
         Some(_) => is_of_slot && (has_value(record, kept) || has_subject(record, kept)),

@@ -115,7 +115,7 @@ pub(crate) fn last_number(payload: &[u8]) -> LastNumber {
             _ => LastNumber::Unknown,
         };
     }
-    let number = answer.get("state").and_then(|it| it.get("last_seq"));
+    let number = answer.get("state").and_then(|state| state.get("last_seq"));
     number
         .and_then(Value::as_u64)
         .map_or(LastNumber::Unknown, LastNumber::Number)
@@ -153,8 +153,13 @@ pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
     let (first, last) = numbers.ok_or(ProtocolError("no numbers of a stream"))?;
     let config = |name: &str| answer.get("config")?.get(name);
     let created = answer.get("created").and_then(Value::as_str);
-    let leader = answer.get("cluster").filter(|it| !it.is_null());
-    let leader = leader.map(|it| it.get("leader").and_then(Value::as_str).unwrap_or_default());
+    let leader = answer.get("cluster").filter(|cluster| !cluster.is_null());
+    let leader = leader.map(|cluster| {
+        cluster
+            .get("leader")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    });
     if leader == Some("") {
         return Err(ProtocolError("the stream has no leader"));
     }
@@ -166,7 +171,7 @@ pub(crate) fn extent(payload: &[u8]) -> Result<Option<Extent>, ProtocolError> {
         last,
         subjects: subjects.collect(),
         created: created.unwrap_or_default().to_owned(),
-        transforms: config("subject_transform").is_some_and(|it| !it.is_null()),
+        transforms: config("subject_transform").is_some_and(|transform| !transform.is_null()),
         leader: leader.map(str::to_owned),
     }))
 }

@@ -254,7 +254,7 @@ impl Connection {
                 match self
                     .input
                     .next()
-                    .map_err(|it| protocol(&self.address, it))?
+                    .map_err(|error| protocol(&self.address, error))?
                 {
                     Some(Operation::Message {
                         subject,

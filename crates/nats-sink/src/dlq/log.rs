@@ -98,24 +98,26 @@ impl SubjectLog {
         let Some(reader) = &mut self.reader else {
             return Ok(());
         };
-        let found = reader.verify(&mut self.server);
-        let found = found.and_then(|extent| see_subject(&self.subject, &extent));
-        if found.as_ref().is_err_and(is_not_the_same) {
+        let verified = reader.verify(&mut self.server);
+        let verified = verified.and_then(|extent| see_subject(&self.subject, &extent));
+        if verified.as_ref().is_err_and(is_not_the_same) {
             self.reader = None;
         }
-        found
+        verified
     }
 
     fn fetch_all(
         &mut self,
         positions: &[Position],
     ) -> Result<HashMap<Position, DlqRecord>, Failure> {
-        let mut found = HashMap::new();
+        let mut records = HashMap::new();
         let Some(reader) = &self.reader else {
-            return Ok(found);
+            return Ok(records);
         };
-        for some in positions.chunks(AT_ONCE) {
-            let numbers = some.iter().filter_map(|it| u64::try_from(it.offset).ok());
+        for chunk in positions.chunks(AT_ONCE) {
+            let numbers = chunk
+                .iter()
+                .filter_map(|position| u64::try_from(position.offset).ok());
             let bodies: Vec<Vec<u8>> = numbers.map(kept_request).collect();
             let messages = self
                 .server
@@ -125,11 +127,11 @@ impl SubjectLog {
                     continue;
                 }
                 if let DlqEntry::DlqRecord(dead_letter) = entry(&self.subject, message) {
-                    found.insert(dead_letter.position, *dead_letter);
+                    records.insert(dead_letter.position, *dead_letter);
                 }
             }
         }
-        Ok(found)
+        Ok(records)
     }
 }
 

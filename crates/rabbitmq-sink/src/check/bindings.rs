@@ -114,8 +114,9 @@ impl Bindings {
         }
         if input.dead_letters.is_some() {
             let to = &settings.dead_letters;
-            let found = self.queues_of(interface, &mut routes, &to.exchange, &to.routing_key)?;
-            self.are_dead_letters_unbound = found == Some(false);
+            let has_queue =
+                self.queues_of(interface, &mut routes, &to.exchange, &to.routing_key)?;
+            self.are_dead_letters_unbound = has_queue == Some(false);
         }
         Ok(())
     }
@@ -153,9 +154,9 @@ impl Bindings {
     }
 
     fn add(&mut self, queue: String, exchange: &str, may_be_shown: bool) {
-        let found = self.queues.entry(queue).or_default();
-        found.exchanges.insert(exchange.to_owned());
-        found.may_be_shown |= may_be_shown;
+        let usage = self.queues.entry(queue).or_default();
+        usage.exchanges.insert(exchange.to_owned());
+        usage.may_be_shown |= may_be_shown;
     }
 
     fn check(self) -> Check {
@@ -189,15 +190,15 @@ impl Bindings {
                 "use another type of exchange, or give no event a header x-delay",
             );
         }
-        let mut found = match self.routed {
+        let mut finding = match self.routed {
             0 => "no routing key is known before the first event".to_owned(),
             _ => "a queue is bound for each routing key of the newest rows".to_owned(),
         };
         if !self.open.is_empty() {
             let open = shortened(self.open.into_iter().collect(), LISTED).join(", ");
-            found = format!("{found}; not known of {open}, which does not route by it alone");
+            finding = format!("{finding}; not known of {open}, which does not route by it alone");
         }
-        Check::pass(found)
+        Check::pass(finding)
     }
 }
 

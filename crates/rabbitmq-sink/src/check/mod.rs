@@ -67,8 +67,8 @@ async fn run(
         Err(error) => return vec![(LOGIN, failed(&error))],
     };
     let (address, vhost) = (&connection.address, &login.vhost);
-    let found = format!("{address} accepts the login to the virtual host {vhost:?}");
-    let mut checks = vec![(LOGIN, Check::pass(found))];
+    let finding = format!("{address} accepts the login to the virtual host {vhost:?}");
+    let mut checks = vec![(LOGIN, Check::pass(finding))];
     let mut server = Server {
         connection: &mut connection,
         login,

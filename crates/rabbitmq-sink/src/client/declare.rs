@@ -49,13 +49,13 @@ pub(crate) async fn declare(
     let has_exchange =
         exchange.is_empty() || connection.has_exchange(exchange, limit).await?.is_ok();
     if !has_exchange {
-        let made = connection.ask(
+        let answer = connection.ask(
             limit,
             |method| matches!(method, Method::ExchangeDeclareOk),
             |out, channel| put_exchange_declare(out, channel, exchange, ("topic", DURABLE)),
         );
-        let made = made.await?;
-        made.map_err(|refused| connection.not_declared("the exchange", exchange, refused))?;
+        let answer = answer.await?;
+        answer.map_err(|refused| connection.not_declared("the exchange", exchange, refused))?;
     }
     if connection.has_queue(queue, limit).await?.is_err() {
         let made = connection.ask(

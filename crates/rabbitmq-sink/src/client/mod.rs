@@ -160,7 +160,7 @@ impl Connection {
                 version,
                 mechanisms,
             } => {
-                let version = version.and_then(|it| std::str::from_utf8(it).ok());
+                let version = version.and_then(|text| std::str::from_utf8(text).ok());
                 let refuses_offsets =
                     refuses_offsets(product.unwrap_or_default(), version.unwrap_or_default());
                 let is_offered = mechanisms
@@ -321,7 +321,7 @@ pub(crate) fn closed(address: &str, reason: &Reason<'_>) -> RabbitmqError {
 /// message.
 pub(crate) fn printable(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
-    text.chars().filter(|it| !it.is_control()).collect()
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// Returns the name of a reply code. The server's reply text may have a part of a message, such as

@@ -204,7 +204,9 @@ impl Interface<'_> {
         }
         let request = self.agent.get(&address);
         let request = request.header("Authorization", self.authorization.expose_secret());
-        let mut answer = request.call().map_err(|it| unreachable(it.to_string()))?;
+        let mut answer = request
+            .call()
+            .map_err(|error| unreachable(error.to_string()))?;
         match answer.status().as_u16() {
             200 => {}
             404 => return Ok(None),
@@ -221,7 +223,7 @@ impl Interface<'_> {
             .with_config()
             .limit(MAX_BODY)
             .read_to_vec();
-        let body = body.map_err(|it| unreachable(it.to_string()))?;
+        let body = body.map_err(|error| unreachable(error.to_string()))?;
         // The error of the decoder may have a part of the body.
         let read = serde_json::from_slice(&body);
         read.map(Some)

@@ -70,8 +70,8 @@ impl<'s, S: Server> Routes<'s, S> {
 
     /// Returns whether a binding with `#` takes every routing key; `None` if the exchange does not exist.
     pub(crate) fn takes_all(&mut self, exchange: &str) -> Result<Option<bool>, S::Error> {
-        let found = self.exchange(exchange)?;
-        Ok(found.map(|(exchange, _)| matches!(&*exchange.kind, "topic" | "fanout")))
+        let entry = self.exchange(exchange)?;
+        Ok(entry.map(|(exchange, _)| matches!(&*exchange.kind, "topic" | "fanout")))
     }
 
     /// Returns the queues that a message reaches; `None` if the exchange does not exist.
@@ -126,11 +126,11 @@ impl<'s, S: Server> Routes<'s, S> {
 
     fn exchange(&mut self, name: &str) -> Result<Option<&(Exchange, Vec<Binding>)>, S::Error> {
         if !self.exchanges.contains_key(name) {
-            let found = match self.server.exchange(name)? {
+            let entry = match self.server.exchange(name)? {
                 Some(exchange) => Some((exchange, self.server.bindings(name)?)),
                 None => None,
             };
-            self.exchanges.insert(name.to_owned(), found);
+            self.exchanges.insert(name.to_owned(), entry);
         }
         Ok(self.exchanges.get(name).and_then(Option::as_ref))
     }
@@ -153,26 +153,26 @@ fn matches(kind: &str, binding: &str, routing_key: &str) -> Option<bool> {
 /// number.
 fn topic_matches(pattern: &[String], key: &[String]) -> bool {
     // The lengths of the beginning of `key` that the pattern so far takes.
-    let mut taken = vec![false; key.len() + 1];
-    if let Some(first) = taken.first_mut() {
+    let mut matched = vec![false; key.len() + 1];
+    if let Some(first) = matched.first_mut() {
         *first = true;
     }
     for word in pattern {
         let mut next = vec![false; key.len() + 1];
         let mut before = false;
-        for (length, (next, taken)) in next.iter_mut().zip(&taken).enumerate() {
+        for (length, (next, matched)) in next.iter_mut().zip(&matched).enumerate() {
             let last = length.checked_sub(1).and_then(|at| key.get(at));
             *next = match (word.as_str(), last) {
-                ("#", _) => *taken || before,
+                ("#", _) => *matched || before,
                 ("*", Some(_)) => before,
                 (word, Some(last)) => before && word == last,
                 (_, None) => false,
             };
-            before = if word == "#" { *next } else { *taken };
+            before = if word == "#" { *next } else { *matched };
         }
-        taken = next;
+        matched = next;
     }
-    taken.last() == Some(&true)
+    matched.last() == Some(&true)
 }
 
 #[cfg(test)]

@@ -105,9 +105,10 @@ impl InFlight {
     /// Marks the message of this position as returned; false if there is none.
     pub(super) fn returned(&mut self, position: EventPosition, code: u16) -> bool {
         let mut messages = self.messages.values_mut();
-        let found =
-            messages.find(|it| it.position == position && it.returned.is_none() && !it.acked);
-        if let Some(message) = found {
+        let message = messages.find(|message| {
+            message.position == position && message.returned.is_none() && !message.acked
+        });
+        if let Some(message) = message {
             message.returned = Some(code);
             return true;
         }
@@ -191,20 +192,22 @@ impl InFlight {
         else {
             return Vec::new();
         };
-        let mut taken = Vec::new();
+        let mut late = Vec::new();
         all.retain(|_, tags| {
             let mut of_exchange = tags.iter().filter_map(|tag| messages.get(tag));
-            let is_late = of_exchange.next().is_some_and(|it| it.sent <= before);
-            let is_stuck = is_late && of_exchange.any(|it| it.acked);
+            let is_late = of_exchange
+                .next()
+                .is_some_and(|message| message.sent <= before);
+            let is_stuck = is_late && of_exchange.any(|message| message.acked);
             for tag in tags.iter().filter(|_| is_stuck) {
                 if let Some(message) = messages.remove(tag) {
                     stuck.insert(*tag, message.position);
-                    taken.push(message);
+                    late.push(message);
                 }
             }
             !is_stuck
         });
-        taken
+        late
     }
 
     /// Removes all: the channel is closed.

@@ -78,11 +78,11 @@ impl BlockingClient {
         } = self;
         let (patience, host) = (*patience, *host);
         let exchange = async move || {
-            let mut taken = match link.take() {
+            let mut used = match link.take() {
                 Some(open) => open,
                 None => Link::connect(login, host).await?,
             };
-            let open = taken.connection_for(stream).await?;
+            let open = used.connection_for(stream).await?;
             let mut replies = open.call(&out, commands.len() + 1, patience).await?;
             match replies.pop() {
                 Some(Reply::Error(text)) if is_forbidden_id(&text) => {}
@@ -91,7 +91,7 @@ impl BlockingClient {
                 Some(Reply::Error(text)) => return Err(refused(&open.address, &text)),
                 _ => return Err(open.protocol(ProtocolError("no refusal of the id 0-0"))),
             }
-            *link = Some(taken);
+            *link = Some(used);
             Ok(replies)
         };
         runtime.run(exchange)?

@@ -103,7 +103,9 @@ impl Link {
         };
         let masters = seen.map.masters().iter().map(|master| &master.address);
         let servers: Vec<(usize, Server)> = masters.enumerate().map(server).collect();
-        let open = servers.iter().find(|(_, it)| it.connection.is_some());
+        let open = servers
+            .iter()
+            .find(|(_, server)| server.connection.is_some());
         Ok(Self {
             shown: open.map_or(0, |(number, _)| *number),
             servers: servers.into_iter().map(|(_, server)| server).collect(),
@@ -133,7 +135,7 @@ impl Link {
         let mut renewed = Self::connect_to_cluster(&Arc::clone(login), asked, 0).await?;
         for server in self.servers.drain(..) {
             let mut same = renewed.servers.iter_mut();
-            if let Some(same) = same.find(|it| it.name == server.name)
+            if let Some(same) = same.find(|renewed| renewed.name == server.name)
                 && server.connection.is_some()
             {
                 same.connection = server.connection;
@@ -293,9 +295,9 @@ impl Link {
             let connection: &mut Connection = connection;
             (number, connection.ended().await)
         };
-        let mut waits: Vec<_> = open.map(|it| Box::pin(wait(it))).collect();
+        let mut waits: Vec<_> = open.map(|connection| Box::pin(wait(connection))).collect();
         let (number, error) = poll_fn(|context| {
-            let mut ended = waits.iter_mut().map(|it| it.as_mut().poll(context));
+            let mut ended = waits.iter_mut().map(|wait| wait.as_mut().poll(context));
             ended.find(Poll::is_ready).unwrap_or(Poll::Pending)
         })
         .await;
@@ -338,13 +340,13 @@ fn not_connected(name: &str) -> RedisError {
 
 /// Awaits all of them at once.
 async fn all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut futures: Vec<_> = futures.map(|it| (Box::pin(it), None)).collect();
+    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     poll_fn(|context| {
         let mut is_pending = false;
         for (future, done) in &mut futures {
             if done.is_none() {
                 match future.as_mut().poll(context) {
-                    Poll::Ready(it) => *done = Some(it),
+                    Poll::Ready(output) => *done = Some(output),
                     Poll::Pending => is_pending = true,
                 }
             }

@@ -30,7 +30,10 @@ pub(crate) enum Refusal {
 pub(crate) fn meaning(text: &[u8]) -> Refusal {
     // EXEC gives its own reason in this way.
     let text = text.strip_prefix(ABORTED_BY).unwrap_or(text);
-    let says = |part: &str| text.windows(part.len()).any(|it| it == part.as_bytes());
+    let says = |part: &str| {
+        text.windows(part.len())
+            .any(|bytes| bytes == part.as_bytes())
+    };
     let begins = |with: &str| text.starts_with(with.as_bytes());
     match &*code(text) {
         "OOM" => Refusal::Wait(
@@ -90,7 +93,10 @@ pub(crate) fn meaning(text: &[u8]) -> Refusal {
 /// else.
 pub(crate) fn refused_stream(text: &[u8]) -> Option<&'static str> {
     let text = text.strip_prefix(ABORTED_BY).unwrap_or(text);
-    let says = |part: &str| text.windows(part.len()).any(|it| it == part.as_bytes());
+    let says = |part: &str| {
+        text.windows(part.len())
+            .any(|bytes| bytes == part.as_bytes())
+    };
     match &*code(text) {
         "WRONGTYPE" => Some("the key exists and is no stream"),
         // Those of channels and commands are for all streams.

@@ -82,7 +82,11 @@ impl<'a> Reader<'a> {
     /// Takes a line without its end.
     fn line(&mut self) -> Result<Option<&'a [u8]>, ProtocolError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let Some(end) = rest.windows(2).take(MAX_LINE).position(|it| it == b"\r\n") else {
+        let Some(end) = rest
+            .windows(2)
+            .take(MAX_LINE)
+            .position(|bytes| bytes == b"\r\n")
+        else {
             return if rest.len() > MAX_LINE {
                 Err(ProtocolError("a line that is too long"))
             } else {
@@ -118,7 +122,9 @@ fn length(text: &[u8], most: usize) -> Result<Option<usize>, ProtocolError> {
     if number == -1 {
         return Ok(None);
     }
-    let length = usize::try_from(number).ok().filter(|it| *it <= most);
+    let length = usize::try_from(number)
+        .ok()
+        .filter(|number| *number <= most);
     length
         .map(Some)
         .ok_or(ProtocolError("a length that is out of bounds"))

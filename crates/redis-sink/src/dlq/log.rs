@@ -57,8 +57,8 @@ impl StreamLog {
             Some(Reply::Error(text)) if text.starts_with(b"ERR no such key") => Ok(None),
             Some(Reply::Error(text)) => Err(self.client.refused(text)),
             Some(reply) => {
-                let found = newest(reply).map_err(|error| self.protocol(error))?;
-                Ok(Some(found.id))
+                let end = newest(reply).map_err(|error| self.protocol(error))?;
+                Ok(Some(end.id))
             }
             None => Err(self.protocol(ProtocolError("no reply"))),
         }
@@ -120,7 +120,7 @@ impl StreamLog {
         &mut self,
         positions: &[Position],
     ) -> Result<HashMap<Position, DlqRecord>, RedisError> {
-        let mut found = HashMap::new();
+        let mut records = HashMap::new();
         for position in positions {
             let offset = usize::try_from(position.offset).unwrap_or(usize::MAX);
             let Some(id) = self.ids.get(offset).map(EntryId::to_string) else {
@@ -136,11 +136,11 @@ impl StreamLog {
             for entry in entries {
                 let record = self.record(entry, offset);
                 if let DlqEntry::DlqRecord(dead_letter) = DlqEntry::from_record(record) {
-                    found.insert(*position, *dead_letter);
+                    records.insert(*position, *dead_letter);
                 }
             }
         }
-        Ok(found)
+        Ok(records)
     }
 
     fn protocol(&self, error: ProtocolError) -> RedisError {

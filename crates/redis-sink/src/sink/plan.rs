@@ -39,21 +39,21 @@ pub(super) fn same_position(heads: &[Head], stream: usize, id: EntryId) -> Optio
 /// for those that this sink has sent. The newest ids of all streams are known.
 pub(super) fn to_look_up(heads: &[Head], streams: &Streams) -> Vec<usize> {
     let mut newest: BTreeMap<usize, (EntryId, bool)> = BTreeMap::new();
-    let mut found = Vec::new();
+    let mut unclear = Vec::new();
     for (at, head) in heads.iter().enumerate() {
         let stream = &streams[head.stream];
         let known = newest
             .entry(head.stream)
             .or_insert_with(|| (stream.newest.unwrap_or_default(), stream.repeats));
         if !head.again && head.tried.is_some() && head.tried <= stream.newest {
-            found.push(at);
+            unclear.push(at);
         } else if head.id > known.0 {
             *known = (head.id, false);
         } else if !known.1 && !head.again {
-            found.push(at);
+            unclear.push(at);
         }
     }
-    found
+    unclear
 }
 
 /// Returns the id that each record gets; `None`: its entry exists, or is written by the same

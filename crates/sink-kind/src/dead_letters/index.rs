@@ -177,18 +177,18 @@ impl DlqIndex {
     /// Returns the selected dead letters behind an open one of the same scope that is not selected.
     pub(super) fn out_of_order(&self) -> Vec<OutOfOrder> {
         let mut passed = OrderScopes::default();
-        let mut found = Vec::new();
+        let mut disordered = Vec::new();
         for (name, known, open, _) in self.in_order() {
             if !known.selected {
                 passed.add(&open.scope, name);
             } else if let Some(behind) = passed.before(&open.scope) {
-                found.push(OutOfOrder {
+                disordered.push(OutOfOrder {
                     dead_letter: name.clone(),
                     behind: behind.clone(),
                 });
             }
         }
-        found
+        disordered
     }
 
     /// Returns the dead letters to replay, in order: the selected ones, and with `follow` also those parked

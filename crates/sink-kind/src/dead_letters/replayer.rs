@@ -136,9 +136,9 @@ impl<L: DlqLog> DlqReplayer<L> {
                 .iter()
                 .filter(|due| run.blocked.before(&due.scope).is_none());
             let ready: Vec<Position> = ready.map(|due| due.position).collect();
-            let found = self.log.fetch(&ready)?;
+            let records = self.log.fetch(&ready)?;
             for due in batch {
-                self.replay_one(due, found.get(&due.position), run, report)?;
+                self.replay_one(due, records.get(&due.position), run, report)?;
             }
         }
         Ok(())
@@ -402,9 +402,9 @@ impl<L: DlqLog> DeadLetters for DlqReplayer<L> {
         // Small batches, because the sizes of the values are not known here.
         for some in listed.chunks(50) {
             let positions: Vec<Position> = some.iter().map(|listed| listed.position).collect();
-            let found = self.log.fetch(&positions)?;
+            let records = self.log.fetch(&positions)?;
             for item in some {
-                if show(item, found.get(&item.position)).is_break() {
+                if show(item, records.get(&item.position)).is_break() {
                     return Ok(());
                 }
             }

@@ -101,8 +101,8 @@ impl ServerError {
             return *class;
         }
         let mut prefixes = BY_SQLSTATE.iter();
-        let found = prefixes.find(|(prefix, _)| code.starts_with(prefix));
-        found.map_or(Unknown, |(_, class)| *class)
+        let entry = prefixes.find(|(prefix, _)| code.starts_with(prefix));
+        entry.map_or(Unknown, |(_, class)| *class)
     }
 }
 

@@ -169,8 +169,8 @@ impl Plan<'_> {
         };
         let failed = |error| io_error(host, "resolving the host name", error);
         let resolve = async {
-            let found = lookup_host((name.as_str(), port)).await.map_err(failed)?;
-            Ok(found.map(Some).collect::<Vec<_>>())
+            let addresses = lookup_host((name.as_str(), port)).await.map_err(failed)?;
+            Ok(addresses.map(Some).collect::<Vec<_>>())
         };
         let targets = self.within_timeout(host, resolve).await?;
         if targets.is_empty() {
@@ -209,14 +209,14 @@ impl Plan<'_> {
             // Not in the startup message: older servers refuse a parameter that they do not know.
             session.query("SET transaction_timeout = 0").await?;
         }
-        let Some(found) = mismatch(&mut session, wanted).await? else {
+        let Some(difference) = mismatch(&mut session, wanted).await? else {
             return Ok(session);
         };
         session.close().await;
         Err(Error::WrongServer {
             host: name,
             wanted,
-            found,
+            found: difference,
         })
     }
 

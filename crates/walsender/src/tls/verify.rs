@@ -48,11 +48,11 @@ impl Trust {
     /// Loads the certificates of the operating system. Unusable ones are left out, because every
     /// store has some.
     pub(super) fn from_system() -> Result<Self, TlsError> {
-        let found = rustls_native_certs::load_native_certs();
+        let loaded = rustls_native_certs::load_native_certs();
         let mut store = RootCertStore::empty();
-        let (usable, _unusable) = store.add_parsable_certificates(found.certs);
+        let (usable, _unusable) = store.add_parsable_certificates(loaded.certs);
         if usable == 0 {
-            let source = found.errors.into_iter().next();
+            let source = loaded.errors.into_iter().next();
             return Err(TlsError::EmptySystemStore { source });
         }
         let pinned = Vec::new();

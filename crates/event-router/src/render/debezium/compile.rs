@@ -131,8 +131,8 @@ impl Table<'_, '_> {
     }
 
     fn needed(&mut self, name: &str, role: Role) -> Result<Column, PlanError> {
-        let found = self.find(name);
-        found.ok_or_else(|| self.columns.missing(name, role))
+        let column = self.find(name);
+        column.ok_or_else(|| self.columns.missing(name, role))
     }
 
     fn additional(&mut self) -> Result<AdditionalColumns, PlanError> {
@@ -140,22 +140,22 @@ impl Table<'_, '_> {
         let mut columns = AdditionalColumns::default();
         for additional in &options.additional {
             let name = &additional.column;
-            let found = match self.find(name) {
+            let column = match self.find(name) {
                 // Debezium leaves columns of unsupported types out of its events.
-                Some(found) if !(found.unknown && options.ignore_missing) => found,
+                Some(column) if !(column.unknown && options.ignore_missing) => column,
                 _ if options.ignore_missing => continue,
                 _ => return Err(self.columns.missing(name, Role::Additional)),
             };
             match additional.placement {
                 Placement::Header => {
-                    let header = found.into_field(&options.header_converter, Role::Additional);
+                    let header = column.into_field(&options.header_converter, Role::Additional);
                     let name = additional.alias.as_str().into();
                     columns.headers.push((name, header));
                 }
-                Placement::Envelope => columns.envelope.push((additional.alias.clone(), found)),
+                Placement::Envelope => columns.envelope.push((additional.alias.clone(), column)),
                 Placement::Partition => {
-                    let found = self.integer(name, found, Role::Additional)?;
-                    columns.partition = Some(found.into_partition());
+                    let column = self.integer(name, column, Role::Additional)?;
+                    columns.partition = Some(column.into_partition());
                 }
             }
         }
@@ -190,8 +190,8 @@ impl Table<'_, '_> {
         let options = self.options;
         let version = match &options.schema_version {
             Some(name) => {
-                let found = self.needed(name, role.clone())?;
-                Some(self.integer(name, found, role)?)
+                let column = self.needed(name, role.clone())?;
+                Some(self.integer(name, column, role)?)
             }
             None => None,
         };

@@ -83,7 +83,9 @@ impl Column {
         Renderer::new(index, move |values, scratch| {
             let number = match value(values, index)? {
                 None => default,
-                Some(text) => Some(str::from_utf8(text).map_or(-1, |it| it.parse().unwrap_or(-1))),
+                Some(text) => {
+                    Some(str::from_utf8(text).map_or(-1, |digits| digits.parse().unwrap_or(-1)))
+                }
             };
             match number {
                 None => Ok(Part::Null),
@@ -138,7 +140,7 @@ impl Column {
             });
         };
         let text = str::from_utf8(text).map_err(|_| fault())?;
-        let micros = || temporal::timestamp(text).map(|it| it.micros);
+        let micros = || temporal::timestamp(text).map(|timestamp| timestamp.micros);
         let millis = match self.codec {
             // Java's division rounds towards zero.
             Codec::Timestamp(TimeEncoding::Micros | TimeEncoding::Nanos) => {

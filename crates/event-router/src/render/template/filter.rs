@@ -126,8 +126,8 @@ impl Op {
             Self::Unquote => unquote(part, scratch)?,
             Self::Token(tokens) => token(part, *tokens, scratch)?,
             Self::Lookup(table, otherwise) => {
-                let found = str::from_utf8(bytes).ok().and_then(|text| table.get(text));
-                match (found, otherwise) {
+                let entry = str::from_utf8(bytes).ok().and_then(|text| table.get(text));
+                match (entry, otherwise) {
                     (Some(text), _) | (None, Otherwise::Text(text)) => {
                         Part::appended(text.as_bytes(), scratch)
                     }
@@ -143,8 +143,8 @@ impl Op {
             }
             Self::After(separator) => {
                 let length = bytes.len();
-                let found = find(bytes, separator.as_bytes());
-                part.slice(found.map_or(0, |at| at + separator.len())..length)
+                let position = find(bytes, separator.as_bytes());
+                part.slice(position.map_or(0, |at| at + separator.len())..length)
             }
             Self::Replace(old, new) => replace(part, scratch, old.as_bytes(), new.as_bytes()),
             Self::Json(path) => match json::find(bytes, path).map_err(|_| ValueError::NotJson)? {

@@ -101,12 +101,12 @@ impl Templates {
         });
         let headers = headers.collect::<Result<_, PlanError>>()?;
         let partition = self.partition.as_ref();
-        let partition =
-            partition.map(|it| compiler.field(it, Target::Partition, Text::into_partition));
+        let partition = partition
+            .map(|template| compiler.field(template, Target::Partition, Text::into_partition));
         let partition = partition.transpose()?;
         let timestamp = self.timestamp.as_ref();
-        let timestamp =
-            timestamp.map(|it| compiler.field(it, Target::Timestamp, Text::into_timestamp));
+        let timestamp = timestamp
+            .map(|template| compiler.field(template, Target::Timestamp, Text::into_timestamp));
         Ok(Plan {
             topic: Topic::Rendered(topic),
             routing_key: None,

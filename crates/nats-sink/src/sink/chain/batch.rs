@@ -93,7 +93,7 @@ impl Chain<'_> {
                     .saturating_add(messages.len() as u64),
                 id: previous.flatten(),
             };
-            let made = queued.record.with(|record| {
+            let headers = queued.record.with(|record| {
                 let mut headers = message::headers(record);
                 let predecessor = (!dead_letter).then_some(predecessor);
                 put_predecessor(&mut headers, self.source.as_deref(), predecessor);
@@ -101,7 +101,7 @@ impl Chain<'_> {
                 bytes += headers.len() + record.value.map_or(0, <[u8]>::len);
                 Ok(headers)
             });
-            match made {
+            match headers {
                 Ok(headers) => messages.push(Message {
                     seq: queued.seq,
                     is_dead_letter: dead_letter,

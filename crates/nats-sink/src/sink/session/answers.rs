@@ -60,8 +60,8 @@ impl Session<'_> {
             }
         }
         if let Some((sent, again)) = newest {
-            let taken = Some(sent.elapsed());
-            self.endpoints.attempt(&self.address, taken, again);
+            let round_trip = Some(sent.elapsed());
+            self.endpoints.attempt(&self.address, round_trip, again);
         }
         Ok(None)
     }

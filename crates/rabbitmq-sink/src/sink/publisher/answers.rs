@@ -136,8 +136,8 @@ impl Publisher<'_> {
         let Some(code) = channel.returning.take() else {
             return Ok(());
         };
-        let position = position.and_then(|it| std::str::from_utf8(it).ok());
-        let position = position.and_then(|it| it.parse::<EventPosition>().ok());
+        let position = position.and_then(|text| std::str::from_utf8(text).ok());
+        let position = position.and_then(|text| text.parse::<EventPosition>().ok());
         if position.is_some_and(|position| channel.in_flight.returned(position, code)) {
             self.silence[0].broken();
             return Ok(());

@@ -96,11 +96,11 @@ impl Publisher<'_> {
             out,
             ..
         } = self;
-        channels.retain(|it| {
-            let is_over = it.role == Role::Last && it.in_flight.is_empty();
+        channels.retain(|channel| {
+            let is_over = channel.role == Role::Last && channel.in_flight.is_empty();
             if is_over {
-                put_channel_close(out, it.number);
-                closing.push(it.number);
+                put_channel_close(out, channel.number);
+                closing.push(channel.number);
             }
             !is_over
         });
@@ -108,6 +108,8 @@ impl Publisher<'_> {
 
     /// Returns the channel of this number; `None` if it was closed.
     pub(super) fn channel(&mut self, number: u16) -> Option<&mut Channel> {
-        self.channels.iter_mut().find(|it| it.number == number)
+        self.channels
+            .iter_mut()
+            .find(|channel| channel.number == number)
     }
 }

@@ -74,7 +74,11 @@ impl Publisher<'_> {
             self.exchange_fails(&exchange, fault, Vec::new(), now);
             return Ok(());
         }
-        let Some(at) = self.channels.iter().position(|it| it.number == number) else {
+        let Some(at) = self
+            .channels
+            .iter()
+            .position(|channel| channel.number == number)
+        else {
             return Ok(());
         };
         let wrong = Wrong::new(reason).ok_or_else(closed.clone())?;

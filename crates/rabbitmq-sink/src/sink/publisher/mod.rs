@@ -133,12 +133,14 @@ impl<'s> Publisher<'s> {
     }
 
     fn is_any_in_flight(&self) -> bool {
-        self.channels.iter().any(|it| !it.in_flight.is_empty())
+        self.channels
+            .iter()
+            .any(|channel| !channel.in_flight.is_empty())
     }
 
     /// Notes whether an answer of the server is due.
     fn note_open(&mut self) {
-        let opens = self.channels.iter().any(|it| !it.is_open);
+        let opens = self.channels.iter().any(|channel| !channel.is_open);
         let is_asking = opens || self.exchanges.is_asking();
         let is_due = !self.blocked && (is_asking || self.is_any_in_flight());
         let (stats, address) = (&self.shared.stats, &self.address);
@@ -269,8 +271,11 @@ impl<'s> Publisher<'s> {
 
     /// Returns true if no message may be appended before the server answers or reads bytes.
     fn is_paused(&self) -> bool {
-        let mut main = self.channels.iter().filter(|it| it.role == Role::Main);
-        self.blocked || self.out.len() >= OUTPUT_BYTES || main.any(|it| !it.is_open)
+        let mut main = self
+            .channels
+            .iter()
+            .filter(|channel| channel.role == Role::Main);
+        self.blocked || self.out.len() >= OUTPUT_BYTES || main.any(|channel| !channel.is_open)
     }
 
     /// Appends the messages that may be sent now.
@@ -303,9 +308,12 @@ impl<'s> Publisher<'s> {
             drop(state);
             match way {
                 Way::Publish(exchange) => {
-                    let main = self.channels.iter().filter(|it| it.role == Role::Main);
-                    let least = main.min_by_key(|it| it.in_flight.len());
-                    if let Some(number) = least.map(|it| it.number) {
+                    let main = self
+                        .channels
+                        .iter()
+                        .filter(|channel| channel.role == Role::Main);
+                    let least = main.min_by_key(|channel| channel.in_flight.len());
+                    if let Some(number) = least.map(|channel| channel.number) {
                         self.put(seq, &exchange, number, now);
                     }
                 }
@@ -321,7 +329,7 @@ impl<'s> Publisher<'s> {
     /// Takes a message that is to be published alone, if one more may be.
     fn next_suspect(&mut self) -> Option<u64> {
         let trials = self.channels.iter();
-        let trials = trials.filter(|it| matches!(it.role, Role::Trial(_)));
+        let trials = trials.filter(|channel| matches!(channel.role, Role::Trial(_)));
         if self.suspects.is_empty() || trials.count() >= MAX_TRIALS || !self.has_number() {
             return None;
         }

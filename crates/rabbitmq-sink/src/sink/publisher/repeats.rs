@@ -63,7 +63,8 @@ impl Publisher<'_> {
                 self.open(Role::Main);
             }
             let messages = self.keep_confirmed(messages);
-            self.released.extend(messages.iter().map(|it| it.seq));
+            self.released
+                .extend(messages.iter().map(|message| message.seq));
         }
         self.close_unused();
     }

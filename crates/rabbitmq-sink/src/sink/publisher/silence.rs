@@ -33,19 +33,23 @@ impl Publisher<'_> {
     /// Answers to questions are counted apart from those to messages: a server may go on to answer the
     /// ones, and not the others.
     pub(super) fn silent_until(&mut self, now: Instant) -> Option<Instant> {
-        let opens = |it: &super::Channel| it.role == Role::Main && !it.is_open;
+        let opens = |channel: &super::Channel| channel.role == Role::Main && !channel.is_open;
         let is_asking = self.exchanges.is_asking() || self.channels.iter().any(opens);
         let is_due = [self.is_any_in_flight(), is_asking];
         let confirm = self.shared.settings.confirm;
         let silent = self.silence.iter_mut().zip(is_due);
-        let silent = silent.filter_map(|(it, is_due)| it.note(is_due && !self.blocked, now));
+        let silent =
+            silent.filter_map(|(silence, is_due)| silence.note(is_due && !self.blocked, now));
         silent.min().map(|since| since + confirm)
     }
 
     /// Shows the message that waits longest, if it waits longer than `confirm_timeout`. Returns when to
     /// look again.
     pub(super) fn show_overdue(&mut self, now: Instant) -> Instant {
-        let oldest = self.channels.iter().filter_map(|it| it.in_flight.oldest());
+        let oldest = self
+            .channels
+            .iter()
+            .filter_map(|channel| channel.in_flight.oldest());
         let oldest = oldest.min_by_key(|message| message.sent);
         let Some(oldest) = oldest.filter(|_| !self.blocked) else {
             self.clear_overdue();

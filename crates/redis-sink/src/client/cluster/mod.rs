@@ -43,7 +43,7 @@ impl Cluster {
         hosts.extend(
             known
                 .into_iter()
-                .filter(|it| !login.servers.hosts.contains(it)),
+                .filter(|host| !login.servers.hosts.contains(host)),
         );
         let count = hosts.len().max(1);
         hosts.rotate_left(first % count);

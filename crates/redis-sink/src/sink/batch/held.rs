@@ -182,7 +182,8 @@ impl Batches<'_> {
             }
             let state = self.shared.state();
             let queued = state.records.batch().get(at);
-            let stored = queued.map(|it| it.record.with(|record| is_stored(&reply, record)));
+            let stored =
+                queued.map(|queued| queued.record.with(|record| is_stored(&reply, record)));
             drop(state);
             if stored.transpose().map_err(wrong)? == Some(true) {
                 there.insert(at);

@@ -219,8 +219,9 @@ impl<'s> Batches<'s> {
                     seq: queued.seq,
                     stream,
                     id,
-                    again: earlier
-                        .is_some_and(|it| it.record.with(|earlier| is_same(earlier, record))),
+                    again: earlier.is_some_and(|queued| {
+                        queued.record.with(|earlier| is_same(earlier, record))
+                    }),
                     tried: self.tried.get(&queued.seq).copied(),
                 })
             })?;
@@ -360,7 +361,10 @@ impl<'s> Batches<'s> {
             let batch = state.records.take_batch();
             let planned = heads.iter().zip(ids);
             for ((queued, (head, id)), outcome) in batch.into_iter().zip(planned).zip(outcomes) {
-                let is_copy = head.again && oversize.iter().any(|(it, _)| it.stream == head.stream);
+                let is_copy = head.again
+                    && oversize
+                        .iter()
+                        .any(|(other, _)| other.stream == head.stream);
                 if outcome == Outcome::Stored && !again.contains(&head.stream) && !is_copy {
                     let stream = &mut self.streams[head.stream];
                     stream.stored(id);
