@@ -1,6 +1,6 @@
 //! [`PendingAccount`]: the rows of unacknowledged transactions.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ pub(crate) struct PendingAccount {
     /// Commit records that begin before this position are counted.
     counted_before: u64,
     /// Events that became dead letters, until their transactions are confirmed.
-    pub(super) diverted: Vec<EventPosition>,
+    pub(super) diverted: BTreeSet<EventPosition>,
     /// In the order of the WAL. Empty if no event becomes a dead letter.
     pub(super) in_flight: VecDeque<CountedRow>,
     offered: Option<OfferedRow>,
@@ -65,7 +65,7 @@ impl PendingAccount {
             rows: AccountedRows::new(),
             entries: VecDeque::new(),
             counted_before: 0,
-            diverted: Vec::new(),
+            diverted: BTreeSet::new(),
             in_flight: VecDeque::new(),
             offered: None,
         }
@@ -121,9 +121,10 @@ impl PendingAccount {
             return;
         };
         // The transaction may be read again, and its row be sent this time.
-        self.diverted.retain(|diverted| *diverted != position);
         if diverted {
-            self.diverted.push(position);
+            self.diverted.insert(position);
+        } else {
+            self.diverted.remove(&position);
         }
         let Some((bucket, row)) = row else { return };
         let mut sum = BucketSum::default();
@@ -153,17 +154,17 @@ impl PendingAccount {
     }
 
     /// Counts an event as diverted that was counted as sent: a dead letter takes the place of its record.
+    ///
+    /// A topic that is given up may divert all events in flight, so no step here looks at each of them.
     pub(crate) fn divert(&mut self, event: EventPosition) {
-        if !self.diverted.contains(&event) {
-            self.diverted.push(event);
+        if !self.diverted.insert(event) {
+            return;
         }
-        let Ok(at) = self
-            .in_flight
-            .binary_search_by_key(&event, |row| row.position)
-        else {
+        let in_flight = &self.in_flight;
+        let Ok(at) = in_flight.binary_search_by_key(&event, |row| row.position) else {
             return;
         };
-        let Some(counted) = self.in_flight.remove(at) else {
+        let Some(counted) = in_flight.get(at) else {
             return;
         };
         let row = RowSum {
@@ -171,11 +172,13 @@ impl PendingAccount {
             high: counted.high.into(),
             low: counted.low.into(),
         };
-        let mut entries = self.entries.iter_mut().rev();
+        let first = self
+            .entries
+            .partition_point(|entry| entry.commit < event.lsn);
+        let entries = self.entries.range_mut(first..);
+        let mut entries = entries.take_while(|entry| entry.commit == event.lsn);
         let entry = entries.find(|entry| {
-            entry.commit == event.lsn
-                && entry.bucket.relation == counted.relation
-                && entry.bucket.number == counted.number
+            entry.bucket.relation == counted.relation && entry.bucket.number == counted.number
         });
         if let Some(entry) = entry {
             entry.sum.sent.subtract(row);

@@ -18,7 +18,7 @@ pub(crate) struct PendingRows {
     /// the server announced. No entry: rows of it have no key.
     key_columns: RelationMap<(u32, Vec<usize>)>,
     /// The chunks in the order of the WAL. Only the last one is added to.
-    chunks: VecDeque<SentKeys>,
+    chunks: VecDeque<Chunk>,
     /// Bytes of the first chunk that were released.
     released: usize,
     /// The length of the last chunk before the key that was written last, until the sink takes the
@@ -29,6 +29,30 @@ pub(crate) struct PendingRows {
     /// The entries of dead letters behind the first open event of a sink that ended. The next one passes
     /// over those that were acknowledged.
     set_aside: BTreeMap<EventPosition, SentKeys>,
+}
+
+/// Some keys, and the lowest and the highest event that one of them may be of.
+#[derive(Debug)]
+struct Chunk {
+    keys: SentKeys,
+    lowest: EventPosition,
+    highest: EventPosition,
+}
+
+/// Returns the last chunk, for the key of this event.
+fn last_chunk(chunks: &mut VecDeque<Chunk>, event: EventPosition) -> Option<&mut SentKeys> {
+    let is_long = |chunk: &Chunk| chunk.keys.entries.len() >= CHUNK;
+    if chunks.back().is_none_or(is_long) {
+        chunks.push_back(Chunk {
+            keys: SentKeys::default(),
+            lowest: event,
+            highest: event,
+        });
+    }
+    let chunk = chunks.back_mut()?;
+    chunk.lowest = chunk.lowest.min(event);
+    chunk.highest = chunk.highest.max(event);
+    Some(&mut chunk.keys)
 }
 
 impl PendingRows {
@@ -96,11 +120,7 @@ impl PendingRows {
         let Some((table, columns)) = self.key_columns.get(relation) else {
             return;
         };
-        let is_long = |chunk: &SentKeys| chunk.entries.len() >= CHUNK;
-        if self.chunks.back().is_none_or(is_long) {
-            self.chunks.push_back(SentKeys::default());
-        }
-        if let Some(chunk) = self.chunks.back_mut() {
+        if let Some(chunk) = last_chunk(&mut self.chunks, position) {
             let begin = chunk.entries.len();
             let written = chunk.write(position, (*table, xid), columns, tuple);
             self.offered = written.then_some(begin);
@@ -113,7 +133,7 @@ impl PendingRows {
             self.retract();
             return;
         };
-        if let Some(chunk) = self.chunks.back_mut() {
+        if let Some(Chunk { keys: chunk, .. }) = self.chunks.back_mut() {
             let dead = dead_entry(chunk.entries.get(begin..).unwrap_or_default(), reason);
             chunk.entries.truncate(begin);
             chunk.entries.extend_from_slice(&dead);
@@ -127,11 +147,8 @@ impl PendingRows {
         let Some(entry) = self.set_aside.remove(&event) else {
             return;
         };
-        match self.chunks.back_mut() {
-            Some(chunk) if chunk.entries.len() < CHUNK => {
-                chunk.entries.extend_from_slice(&entry.entries);
-            }
-            _ => self.chunks.push_back(entry),
+        if let Some(chunk) = last_chunk(&mut self.chunks, event) {
+            chunk.entries.extend_from_slice(&entry.entries);
         }
     }
 
@@ -143,7 +160,7 @@ impl PendingRows {
     /// Forgets the key that was offered.
     pub(crate) fn retract(&mut self) {
         if let (Some(begin), Some(chunk)) = (self.offered.take(), self.chunks.back_mut()) {
-            chunk.entries.truncate(begin);
+            chunk.keys.entries.truncate(begin);
         }
     }
 
@@ -154,7 +171,7 @@ impl PendingRows {
         let first = first.unwrap_or_default();
         let mut whole = 0;
         let mut end = self.released;
-        for chunk in &self.chunks {
+        for Chunk { keys: chunk, .. } in &self.chunks {
             end = if whole == 0 { self.released } else { 0 };
             let keys = chunk.iter_from(end);
             let before = keys.take_while(|key| key.position() < first);
@@ -166,7 +183,7 @@ impl PendingRows {
         }
         let mut from = self.released;
         let mut slices: Vec<&[u8]> = Vec::new();
-        for (number, chunk) in self.chunks.iter().enumerate().take(whole + 1) {
+        for (number, Chunk { keys: chunk, .. }) in self.chunks.iter().enumerate().take(whole + 1) {
             let until = if number < whole {
                 chunk.entries.len()
             } else {
@@ -198,7 +215,7 @@ impl PendingRows {
     pub(crate) fn forget_from(&mut self, event: EventPosition) {
         self.retract();
         let mut from = self.released;
-        for chunk in &self.chunks {
+        for Chunk { keys: chunk, .. } in &self.chunks {
             for key in chunk.iter_from(from) {
                 if key.position() >= event && key.dead_reason().is_some() {
                     let entries = key.entry.to_vec();
@@ -209,7 +226,7 @@ impl PendingRows {
         }
         let mut from = self.released;
         let mut kept = self.chunks.len();
-        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+        for (number, Chunk { keys: chunk, .. }) in self.chunks.iter_mut().enumerate() {
             let before = chunk.iter_from(from);
             let before = before.take_while(|key| key.position() < event);
             let len = from + before.map(|key| key.entry.len()).sum::<usize>();
@@ -240,20 +257,24 @@ impl PendingRows {
 
     fn change_event(&mut self, event: EventPosition, reason: Option<&str>) {
         self.retract();
-        let mut from = self.released;
-        for chunk in &mut self.chunks {
-            let mut at = from;
-            let entry_range = chunk.iter_from(from).find_map(|key| {
+        // A topic that is given up may change all keys, so not each of them is looked at for each.
+        let has_event = |chunk: &Chunk| (chunk.lowest..=chunk.highest).contains(&event);
+        for (number, chunk) in self.chunks.iter_mut().enumerate() {
+            if !has_event(chunk) {
+                continue;
+            }
+            let keys = &mut chunk.keys;
+            let mut at = if number == 0 { self.released } else { 0 };
+            let entry_range = keys.iter_from(at).find_map(|key| {
                 let range = at..at + key.entry.len();
                 at = range.end;
                 (key.position() == event).then_some(range)
             });
             if let Some(range) = entry_range {
-                let entry = chunk.entries.get(range.clone()).unwrap_or_default();
+                let entry = keys.entries.get(range.clone()).unwrap_or_default();
                 let dead = reason.map(|reason| dead_entry(entry, reason));
-                chunk.entries.splice(range, dead.unwrap_or_default());
+                keys.entries.splice(range, dead.unwrap_or_default());
             }
-            from = 0;
         }
     }
 
