@@ -11,6 +11,10 @@
 //! it shows that the session lives that holds the lock of the slot's setup. The same rule applies after the process was
 //! suspended (SIGSTOP, a suspended machine): the lease is checked before the bytes that waited in
 //! the socket are used.
+//!
+//! On Linux an `Instant` does not count the time for which the machine is suspended, for example by a cloud's
+//! "suspend". So that time is measured by the boot clock, for the whole stream: a proof does not end it, because the
+//! answer to a question from before may be read after it.
 
 use std::time::Duration;
 
@@ -23,15 +27,48 @@ pub(crate) struct Lease {
     /// The server's `wal_sender_timeout`; `None` if it is switched off, so that the lease never
     /// expires.
     term: Option<Duration>,
+    /// The start of the stream: by a clock that stops while the machine is suspended, and by the boot clock. No
+    /// `Instant` of tokio, which tests stop.
+    awake: std::time::Instant,
+    booted: Duration,
+    boot_clock: fn() -> Duration,
+}
+
+/// Returns the time since the machine started, with the time for which it was suspended.
+#[cfg(target_os = "linux")]
+fn boot_clock() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither is negative.
+    let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    Duration::from_secs(seconds) + Duration::from_nanos(nanos)
+}
+
+/// Returns zero: no suspension is noticed.
+#[cfg(not(target_os = "linux"))]
+fn boot_clock() -> Duration {
+    Duration::ZERO
 }
 
 impl Lease {
     /// Creates the lease of a stream that was started at `now`.
     pub(crate) fn new(now: Instant, term: Option<Duration>) -> Self {
+        Self::by_clock(now, term, boot_clock)
+    }
+
+    fn by_clock(now: Instant, term: Option<Duration>, boot_clock: fn() -> Duration) -> Self {
         Self {
             proven_at: now,
             term: term.filter(|term| !term.is_zero()),
+            awake: std::time::Instant::now(),
+            booted: boot_clock(),
+            boot_clock,
         }
+    }
+
+    /// Returns for how long the machine was suspended since the stream started.
+    fn suspended(&self) -> Duration {
+        let booted = (self.boot_clock)().saturating_sub(self.booted);
+        booted.saturating_sub(self.awake.elapsed())
     }
 
     /// Notes a proof that the server had our walsender at `at`. A proof older than the last one
@@ -48,12 +85,13 @@ impl Lease {
 
     /// Returns the age of the last proof.
     pub(crate) fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.proven_at)
+        now.saturating_duration_since(self.proven_at) + self.suspended()
     }
 
     /// Returns the time when the lease expires if it is not renewed.
     pub(crate) fn expires_at(&self) -> Option<Instant> {
-        self.term.map(|term| self.proven_at + term)
+        let left = |term: Duration| term.saturating_sub(self.suspended());
+        self.term.map(|term| self.proven_at + left(term))
     }
 
     /// Returns the time when a new proof should be requested at the latest: after a quarter of the
@@ -65,6 +103,8 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -80,6 +120,31 @@ mod tests {
         assert_eq!(lease.expires_at(), Some(start + 9 * SECOND));
         assert!(lease.prove_at() < lease.expires_at());
         assert_eq!(lease.expired(start + 9 * SECOND), None);
+    }
+
+    /// The seconds by which the boot clock of a test is ahead.
+    static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+
+    fn suspended_clock() -> Duration {
+        boot_clock() + Duration::from_secs(SUSPENDED.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_lease_expires_while_the_machine_is_suspended() {
+        let start = Instant::now();
+        let mut lease = Lease::by_clock(start, Some(5 * SECOND), suspended_clock);
+        assert_eq!(lease.expired(start + 2 * SECOND), None);
+        SUSPENDED.store(600, Ordering::Relaxed);
+        let age = lease.expired(start + 2 * SECOND).expect("it has expired");
+        assert!(age > 600 * SECOND, "{age:?}");
+        assert_eq!(lease.expires_at(), Some(start));
+        // What was read after it, or asked before it, is no proof.
+        lease.renew(start + 2 * SECOND);
+        assert!(lease.expired(start + 2 * SECOND).is_some());
+        // Another stream is one of after it.
+        let lease = Lease::by_clock(start, Some(5 * SECOND), suspended_clock);
+        assert_eq!(lease.expired(start + 5 * SECOND), None);
     }
 
     #[test]
