@@ -23,7 +23,7 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr, RDKafkaType};
 use rdkafka::{ClientConfig, ClientContext};
-use walrelay_sink::Record;
+use walrelay_sink::{Header, Record};
 
 use crate::answers::{Finding, Findings, TopicId, TopicRights, TopicState};
 use crate::in_flight::partition_gate::HoldQueue;
@@ -324,7 +324,9 @@ fn header_list(record: &Record<'_>) -> Result<Owned<sys::rd_kafka_headers_t>, RD
     };
     // SAFETY: the list is ours until it is enqueued, and then `queue` forgets it.
     let list = unsafe { Owned::new(list, sys::rd_kafka_headers_destroy) };
-    for header in record.headers {
+    // Only dead letters come here with such a name.
+    let has_name = |header: &&Header<'_>| !header.name.contains('\0');
+    for header in record.headers.iter().filter(has_name) {
         let name = header.name;
         let (value, value_len) = raw_parts(header.value);
         // SAFETY: the list is alive and ours. Name and value are readable for their lengths and are

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rdkafka::types::RDKafkaErrorCode;
-use walrelay_sink::{DeliveryError, Disposition, Poison, Record, SendError};
+use walrelay_sink::{DeliveryError, Disposition, Poison, Record, RecordKind, SendError};
 
 use crate::outcome::delivery_error;
 
@@ -45,8 +45,9 @@ pub(super) fn refusal(
 /// librdkafka.
 pub(super) fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
     let problem = |reason: String| Err(refused(record.topic, reason, Some(Poison::Rejected)));
-    // In the report, a NUL would end the name.
-    if record.headers.iter().any(|h| h.name.contains('\0')) {
+    // librdkafka would end the name at a NUL. A dead letter is written without such a header: one that cannot be written
+    // stops the relay.
+    if record.kind == RecordKind::Event && record.headers.iter().any(|h| h.name.contains('\0')) {
         return problem("the name of a header contains a NUL".to_owned());
     }
     // For librdkafka -1 means "choose a partition".

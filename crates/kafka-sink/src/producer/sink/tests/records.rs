@@ -1,5 +1,7 @@
 //! Single records: refused, or sent and read back unchanged.
 
+use walrelay_sink::RecordKind;
+
 use super::*;
 
 /// `timestamp-zero` of docs/start/debezium.md: for librdkafka 0 means "now".
@@ -122,6 +124,24 @@ fn null_and_empty_are_distinguished_and_headers_keep_their_order() {
         assert_eq!(shown, headers.map(|h| (h.name, h.value)));
         assert!(!format!("{record:?}").contains("42"));
     }
+}
+
+/// Such an event is poison, and a dead letter that cannot be written stops the relay.
+#[test]
+fn a_dead_letter_is_written_without_a_header_that_kafka_cannot_have() {
+    let cluster = cluster(&[("t", 1)]);
+    let (mut sink, reports) = sink(&cluster);
+    let headers = ["a", "b\0c", "d"].map(|name| Header { name, value: None });
+    let dead_letter = Record {
+        kind: RecordKind::DeadLetter,
+        headers: &headers,
+        ..record("t", b"k", b"v")
+    };
+    send(&mut sink, &reports, &dead_letter, 0);
+    close_complete(sink, &reports, 1);
+    let records = read(&cluster, &["t"], 1);
+    let names = records[0].headers.iter().map(|(name, _)| name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["a", "d"]);
 }
 
 #[test]
