@@ -384,6 +384,33 @@ fn dead_letters_park_what_follows_of_their_key() {
     relay.ends_well();
 }
 
+/// An event that no topic could have becomes a dead letter without its value, also if it is to be one for another
+/// reason: a dead letter with the value could not be written either, and would stop the relay.
+#[test]
+fn dead_letters_of_events_that_are_also_too_large_have_no_value() {
+    let dead_letters = DeadLetters::new(Rig::new(16));
+    let rig = &dead_letters.rig;
+    let relay = rig.streaming(&dead_letters.config("", "dead-letter", "park_key = true\n"));
+    let first = dead_letters.insert("NULL", "k1", 1);
+    let parked = dead_letters.insert_payload("'order'", "k1", LARGE);
+    let unroutable = dead_letters.insert_payload("NULL", "k2", LARGE);
+    dead_letters.insert("'order'", "k3", 1);
+    rig.caught_up();
+    let found = dead_letters.dead_letters(3);
+    for (id, expected, has_value) in [
+        (&first, "unroutable", true),
+        (&parked, "oversize", false),
+        (&unroutable, "oversize", false),
+    ] {
+        let of_event = |it: &&Delivered| it.id.as_ref() == Some(id);
+        let found = found.iter().find(of_event).expect("its dead letter");
+        assert_eq!(class(found), Some(expected), "{found:?}");
+        assert_eq!(found.payload.is_some(), has_value, "{found:?}");
+    }
+    dead_letters.assert_others_arrived(&[&first, &parked, &unroutable]);
+    relay.ends_well();
+}
+
 /// The relay that takes the slot over knows the key that the first one has just parked, also if the
 /// dead letter made the topic.
 #[test]

@@ -75,7 +75,8 @@ pub use pipeline::error::{Chain, PipelineError};
 pub use pipeline::measurement;
 pub use pipeline::{Backoff, OnUpdate, Outcome, Pipeline, Settings};
 pub use poison::{
-    Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart, WallClock,
+    Class, Diverted, PoisonAction, PoisonDecisions, PoisonPolicy, ReservedPart, SinkLimits,
+    WallClock,
 };
 pub use sent_rows::{HASH_BYTES, KeyedTable, SentKey, SentKeys, SentRows, TakenKeys, row_hash};
 pub use table::{STATE_SCHEMA, TableName};

@@ -176,6 +176,8 @@ impl Core {
                 Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
             },
         };
+        let decisions = &self.diversions.decisions;
+        let decision = decisions.by_size(decision, &body.record(&decisions.policy().topic));
         // An event that is diverted is not sent, so its row does not count as sent.
         if let Some(rows) = &mut self.sent_rows {
             match decision.action {

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use walrelay_lsn::CommitEnd;
-use walrelay_sink::{EventPosition, Poison, PublishedLsn, id_text};
+use walrelay_sink::{EventPosition, Poison, PublishedLsn, Record, id_text};
 
 use super::policy::{Class, PoisonAction, PoisonPolicy};
 
@@ -60,6 +60,17 @@ impl PoisonDecisions {
             cause: cause.into(),
             action,
         })
+    }
+
+    /// Returns the decision about an event that is to become a dead letter. One that is too large for the sink is
+    /// decided about as such, unless that would halt the pipeline: its dead letter would be too large, too, and a
+    /// dead letter that cannot be written stops the pipeline.
+    pub(crate) fn by_size(&self, decision: PoisonDecision, event: &Record<'_>) -> PoisonDecision {
+        let limits = self.policy.limits.as_ref();
+        let limits = limits.filter(|_| decision.action == PoisonAction::DeadLetter);
+        let too_large = limits.and_then(|limits| limits.oversize(event));
+        let by_size = too_large.and_then(|why| self.by_policy(Poison::Oversize, why));
+        by_size.unwrap_or(decision)
     }
 
     /// Rejects an event: stores the policy's decision about it. Returns false if the pipeline must

@@ -51,6 +51,18 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// Returns the event's own record; `topic`: that of an event without one.
+    pub(crate) fn record<'r>(&'r self, topic: &'r str) -> Record<'r> {
+        Record {
+            topic: self.topic.unwrap_or(topic),
+            key: self.key,
+            value: self.value,
+            headers: &self.headers,
+            event_id: self.event_id,
+            ..Record::default()
+        }
+    }
+
     /// Returns the parts of a row that cannot be routed, and the headers that a message contains.
     pub(crate) fn from_partial(
         row: &PartialRow<'a>,

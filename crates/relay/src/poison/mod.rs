@@ -7,7 +7,7 @@ mod policy;
 mod retry;
 
 pub use decisions::{Diverted, PoisonDecisions};
-pub use policy::{Class, PoisonAction, PoisonPolicy, ReservedPart, WallClock};
+pub use policy::{Class, PoisonAction, PoisonPolicy, ReservedPart, SinkLimits, WallClock};
 
 pub(crate) use decisions::PoisonDecision;
 pub(crate) use dlq_record::{Body, DlqHeaders, DlqRecord};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_event_router::Routed;
 use walrelay_pgoutput::PgTimestamp;
 use walrelay_sink::dlq_shape::DlqShape;
-use walrelay_sink::{Parking, Poison, dlq_headers};
+use walrelay_sink::{DeliveryError, Parking, Poison, Record, dlq_headers};
 
 /// The action for an event that cannot be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +21,34 @@ pub enum PoisonAction {
 
 /// A clock for texts, which the core does not read by itself.
 pub type WallClock = fn() -> PgTimestamp;
+
+/// Returns why the sink refuses a record without asking its servers; `None` if it would offer the record to them.
+type Refuses = dyn Fn(&Record<'_>) -> Option<DeliveryError> + Send + Sync;
+
+/// The limits of a sink that are known without its servers.
+#[derive(Clone)]
+pub struct SinkLimits(Arc<Refuses>);
+
+impl SinkLimits {
+    /// Creates the limits from the answer of the sink.
+    pub fn new(
+        refuses: impl Fn(&Record<'_>) -> Option<DeliveryError> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(refuses))
+    }
+
+    /// Returns why a record is too large for the sink, whatever its topic is.
+    pub(crate) fn oversize(&self, record: &Record<'_>) -> Option<String> {
+        let refusal = (self.0)(record)?;
+        (refusal.poison == Some(Poison::Oversize)).then_some(refusal.reason)
+    }
+}
+
+impl fmt::Debug for SinkLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkLimits").finish_non_exhaustive()
+    }
+}
 
 /// The configured poison policy.
 #[derive(Debug, Clone)]
@@ -44,6 +72,8 @@ pub struct PoisonPolicy {
     pub shape: Option<(Arc<DlqShape>, WallClock)>,
     /// The keys that are parked behind dead letters; `None`: dead letters park nothing.
     pub parking: Option<Arc<Parking>>,
+    /// The limits of the sink; `None`: none are known.
+    pub limits: Option<SinkLimits>,
 }
 
 impl Default for PoisonPolicy {
@@ -58,6 +88,7 @@ impl Default for PoisonPolicy {
             retry_for: Duration::from_secs(300),
             shape: None,
             parking: None,
+            limits: None,
         }
     }
 }

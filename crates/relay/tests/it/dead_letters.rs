@@ -14,13 +14,19 @@ use walrelay_event_router::{Additional, Options, Router};
 use walrelay_lsn::{Lsn, TypeOid};
 use walrelay_pgoutput::{PgTimestamp, encode};
 use walrelay_relay::{
-    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Settled, Step,
+    Core, PoisonAction, PoisonDecisions, PoisonPolicy, RecordSpace, SentEvent, Settled, SinkLimits,
+    Step,
 };
-use walrelay_sink::{EventPosition, HeldRecord, Parking, Poison, Record, dlq_headers};
+use walrelay_sink::{
+    DeliveryError, EventPosition, HeldRecord, Parking, Poison, Record, dlq_headers,
+};
 
 use crate::support::{COMMIT, begin, connected, consume, frame, table};
 
 const DEAD_LETTERS: &str = "walrelay.dead-letters";
+
+/// The largest value that the sink accepts, in bytes.
+const LIMIT: usize = 1_000;
 
 /// The event under test.
 const EVENT: EventPosition = EventPosition::in_first_epoch(COMMIT, 0);
@@ -58,6 +64,12 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
         rejected: own,
         topic: Arc::from(DEAD_LETTERS),
         parking: Some(Arc::new(parking)),
+        limits: Some(SinkLimits::new(|record| {
+            let too_large = record.value.is_some_and(|value| value.len() > LIMIT);
+            too_large.then(|| {
+                DeliveryError::poison(record.topic, Poison::Oversize, "too large".to_owned())
+            })
+        })),
         ..PoisonPolicy::default()
     });
     let other = EventPosition::in_first_epoch(1_500, 0);
@@ -72,12 +84,16 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     let (mut core, _) = connected(Router::new(Options::default()), decisions);
     consume(&mut core, &begin());
     consume(&mut core, &table().relation());
+    (core, insert(class, "{}"))
+}
+
+/// Returns the frame of [`EVENT`] with this payload.
+fn insert(class: Class, payload: &str) -> Vec<u8> {
     let topic = match class {
         Class::Unroutable => None,
         _ => Some("order"),
     };
-    let insert = table().insert(&[Some("r1"), topic, Some("k"), Some("{}")]);
-    (core, insert)
+    table().insert(&[Some("r1"), topic, Some("k"), Some(payload)])
 }
 
 /// Offers the event. Returns the event that the record stands for.
@@ -128,6 +144,48 @@ fn dead_letters_of_every_class_are_known_as_such_and_offered_again_after_a_refus
                 // A refusal by the broker is recognized as that of a dead letter, too.
                 assert_eq!(core.event_of(seq), Some(expected), "{case}");
             }
+        }
+    }
+}
+
+/// Its dead letter would be too large with the value, whatever the reason for it is.
+#[test]
+fn an_event_that_is_too_large_for_the_sink_is_decided_about_as_such() {
+    let payload = format!("\"{}\"", "x".repeat(LIMIT));
+    for class in [
+        Class::Refused,
+        Class::Unroutable,
+        Class::Parked,
+        Class::TopicGivenUp,
+    ] {
+        for action in [
+            PoisonAction::Halt,
+            PoisonAction::DeadLetter,
+            PoisonAction::Skip,
+        ] {
+            let case = format!("{class:?} {action:?}");
+            let (mut core, _) = core(class, action);
+            let insert = insert(class, &payload);
+            let mut space = RecordSpace::default();
+            let step = core.frame(&frame(&insert), &mut space);
+            let sent = match step.expect("a step") {
+                Step::Send(outgoing) => {
+                    let record = outgoing.record();
+                    let mut headers = record.headers.iter();
+                    let header = headers.find(|header| header.name == dlq_headers::CLASS);
+                    let is_oversize = header.and_then(|it| it.value) == Some(b"oversize");
+                    Some((is_oversize, record.value.is_some()))
+                }
+                Step::Consumed => None,
+                other => panic!("{case}: {other:?}"),
+            };
+            let expected = match action {
+                // The dead letter stops the relay if the sink refuses it.
+                PoisonAction::Halt => Some((false, true)),
+                PoisonAction::DeadLetter => Some((true, false)),
+                PoisonAction::Skip => None,
+            };
+            assert_eq!(sent, expected, "{case}");
         }
     }
 }

@@ -409,6 +409,7 @@ pub(crate) fn poison_policy(
             .clone()
             .map(|shape| (shape, wall_clock as fn() -> _)),
         parking,
+        limits: None,
     }
 }
 

@@ -17,7 +17,7 @@ use walrelay_postgres_source::{
     Audit, CopySource, DeadMarking, Poller, PostgresError, PostgresSource, ROLLING, SentMarker,
     SourceFindings, SourceOptions, bookmark_slot, replace_file,
 };
-use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, Settings, Source};
+use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, SinkLimits, Source};
 use walrelay_sink::{Parking, SinkFactory};
 use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::ConnInfo;
@@ -432,16 +432,17 @@ impl Relay<'_> {
         let telemetry = self.telemetry.as_ref();
         let stats = telemetry.and_then(|telemetry| telemetry.registry_stats());
         let schemas = schemas(config, stats)?;
+        let mut settings = settings(config, messages, self.parking.clone(), schemas);
+        settings.sent_rows.clone_from(&self.sent_rows);
+        settings.account.clone_from(&self.account);
+        let limits = configured_sink(config)?;
+        settings.poison.limits = Some(SinkLimits::new(move |record| limits.refusal(record)));
         let mut pipeline = Pipeline::new(
             source,
             router,
             factory,
             observer.with_telemetry(telemetry.cloned()),
-            Settings {
-                sent_rows: self.sent_rows.clone(),
-                account: self.account.clone(),
-                ..settings(config, messages, self.parking.clone(), schemas)
-            },
+            settings,
         );
         let watched = self.service_manager.as_ref();
         let watched = watched.filter(|manager| manager.has_watchdog());
