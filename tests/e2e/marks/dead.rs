@@ -200,6 +200,34 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
     relay.ends_well();
 }
 
+/// Another client marks the row as sent before the relay has marked it as dead. The topic decides, not the row.
+#[test]
+fn a_row_that_was_changed_before_its_mark_is_not_deleted_while_its_dead_letter_is_open() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    refuse_marks(&db);
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "changed");
+    relay.says("no mark now");
+    db.batch("UPDATE outbox SET status = 'SENT', sent_at = now(); DROP TRIGGER refuse ON outbox");
+    // The key of a later dead letter is looked at after that of the changed row.
+    insert_unroutable(&db, "later");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    let looked_at = format!("{STORED} WHERE NOT marked");
+    eventually(PATIENCE, || count(&db, &looked_at) == 0);
+    assert_eq!(count(&db, STORED), 2);
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!(count(&db, "outbox"), 2);
+
+    let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'changed'");
+    let id = dead_letter(&config, &event.expect("an id"));
+    done(&output_with("dlq drop --yes --id", &config, &[&id]));
+    eventually(PATIENCE, || count(&db, STORED) == 1);
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!(count(&db, "outbox"), 1);
+    relay.ends_well();
+}
+
 /// The configuration changes, and by its condition rows of dead letters would be sent.
 #[test]
 fn a_row_of_an_open_dead_letter_is_not_deleted_whatever_the_condition_is() {

@@ -36,7 +36,9 @@ use failing::FailingRows;
 pub(crate) use resolved::ResolvedKeys;
 use row::{Marked, mark, mark_sent};
 pub use table::create_sql;
-use table::{NAME, StoredRow, TABLE, delete, exists, insert_sql, marked_with, may_resolve, page};
+use table::{
+    NAME, StoredRow, TABLE, delete, exists, insert_sql, marked_with, may_resolve, page, pass_over,
+};
 
 /// Keys that one statement stores, at most.
 const KEYS_OF_STATEMENT: usize = 500;
@@ -362,6 +364,7 @@ impl DeadMarking {
                             self.look_again(outcome);
                         }
                     }
+                    Marked::Gone if outcome.is_none() => pass_over(session, dead.id).await?,
                     Marked::Gone => delete(session, dead.id).await?,
                 }
             }

@@ -206,7 +206,16 @@ pub(super) async fn page(
     Ok(rows.collect())
 }
 
-/// Deletes a key: its row is marked as sent, gone, or stays as it is.
+/// Notes that the row of a key needs no mark: it is gone, or was changed. The key stays until its dead letter is resolved:
+/// a row that has it is not sent, whatever it looks like.
+pub(super) async fn pass_over(session: &mut Session, id: u64) -> Result<(), Error> {
+    session
+        .query(&format!("UPDATE {TABLE} SET marked = true WHERE id = {id}"))
+        .await?;
+    Ok(())
+}
+
+/// Deletes a key: its dead letter is resolved, or its event was delivered.
 pub(super) async fn delete(session: &mut Session, id: u64) -> Result<(), Error> {
     session
         .query(&format!("DELETE FROM {TABLE} WHERE id = {id}"))
