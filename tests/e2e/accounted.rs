@@ -473,6 +473,30 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     assert_has(&done(&prune(&config)), &["deleted 2 rows"]);
 }
 
+/// Nothing reads the dead letters for a while. Only rows of ten minutes with a dead letter depend on them.
+#[test]
+fn rows_without_a_dead_letter_are_deleted_while_dead_letters_cannot_be_read() {
+    let rig = rig(16);
+    let db = rig.db();
+    let topic = format!("dead.{}letters", rig.prefix);
+    let config = rig.config_and(&format!(
+        "{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n"
+    ));
+    let relay = rig.streaming(&config);
+    insert(&db, 10, "sent");
+    // Its ten minutes come first.
+    next_bucket(&db);
+    insert_row(&db, "NULL", "dead", "'1'");
+    rig.caught_up();
+    relay.ends_well();
+    edit(&config, &rig.bootstrap, NOWHERE);
+    refused(&prune(&config), 75, &["[prune-dead-letters]"]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "dead")), (0, 1));
+    edit(&config, NOWHERE, &rig.bootstrap);
+    done(&output_with("dlq drop --all --yes", &config, &[]));
+    assert_has(&done(&prune(&config)), &["deleted 1 rows"]);
+}
+
 /// Sums cannot be written for a while. Then the first ones are written with the position up to which they
 /// count, and the later ones at once after it: no confirmed row is missing in the account.
 #[test]

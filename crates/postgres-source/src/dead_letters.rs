@@ -25,8 +25,8 @@ use super::script::array;
 
 /// Open dead letters of one table, at most: each is a part of every statement.
 const MOST: usize = 100_000;
-/// Resolved ones, at most: 40 MB of a statement that only looks at rows.
-const MOST_RESOLVED: usize = 1_000_000;
+/// Those with the resolved ones, at most, whose number only grows: 40 MB of a statement.
+const MOST_KNOWN: usize = 1_000_000;
 /// Bytes of the ids of both, at most: the server keeps several copies of a statement, which may have 1 GiB.
 const MOST_BYTES: usize = 64 << 20;
 
@@ -219,7 +219,7 @@ impl DeadLetters {
     pub(super) fn known_rows(&self, table: &TableName) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
         let all = known.open.iter().chain(&known.resolved);
-        self.condition(all, table, MOST, Compared::All)
+        self.condition(all, table, MOST_KNOWN, Compared::All)
     }
 
     /// Returns a condition for the table's rows of resolved dead letters that have no open one, too.
@@ -229,7 +229,7 @@ impl DeadLetters {
         compared: Compared,
     ) -> Result<Option<String>, DeadLettersError> {
         let known = self.known.borrow();
-        let resolved = self.condition(known.resolved.iter(), table, MOST_RESOLVED, compared)?;
+        let resolved = self.condition(known.resolved.iter(), table, MOST_KNOWN, compared)?;
         let open = self.condition(known.open.iter(), table, MOST, compared)?;
         Ok(resolved.map(|resolved| match open {
             Some(open) => format!("({resolved} AND ({open}) IS NOT TRUE)"),
@@ -399,22 +399,27 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_rows_compares_more_resolved_dead_letters_than_a_change_does() {
-        let resolved = (0..=MOST).map(|number| DeadLetterEvent {
+    fn rows_are_compared_with_more_resolved_dead_letters_than_open_ones() {
+        let events = (0..=MOST).map(|number| DeadLetterEvent {
             table: Some("public.outbox".to_owned()),
             id: Some(number.to_string().into_bytes()),
             xid: None,
         });
-        let mut known = dead_letters(Some("id"), &[]);
-        known.known.get_mut().resolved = resolved.collect();
+        let events: Vec<_> = events.collect();
         let outbox = TableName::new("public", "outbox");
-        let condition = known
-            .resolved_rows(&outbox, Compared::All)
-            .expect("a condition");
-        assert!(condition.is_some_and(|sql| sql.contains("\"100000\"")));
-        let change = known.known_rows(&outbox);
+        let mut known = dead_letters(Some("id"), &[]);
+        known.known.get_mut().resolved.clone_from(&events);
+        for condition in [
+            known.resolved_rows(&outbox, Compared::All),
+            known.known_rows(&outbox),
+        ] {
+            let condition = condition.expect("a condition");
+            assert!(condition.is_some_and(|sql| sql.contains("\"100000\"")));
+        }
+        known.known.get_mut().open = events;
+        let open = known.rows(&outbox);
         assert!(matches!(
-            change,
+            open,
             Err(DeadLettersError::TooMany { most: MOST, .. })
         ));
     }

@@ -13,6 +13,9 @@ use crate::sent_rows::unaccounted::Unaccounted;
 impl Pruning {
     /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Returns
     /// their number, and the rows of buckets that differ.
+    ///
+    /// # Errors
+    /// Also if rows of some buckets became dead letters, and these cannot be read. The others are deleted.
     pub(super) async fn delete_accounted(
         &self,
         session: &mut Session,
@@ -31,6 +34,7 @@ impl Pruning {
         }
         let (mut total, mut differ, mut empty) = (0, Vec::new(), Vec::new());
         let mut deleting = None;
+        let mut unread = None;
         for one in candidates {
             let bucket = one.counts.bucket;
             match one.estimate() {
@@ -44,6 +48,10 @@ impl Pruning {
                 }
                 Estimate::MayBeSent => {}
             }
+            // Only these need the dead letters, which were not read.
+            if unread.is_some() && accounted.has_diverted(session, (bucket, bucket)).await? {
+                continue;
+            }
             let deleting = match &mut deleting {
                 Some(deleting) => deleting,
                 none => none.insert(Session::connect(&self.info, SessionKind::Sql, &[]).await?),
@@ -56,7 +64,10 @@ impl Pruning {
                 Ok(Err(difference)) => differ.push(difference),
                 Err(error) => {
                     session.query("ROLLBACK").await?;
-                    return Err(error);
+                    if !error.is_of_dead_letters() {
+                        return Err(error);
+                    }
+                    unread = Some(error);
                 }
             }
         }
@@ -68,7 +79,7 @@ impl Pruning {
         let differ = self
             .named(session, accounted, &accounted.table, differ)
             .await?;
-        Ok((total, differ))
+        unread.map_or(Ok((total, differ)), Err)
     }
 
     /// Compares a bucket under one snapshot, and deletes exactly the rows that the snapshot sees.

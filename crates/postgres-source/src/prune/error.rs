@@ -95,6 +95,11 @@ pub enum PruneError {
 }
 
 impl PruneError {
+    /// Returns true if the dead letters cannot be read or compared. Rows without one do not depend on them.
+    pub(super) fn is_of_dead_letters(&self) -> bool {
+        matches!(self, Self::Confirmed(ConfirmedError::DeadLetters(_)))
+    }
+
     /// Returns true if rows of one table or partition stay, and others may go.
     pub(crate) fn is_of_rows(&self) -> bool {
         matches!(

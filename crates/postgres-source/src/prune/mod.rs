@@ -189,9 +189,18 @@ impl Pruning {
                         continue;
                     };
                     let deleting = self.delete_accounted(session, &accounted, &mut deleted);
-                    let (rows, differ) = deleting.await?;
-                    unaccounted.extend(differ);
-                    rows
+                    match deleting.await {
+                        Ok((rows, differ)) => {
+                            unaccounted.extend(differ);
+                            rows
+                        }
+                        // Other tables may have no dead letters.
+                        Err(error) if error.is_of_dead_letters() => {
+                            left.get_or_insert(error);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 Err(error) if error.is_of_rows() => {
                     left.get_or_insert(error);

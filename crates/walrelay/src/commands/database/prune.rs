@@ -360,7 +360,7 @@ pub(crate) fn failed(error: PruneError) -> Failure {
                  again. If the topic does not have them any more, delete their keys from walrelay_state.dead (mark_dead)",
             ),
         PruneError::Confirmed(ConfirmedError::DeadLetters(why)) => {
-            let what = "rows with an open dead letter must stay, and are not known: none of them was deleted";
+            let what = "which rows have an open dead letter is not known: those that may have one stay";
             Failure::new("prune-dead-letters", Exit::Temporary, what)
                 .caused_by(why)
                 .remedy(
