@@ -97,6 +97,50 @@ fn stored_rows_of_a_renamed_table_are_marked() {
     relay.ends_well();
 }
 
+/// Rows go on for longer than keys may hold up a position. Those of the table whose column has another name wait, and no
+/// others.
+#[test]
+fn rows_that_are_sent_while_the_column_of_the_mark_is_missing_are_marked_later() {
+    let rig = rig(17);
+    let db = rig.db();
+    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+    let configured = config(&rig, "");
+    edit(
+        &configured,
+        "\"public.outbox\"",
+        "\"public.outbox\", \"public.other\"",
+    );
+    edit(
+        &configured,
+        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
+        "",
+    );
+    let relay = rig.streaming(&configured);
+    db.batch("ALTER TABLE other RENAME COLUMN sent_at TO sent_on");
+    let insert = |table: &str| {
+        db.batch(&format!(
+            "INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'order', 'k', 'T', '1' FROM generate_series(1, 20)"
+        ));
+    };
+    insert("other");
+    relay.says("rows cannot be marked as sent at the moment");
+    let stored = format!("SELECT to_regclass('{STORED}')::text");
+    eventually(PATIENCE, || db.text(&stored).is_some());
+    let for_long = format!("{STORED} WHERE since < clock_timestamp() - interval '15 s'");
+    eventually(PATIENCE, || {
+        insert("outbox");
+        insert("other");
+        count(&db, &for_long) > 0
+    });
+    rig.caught_up();
+    wait_until_all_are_marked(&db);
+    db.batch("ALTER TABLE other RENAME COLUMN sent_on TO sent_at");
+    eventually(PATIENCE, || count(&db, "other WHERE sent_at IS NULL") == 0);
+    eventually(PATIENCE, || count(&db, STORED) == 0);
+    relay.ends_well();
+}
+
 /// Their rows are gone, so they hold up no rollback.
 #[test]
 fn stored_keys_of_a_dropped_partition_are_deleted() {

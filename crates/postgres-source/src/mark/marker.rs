@@ -116,13 +116,16 @@ impl SentMarker {
     }
 
     /// Marks the rows of one batch of keys, the first that wait, and stores the keys of those that cannot
-    /// be marked now. Returns the number of marked rows.
+    /// be marked now. Returns the number of marked rows, and why others could not be marked.
     ///
     /// It is one batch so that a call ends also while rows arrive faster than they are marked.
     ///
     /// # Errors
-    /// Also if the keys were stored because of it. Otherwise they stay.
-    pub async fn mark_queued(&mut self, session: &mut Session) -> Result<u64, MarkError> {
+    /// If the keys could not be stored, or no session can be used. They stay.
+    pub async fn mark_queued(
+        &mut self,
+        session: &mut Session,
+    ) -> Result<(u64, Option<MarkError>), MarkError> {
         for table in self.sent.take_without_key() {
             warn!(
                 %table,
@@ -133,27 +136,16 @@ impl SentMarker {
         let taken = self.sent.take(BATCH);
         let (keys, dead) = self.by_table(&taken.keys);
         self.store_dead(session, dead).await?;
-        let tables = match self
-            .marking
-            .conditions(session)
-            .await
-            .map_err(MarkError::from)
-        {
-            Ok(tables) => tables,
+        let conditions = self.marking.found_conditions(session).await;
+        // Without a condition nothing shows which rows are unsent until the configuration or the table is corrected.
+        let (tables, mut obstacle) = match conditions.map_err(MarkError::from) {
             Err(error) if error.may_pass() => return Err(error),
-            // Nothing shows which rows are unsent until the configuration or the table is corrected.
-            Err(error) => {
-                self.store(session, &keys).await?;
-                self.sent.settle(&taken);
-                return Err(error);
-            }
+            Err(error) => (Vec::new(), Some(error)),
+            Ok(found) => found,
         };
-        let mut obstacle = None;
         let (rows, left) = loop {
-            if self
-                .storing_until
-                .is_some_and(|until| Instant::now() < until)
-            {
+            let is_storing = |until| Instant::now() < until;
+            if tables.is_empty() || self.storing_until.is_some_and(is_storing) {
                 break (0, keys);
             }
             match self.mark(session, &tables, &keys).await {
@@ -176,7 +168,7 @@ impl SentMarker {
         };
         self.store(session, &left).await?;
         self.sent.settle(&taken);
-        obstacle.map_or(Ok(rows), Err)
+        Ok((rows, obstacle))
     }
 
     /// Returns the keys of sent rows, and those of dead letters.
@@ -367,7 +359,7 @@ impl SentMarker {
             Err(error) if error.may_pass() => return Err(error),
             sent => sent,
         };
-        let tables = self.marking.conditions(session).await?;
+        let (tables, _) = self.marking.found_conditions(session).await?;
         let by_key = MarkByKey {
             tables: &tables,
             set: &self.marking.set,
@@ -383,7 +375,7 @@ impl SentMarker {
             self.has_stored = false;
             return Ok(0);
         }
-        let tables = self.marking.conditions(session).await?;
+        let (tables, mut obstacle) = self.marking.found_conditions(session).await?;
         let set = self.marking.set.clone();
         let by_key = MarkByKey {
             tables: &tables,
@@ -394,7 +386,7 @@ impl SentMarker {
         let pass = if self.has_batch() { PASS / 10 } else { PASS };
         let until = Instant::now() + pass;
         let (mut rows, mut failures) = (0, 0);
-        let (mut is_any, mut obstacle) = (self.worked_to > 0, None);
+        let mut is_any = self.worked_to > 0;
         while Instant::now() < until {
             let page =
                 unmarked::page(session, &self.marking.slot, self.worked_to, self.page).await?;

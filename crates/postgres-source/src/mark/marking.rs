@@ -56,6 +56,25 @@ impl Marking {
         Ok(tables)
     }
 
+    /// Returns the tables whose unsent rows are known, each with the condition for them, and why others are missing,
+    /// for example because the column of the mark was renamed: their rows wait, and no others.
+    pub(super) async fn found_conditions(
+        &self,
+        session: &mut Session,
+    ) -> Result<(Vec<(TableName, String)>, Option<MarkError>), PostgresError> {
+        let (mut tables, mut missing) = (Vec::new(), None);
+        for table in &self.tables {
+            match unsent_condition(session, table, &self.selection).await {
+                Ok(unsent) => tables.push((table.clone(), unsent)),
+                Err(error @ PostgresError::Setup(_)) => {
+                    missing.get_or_insert(MarkError::from(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((tables, missing))
+    }
+
     /// Connects a session for the marks of a relay that has stopped.
     pub async fn connect_stopped(&self, info: &ConnInfo) -> Result<Session, Error> {
         let lock_timeout = LOCK_TIMEOUT.as_millis().to_string();

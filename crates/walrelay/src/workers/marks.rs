@@ -41,10 +41,18 @@ pub(crate) struct MarkWorker {
     pub(crate) telemetry: Option<Arc<Telemetry>>,
 }
 
-/// The reason why a round failed.
+/// The result of a round after which no key holds up a position.
+struct Round {
+    /// The number of rows that were marked.
+    rows: u64,
+    /// Why the rows of stored keys could not be marked.
+    obstacle: Option<MarkError>,
+}
+
+/// The reason why a round failed: keys hold up a position.
 #[derive(Debug, thiserror::Error)]
 enum RoundError {
-    /// Rows cannot be marked.
+    /// Rows cannot be marked, nor their keys be stored.
     #[error(transparent)]
     Mark(#[from] MarkError),
     /// No session can be used.
@@ -90,13 +98,21 @@ impl MarkWorker {
                 stored_at = Instant::now() + began.elapsed().max(STORED_INTERVAL);
             }
             let round = round.unwrap_or(Err(RoundError::NoAnswer));
-            let error = round.as_ref().err().map(|error| Chain(error).to_string());
+            let is_failed = round.is_err();
+            let (rows, error) = match &round {
+                Ok(Some(Round { rows, obstacle })) => {
+                    (*rows, obstacle.as_ref().map(|why| Chain(why).to_string()))
+                }
+                Ok(None) => (0, None),
+                Err(error) => (0, Some(Chain(error).to_string())),
+            };
             let goes_on = matches!(round, Ok(Some(_))) && self.marker.has_batch();
-            match round {
-                Ok(None | Some(0)) | Err(RoundError::Mark(_)) => {}
+            if rows > 0 {
                 // At debug level: this happens several times a second while there are rows.
-                Ok(Some(rows)) => debug!(rows, "marked rows as sent"),
-                Err(_) => session = None,
+                debug!(rows, "marked rows as sent");
+            }
+            if !matches!(round, Ok(_) | Err(RoundError::Mark(_))) {
+                session = None;
             }
             // Rows that are stored because of an error are marked by a round that works them off.
             let is_complete = error.is_some() || is_due || !self.marker.has_stored();
@@ -116,9 +132,11 @@ impl MarkWorker {
             if is_due && error.is_some() {
                 stored_at = Instant::now() + FAILED_INTERVAL;
             }
+            if !is_failed {
+                failing_since = None;
+            }
             match error {
                 None => {
-                    failing_since = None;
                     if is_complete {
                         problem.clear();
                     }
@@ -131,14 +149,17 @@ impl MarkWorker {
                             "rows cannot be marked as sent at the moment; the relay goes on"
                         );
                     }
-                    let since = *failing_since.get_or_insert_with(Instant::now);
-                    if !self.sent.holds_up() {
-                        failing_since = None;
-                    } else if since.elapsed() >= PATIENCE {
-                        self.marker.give_up(&error);
+                    // Only keys that no round can settle are given up.
+                    if is_failed {
+                        let since = *failing_since.get_or_insert_with(Instant::now);
+                        if !self.sent.holds_up() {
+                            failing_since = None;
+                        } else if since.elapsed() >= PATIENCE {
+                            self.marker.give_up(&error);
+                        }
+                        sleep(STORED_INTERVAL).await;
                     }
                     problem = error;
-                    sleep(STORED_INTERVAL).await;
                 }
             }
             if !goes_on {
@@ -152,13 +173,13 @@ impl MarkWorker {
         self.walsender.load(Ordering::Relaxed) != 0
     }
 
-    /// Marks one batch of the rows that wait for it, and returns their number; `None` if this process does not
-    /// read the slot. `works_off`: also those that could not be marked before.
+    /// Marks one batch of the rows that wait for it; `None` if this process does not read the slot. `works_off`:
+    /// also those that could not be marked before.
     async fn round(
         &mut self,
         session: &mut Option<Session>,
         works_off: bool,
-    ) -> Result<Option<u64>, RoundError> {
+    ) -> Result<Option<Round>, RoundError> {
         let connected = match session.take() {
             Some(connected) => connected,
             None => SentMarker::connect(&self.info).await?,
@@ -179,10 +200,14 @@ impl MarkWorker {
                 };
             }
         }
-        let rows = self.marker.mark_queued(session).await?;
+        let (rows, obstacle) = self.marker.mark_queued(session).await?;
+        let mut round = Round { rows, obstacle };
         if works_off && walsender != 0 {
-            return Ok(Some(rows + self.marker.work_off(session).await?));
+            match self.marker.work_off(session).await {
+                Ok(rows) => round.rows += rows,
+                Err(error) => round.obstacle = round.obstacle.or(Some(error)),
+            }
         }
-        Ok(Some(rows))
+        Ok(Some(round))
     }
 }
