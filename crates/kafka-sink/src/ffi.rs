@@ -49,40 +49,27 @@ pub fn exit_at_once(code: u8) -> ! {
     unsafe { _exit(c_int::from(code)) }
 }
 
-/// Makes the operating system close this process's connections to these ports by a reset, so that it
-/// throws away the bytes which the brokers have not received. librdkafka would have a callback for its
-/// sockets (`closesocket_cb`), but a `BaseProducer` cannot be made with one. Other connections to such a
-/// port lose nothing by it: nobody waits for what they have sent when they are closed. Does nothing
-/// where there is no `/proc/self/fd`.
-pub(crate) fn reset_connections(ports: &[u16]) {
-    let Ok(files) = std::fs::read_dir("/proc/self/fd") else {
-        return;
+/// Makes the operating system end the connection of this number by a reset when it is closed.
+pub(crate) fn end_by_reset(file: c_int) {
+    let reset = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
     };
-    let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok());
-    for file in numbers {
-        if !peer_port(file).is_some_and(|port| ports.contains(&port)) {
-            continue;
-        }
-        let reset = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        // SAFETY: the value is readable for its size. A number that is no file any more, or another
-        // file by now, is refused, or is a connection that is closed by a reset, too.
-        unsafe {
-            libc::setsockopt(
-                file,
-                libc::SOL_SOCKET,
-                libc::SO_LINGER,
-                (&raw const reset).cast(),
-                size_of_val(&reset) as libc::socklen_t,
-            );
-        }
+    // SAFETY: the value is readable for its size. A number that is no file any more, or another
+    // file by now, is refused, or is a connection that is closed by a reset, too.
+    unsafe {
+        libc::setsockopt(
+            file,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const reset).cast(),
+            size_of_val(&reset) as libc::socklen_t,
+        );
     }
 }
 
-/// Returns the server's port of a TCP connection.
-fn peer_port(file: c_int) -> Option<u16> {
+/// Returns the server's port of the TCP connection of this number.
+pub(crate) fn peer_port(file: c_int) -> Option<u16> {
     // SAFETY: all-zero bytes are an address of no family.
     let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut size = size_of_val(&address) as libc::socklen_t;
@@ -418,15 +405,6 @@ fn metadata(
     Ok(topics)
 }
 
-/// Returns whether a connection to some broker is established. Otherwise makes librdkafka connect
-/// to one. **Blocks** for `timeout` at most.
-pub(crate) fn connects(producer: &BaseProducer<impl TopicOwner>, timeout: Duration) -> bool {
-    // `rd_kafka_metadata` fails so if no broker is connected, and with a timeout if the broker has
-    // not responded yet.
-    let unconnected = RDKafkaErrorCode::BrokerTransportFailure;
-    topic_states(producer, timeout).err() != Some(unconnected)
-}
-
 fn check(code: RDKafkaRespErr) -> Result<(), RDKafkaErrorCode> {
     match code {
         RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
@@ -575,9 +553,9 @@ pub(crate) fn add_brokers(producer: &BaseProducer<impl TopicOwner>, brokers: &st
     };
     // SAFETY: the client is alive; the list is NUL-terminated, lives through the call and is
     // copied.
-    let known =
+    let count =
         unsafe { sys::rd_kafka_brokers_add(producer.client().native_ptr(), brokers.as_ptr()) };
-    usize::try_from(known).unwrap_or(0)
+    usize::try_from(count).unwrap_or(0)
 }
 
 /// Returns the cluster's id, by the last metadata that the client received. `None` before the

@@ -1,7 +1,8 @@
 //! Sends records: which producer sends a record, when, and with which outcome.
 //!
 //! # Contents, from the bottom up
-//! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `rebootstrap`:
+//! - `context`: handles librdkafka's events. `poll`: the thread that serves them. `connections`: their end by
+//!   a reset. `rebootstrap`:
 //!   when librdkafka is given `bootstrap.servers` again. `reachability`: when brokers count as down.
 //!   `broker_states`: which broker does not answer. `broker_clock`: whether a broker's clock is right. `advertised`: brokers that cannot be reached at the address that the cluster advertises.
 //! - `topic_checks`: whether topics may be written to, before the first record is sent to them.
@@ -13,6 +14,7 @@
 pub(crate) mod advertised;
 mod broker_clock;
 mod broker_states;
+mod connections;
 pub(crate) mod context;
 pub(crate) mod obstacle;
 pub(crate) mod poll;
