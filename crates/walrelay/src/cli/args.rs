@@ -1,32 +1,33 @@
-//! Arguments of `walrelay` and of the commands that take few.
+//! The command line of `walrelay`: its commands, with their help.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use walrelay_failure::Exit;
-use walrelay_postgres_source::table_name::parse_or_all as table_or_all;
-use walrelay_relay::TableName;
 
+use super::alerts::AlertsArgs;
 use super::bench::BenchArgs;
 use super::bookmark::BookmarkCommand;
-use super::common::{AskArgs, ConfigArgs, Output};
+use super::check::CheckArgs;
 use super::cutover::CutoverCommand;
+use super::demo::DemoArgs;
 use super::dlq::DlqCommand;
 use super::import_debezium::ImportArgs;
 use super::init::InitArgs;
 use super::moves::MoveCommand;
 use super::new::NewArgs;
+use super::prune::PruneArgs;
 use super::replay::ReplayArgs;
 use super::resend::ResendArgs;
 use super::route::RouteArgs;
+use super::run::RunArgs;
 use super::slots::SlotsCommand;
+use super::status::StatusArgs;
 use super::stuck::StuckArgs;
 use super::tail::TailArgs;
-use super::until::Until;
 use super::verify_topic::VerifyTopicArgs;
 use super::whereabouts::WhereArgs;
 
@@ -332,173 +333,6 @@ A row is a JSON object of columns and values:
     },
 }
 
-/// Arguments of `run`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct RunArgs {
-    /// The configuration file and its overrides.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-
-    /// Go on over a gap in the log that the first connection finds, and log its range: a slot that
-    /// is missing or lost is made anew, one that was moved, and another server or timeline than in
-    /// the state file, are taken as they are. The events in the gap are NOT relayed.
-    ///
-    /// For one start by hand, never for a unit file. Without a gap it changes nothing; a gap that
-    /// is found later stops the relay as usual.
-    #[arg(long)]
-    pub accept_gap: bool,
-
-    /// Accept the noted losses of the destination: events that Redis or NATS had acknowledged and has
-    /// lost. They are no problem of `status`, `check` and alerts any more. Send them again first, by the
-    /// command that the problem names.
-    ///
-    /// For one start by hand. A loss that this start finds is noted as usual.
-    #[arg(long)]
-    pub accept_loss: bool,
-
-    /// Deliver everything that was committed before this end, confirm it, and end with exit code 0: at the
-    /// start of the run (caught-up), a position such as 0/16B3748, or a time such as 2026-01-02T03:04:05Z.
-    /// For example for cron, or before maintenance of the server.
-    #[arg(long, value_name = "caught-up|LSN|TIME")]
-    pub until: Option<Until>,
-
-    /// Pass over the rows of this table, also if they may be events: they are confirmed and not
-    /// sent. Adds to `[source] pass_over`; `schema.*` names all tables that the publication
-    /// carries of a schema.
-    ///
-    /// An outbox is never passed over: rows of a table that `[source] tables` names, now or by its
-    /// former name, are sent.
-    #[arg(long, value_name = "TABLE", value_parser = table_or_all)]
-    pub pass_over: Vec<TableName>,
-}
-
-/// Arguments of `alerts`.
-#[derive(Debug, Clone, Args)]
-pub struct AlertsArgs {
-    /// The configuration file and its overrides.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-}
-
-/// Arguments of `check`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct CheckArgs {
-    /// The configuration file and its overrides.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-
-    /// Check the file alone and connect to nothing.
-    #[arg(long)]
-    pub offline: bool,
-
-    /// For people, or for programs.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-}
-
-/// Arguments of `status`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct StatusArgs {
-    /// The configuration file and its overrides.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-
-    /// Show it again every two seconds, until Ctrl-C.
-    #[arg(long)]
-    pub watch: bool,
-
-    /// Exit with 75 if the relay is not ready, and with 69 if no relay is seen or its slot is lost.
-    #[arg(long, conflicts_with = "watch")]
-    pub exit_code: bool,
-
-    /// As a table or as JSON.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-}
-
-/// The destination of `demo`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum DemoSink {
-    /// The embedded Kafka broker.
-    #[default]
-    Kafka,
-    /// An HTTP receiver.
-    #[cfg(feature = "http")]
-    Http,
-    /// A throwaway RabbitMQ.
-    #[cfg(feature = "rabbitmq")]
-    Rabbitmq,
-}
-
-/// Arguments of `demo`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct DemoArgs {
-    /// End after so many seconds; without it, at Ctrl-C.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "DEMO_SECONDS",
-        value_parser = clap::value_parser!(u64).range(1..=86_400)
-    )]
-    pub seconds: Option<u64>,
-
-    /// Where the events go: a broker or a receiver inside this process, or a RabbitMQ server that
-    /// runs as long as the demonstration.
-    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
-    pub sink: DemoSink,
-
-    /// Go through faults: the broker stops, the walsender is killed, an event cannot be delivered.
-    /// Shows at each what `walrelay status` and the metrics say, and ends by itself.
-    #[arg(long)]
-    pub drill: bool,
-
-    /// Wait for Enter after each step of the drill, so that one can look at the page.
-    #[arg(long, requires = "drill")]
-    pub pause: bool,
-
-    /// Orders written per second.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "DEMO_RATE",
-        default_value_t = 20,
-        value_parser = clap::value_parser!(u32).range(1..=100_000)
-    )]
-    pub rate: u32,
-
-    /// How many of a hundred transactions roll back.
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value_t = 10,
-        value_parser = clap::value_parser!(u8).range(0..=99)
-    )]
-    pub rollbacks: u8,
-}
-
-/// Arguments of `prune`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct PruneArgs {
-    /// Rows younger than this stay, as `7d`, `90m` or `30s`; without it, `[prune] keep`.
-    #[arg(long, value_name = "TIME", value_parser = walrelay_settings::parse_duration)]
-    pub keep: Option<Duration>,
-
-    /// Deletes nothing: old rows that are not accounted as sent count as sent from now on, because you
-    /// have sent them, or they may go. It first prints how many rows of which time these are.
-    #[arg(long)]
-    pub accept: bool,
-
-    /// The configuration, `--dry-run` and `--yes`. A dry run prints the number of rows that are old
-    /// enough, and the partitions that would be created or dropped.
-    #[command(flatten)]
-    pub ask: AskArgs,
-
-    /// For people, or for programs: an object with the rows and partitions that were changed, or
-    /// that would be.
-    #[arg(long, value_enum, default_value_t)]
-    pub output: Output,
-}
-
 /// Returns the list of exit codes at the end of `--help`.
 fn exit_codes() -> String {
     let lines = Exit::ALL.map(|exit| format!("\n  {:>2}  {}", exit.code(), exit.meaning()));
@@ -561,8 +395,10 @@ pub fn man(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_relay::TableName;
+
     use super::*;
-    use crate::cli::parse;
+    use crate::cli::{Output, parse};
 
     #[test]
     fn clap_finds_nothing_wrong_with_the_definition() {

@@ -1,8 +1,7 @@
 //! The command line: arguments and printed failures.
 //!
 //! # Contents
-//! - [`Cli`], [`Command`] and the arguments of each command, in a file of its name; those of `run`,
-//!   `check`, `status`, `demo` and `prune` are in `args`. [`completions`].
+//! - [`Cli`], [`Command`] and the arguments of each command, in a file of its name. [`completions`].
 //! - [`report`] prints the failures that end a command, [`log`] logs them.
 //!
 //! # Invariants
@@ -26,40 +25,46 @@ macro_rules! parsed {
     };
 }
 
+mod alerts;
 mod args;
 mod bench;
 mod bookmark;
+mod check;
 mod common;
 mod cutover;
+mod demo;
 mod dlq;
 mod failure;
 mod import_debezium;
 mod init;
 mod moves;
 mod new;
+mod prune;
 mod replay;
 mod resend;
 mod route;
+mod run;
 mod slots;
+mod status;
 mod stuck;
 mod tail;
 mod until;
 mod verify_topic;
 mod whereabouts;
 
-pub use args::{
-    AlertsArgs, CheckArgs, Cli, Command, DemoArgs, DemoSink, PruneArgs, RunArgs, StatusArgs,
-    completions, man,
-};
+pub use alerts::AlertsArgs;
+pub use args::{Cli, Command, completions, man};
 pub use bench::{BenchArgs, BenchPart};
 pub use bookmark::{
     AdvanceBookmarkArgs, BookmarkCommand, CreateBookmarkArgs, DropBookmarkArgs, ListBookmarksArgs,
 };
+pub use check::CheckArgs;
 pub use common::{AskArgs, ChangeArgs, ConfigArgs, ListSlotsArgs, Output, ParentArgs, RecordPlace};
 pub use cutover::{
     CutoverCommand, PlanCutoverArgs, RollbackCutoverArgs, ShadowCutoverArgs, SwitchCutoverArgs,
     VerifyCutoverArgs,
 };
+pub use demo::{DemoArgs, DemoSink};
 pub use dlq::{
     CloseArgs, DlqCommand, DlqTopicArgs, DropArgs, FilterArgs, ListArgs, RedriveArgs, ShowArgs,
 };
@@ -72,10 +77,13 @@ pub use moves::{
     SwitchMoveArgs, VerifyMoveArgs,
 };
 pub use new::NewArgs;
+pub use prune::PruneArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;
 pub use route::{Form, RouteArgs};
+pub use run::RunArgs;
 pub use slots::{AdvanceSlotArgs, AdvanceTo, CreateSlotArgs, DropSlotArgs, SlotsCommand};
+pub use status::StatusArgs;
 pub use stuck::StuckArgs;
 pub use tail::{TailArgs, TailFrom};
 pub use until::Until;
