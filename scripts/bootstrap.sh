@@ -206,16 +206,18 @@ fi
 if [ "$level" -ge 3 ] && [ -z "${WALRELAY_TEST_NATS:-}" ]; then
     scripts/fetch-nats.sh
 fi
+# Installs packages, if it can; without them a part of the tests is left out.
+offer() { # name packages part
+    # shellcheck disable=SC2086 # a list
+    if [ "$(id -u)" != 0 ]; then
+        say "$1 is not here: $3 (apt-get install $2)"
+    elif sudo= && ! { apt update && apt install --no-install-recommends $2; }; then
+        say "$1 cannot be installed: $3"
+    fi
+}
 # Shifts the clock of one process. One fault needs it, and reports if it is missing.
 if [ "$mode" = faults ] && [ ! -e "/usr/lib/$(uname -m)-linux-gnu/faketime/libfaketimeMT.so.1" ] && have apt-get; then
-    if [ "$(id -u)" = 0 ]; then
-        sudo=
-        if ! { apt update && apt install --no-install-recommends libfaketime; }; then
-            say "libfaketime cannot be installed: the clock will not jump"
-        fi
-    else
-        say "libfaketime is not here: the clock will not jump (apt-get install libfaketime)"
-    fi
+    offer libfaketime libfaketime 'the clock will not jump'
 fi
 libraries='PhpAmqpLib Illuminate/Database Doctrine/DBAL'
 has_php() {
@@ -224,18 +226,9 @@ has_php() {
     command -v php >/dev/null && php -r 'foreach (array_slice($argv, 1) as $of) { require "$of/autoload.php"; }' -- \
         $libraries >/dev/null 2>&1
 }
-has_mono() { have mcs && have mono && [ -e /usr/lib/mono/4.5/System.Data.dll ] && grep -qs PostgreSQL /etc/odbcinst.ini; }
-# Installs the packages of a language for its examples, if it can.
-offer() { # language packages
-    # shellcheck disable=SC2086 # a list
-    if [ "$(id -u)" != 0 ]; then
-        say "$1 is not here: its examples are left out (apt-get install $2)"
-    elif sudo= && ! { apt update && apt install --no-install-recommends $2; }; then
-        say "$1 cannot be installed: its examples are left out"
-    fi
-}
 if [ "$mode" = ci ] && have apt-get; then
-    has_php || offer PHP 'php-cli php-pgsql php-amqplib php-illuminate-database php-doctrine-dbal'
-    has_mono || offer Mono 'mono-mcs mono-runtime libmono-system-data4.0-cil libmono-posix4.0-cil odbc-postgresql'
+    has_php || offer PHP 'php-cli php-pgsql php-amqplib php-illuminate-database php-doctrine-dbal' 'its examples are left out'
+    scripts/has-mono.sh || offer Mono \
+        'mono-mcs mono-runtime libmono-system-data4.0-cil libmono-posix4.0-cil libodbc2 odbc-postgresql' 'its example is left out'
 fi
 say "all that '$mode' needs is here"

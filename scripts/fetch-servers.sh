@@ -7,9 +7,9 @@
 #
 # axe-core is no server: the test of the status page checks accessibility with it.
 #
-# They go to the directory that scripts/cache-dir.sh prints. Needed: Maven, a JDK of 17 or newer, tar,
-# xz. What is there already is not touched; concurrent runs wait for one another; an interrupted run
-# leaves nothing that could pass for a complete server.
+# They go to the directory that scripts/cache-dir.sh prints, with an archive of Kafka's classes. Needed:
+# Maven, a JDK of 17 or newer, tar, xz. What is there already is not touched; concurrent runs wait for
+# one another; an interrupted run leaves nothing that could pass for a complete server.
 set -eu
 
 kafka=4.1.0
@@ -46,13 +46,8 @@ esac
 # Whether the directory is complete: its mark exists and names the requested version.
 have() { [ -f "$cache/$1/.version" ] && [ "$(cat "$cache/$1/.version")" = "$2" ]; }
 
-# The archive of Kafka's classes fits one JVM only.
-jvm=$(java -version 2>&1 | cksum | tr ' ' -)
-classes=kafka-$kafka-classes
-
 missing=
 have "kafka-$kafka" "$kafka" || missing="kafka-$kafka"
-have "$classes" "$jvm" || missing="$missing $classes"
 have axe-core "$axe" || missing="$missing axe-core"
 for version in $versions; do
     case $version in
@@ -65,7 +60,12 @@ if [ "$list" = yes ]; then
     say "cache: $cache; missing: ${missing:-nothing}"
     exit 0
 fi
-if [ -z "$missing" ]; then
+# The archive of Kafka's classes fits one JVM, the one that the tests run. Brokers also start without it.
+java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+jvm=$("$java" -version 2>&1 | cksum | tr ' ' -)
+classes=kafka-$kafka-classes
+if [ -z "$missing" ] &&
+    { have "$classes" "$jvm" || ! command -v "$java" >/dev/null 2>&1 || ! [ -w "$cache" ]; }; then
     say "all there, in $cache"
     exit 0
 fi
@@ -74,12 +74,14 @@ need() {
     command -v "$1" >/dev/null 2>&1 ||
         die "$1 is needed; on Debian and Ubuntu: apt-get install $2; on Fedora: dnf install $3; on macOS: brew install $4"
 }
-need java openjdk-17-jdk-headless java-17-openjdk-headless openjdk@17
-need mvn maven maven maven
-need xz xz-utils xz xz
-need tar tar tar gnu-tar
-java=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
-[ "${java:-0}" -ge 17 ] || die "Kafka $kafka needs Java 17 or newer; this is Java ${java:-unknown}"
+need "$java" openjdk-17-jdk-headless java-17-openjdk-headless openjdk@17
+if [ -n "$missing" ]; then
+    need mvn maven maven maven
+    need xz xz-utils xz xz
+    need tar tar tar gnu-tar
+fi
+version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+[ "${version:-0}" -ge 17 ] || die "Kafka $kafka needs Java 17 or newer; this is Java ${version:-unknown}"
 
 umask 022
 mkdir -p "$cache" 2>/dev/null || die "cannot make $cache; name another directory in WALRELAY_CACHE"
@@ -89,7 +91,9 @@ mkdir -p "$cache" 2>/dev/null || die "cannot make $cache; name another directory
 # not exist everywhere.
 lock=$cache/.lock
 work=
+broker=
 tidy() {
+    if [ -n "$broker" ]; then kill -KILL "$broker" 2>/dev/null || true; fi
     if [ -n "$work" ]; then rm -rf "$work"; fi
     if [ "$(cat "$lock/pid" 2>/dev/null)" = "$$" ]; then rm -rf "$lock"; fi
 }
@@ -172,40 +176,40 @@ if ! have "kafka-$kafka" "$kafka"; then
     maven dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$work/kafka/libs"
     [ -f "$work/kafka/libs/kafka_2.13-$kafka.jar" ] || die "Maven fetched no kafka_2.13-$kafka.jar"
     install_dir "$work/kafka" "kafka-$kafka" "$kafka"
+    # The JVM rejects the archive of other files.
+    rm -rf "${cache:?}/$classes"
 fi
 
 # Loads Kafka's classes once and writes them to an archive of the JVM (class data sharing): with it a broker
-# needs half the computing time to start. Kafka also starts without it, so that a failure ends nothing.
+# needs half the computing time to start.
 archive_classes() {
     port=$((20000 + $$ % 10000))
-    mkdir "$work/classes"
     printf '%s\n' process.roles=broker,controller node.id=1 "controller.quorum.voters=1@127.0.0.1:$port" \
         "listeners=CONTROLLER://127.0.0.1:$port,PLAINTEXT://127.0.0.1:$((port + 1))" \
         controller.listener.names=CONTROLLER "log.dirs=$work/data" >"$work/server.properties"
     set -- -Xmx384m -XX:+UseSerialGC -Dlog4j2.level=INFO -cp "$cache/kafka-$kafka/libs/*"
-    java "$@" kafka.tools.StorageTool format -t d2FscmVsYXktdGVzdGtpdA -c "$work/server.properties" \
+    "$java" "$@" kafka.tools.StorageTool format -t d2FscmVsYXktdGVzdGtpdA -c "$work/server.properties" \
         >"$work/classes.log" 2>&1 || return 1
-    java "-XX:ArchiveClassesAtExit=$work/classes/classes.jsa" "$@" kafka.Kafka "$work/server.properties" \
+    "$java" "-XX:ArchiveClassesAtExit=$work/classes/classes.jsa" "$@" kafka.Kafka "$work/server.properties" \
         >>"$work/classes.log" 2>&1 &
     broker=$!
     seconds=0
-    until grep -q 'Kafka Server started' "$work/classes.log"; do
+    while [ "$seconds" -lt 120 ] && kill -0 "$broker" 2>/dev/null; do
+        if grep -q 'Kafka Server started' "$work/classes.log"; then kill "$broker" 2>/dev/null || true; fi
         seconds=$((seconds + 1))
-        if [ "$seconds" -gt 120 ] || ! kill -0 "$broker" 2>/dev/null; then break; fi
         sleep 1
     done
-    kill "$broker" 2>/dev/null || true
+    kill -KILL "$broker" 2>/dev/null || true
     wait "$broker" || true
+    broker=
     [ -f "$work/classes/classes.jsa" ]
 }
 if ! have "$classes" "$jvm"; then
     say "archiving Kafka's classes for this JVM"
-    if archive_classes; then
-        install_dir "$work/classes" "$classes" "$jvm"
-    else
-        say "no archive was written, so that brokers start more slowly"
-        cat "$work/classes.log" >&2
-    fi
+    mkdir "$work/classes"
+    # A failure is remembered, too: an empty directory.
+    archive_classes || { say "no archive was written, so brokers start more slowly:"; tail -n 20 "$work/classes.log"; }
+    install_dir "$work/classes" "$classes" "$jvm"
 fi
 
 if ! have axe-core "$axe"; then

@@ -178,10 +178,10 @@ run_webhooks() {
         (cd "$work/copy" && npx --no-install tsc)
         "${test[@]}" node "$work/copy/build/receiver.js"
     fi
-    if ! command -v mcs || ! command -v mono || ! grep -qs '^.PostgreSQL Unicode' /etc/odbcinst.ini; then
-        skip "there is no mono-mcs, no mono-runtime or no odbc-postgresql"
+    if ! scripts/has-mono.sh; then
+        skip "Mono or its ODBC driver of Postgres is missing: scripts/bootstrap.sh names the packages"
         return
-    fi >/dev/null
+    fi
     (copy csharp && mcs -r:System.Data -r:Mono.Posix -out:receiver.exe Receiver.cs Verifier.cs)
     "${test[@]}" mono "$work/copy/receiver.exe"
 }

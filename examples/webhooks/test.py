@@ -28,13 +28,12 @@ name = f"hooks_{random.getrandbits(32):08x}"
 OLD, NEW = (f"whsec_{base64.b64encode(random.randbytes(24)).decode()}" for _ in range(2))
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-PORT = free_port()
+# The receiver is killed and starts again at its port. Until the end, no other process is given it: a socket is bound to it
+# that does not listen.
+held = socket.socket()
+held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+held.bind(("127.0.0.1", 0))
+PORT = held.getsockname()[1]
 VARIABLES = {"DATABASE_URL": POSTGRES, "WEBHOOK_SECRETS": NEW, "PORT": str(PORT), "GROUP": name}
 CONFIG = f"""{harness.source(name)}
 [sink]

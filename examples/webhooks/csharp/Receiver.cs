@@ -4,7 +4,7 @@
 //     DATABASE_URL=postgres://… WEBHOOK_SECRETS=whsec_… mono receiver.exe
 //
 // It runs with Mono and the ODBC driver of Postgres, which Debian has: mono-mcs, mono-runtime,
-// libmono-system-data4.0-cil, libmono-posix4.0-cil, odbc-postgresql. The table processed_events comes from
+// libmono-system-data4.0-cil, libmono-posix4.0-cil, libodbc2, odbc-postgresql. The table processed_events comes from
 // `walrelay init --consumer`. PORT (8080) and GROUP have defaults. It ends by SIGTERM or SIGINT after the requests that
 // have begun. In ASP.NET use its server instead, and keep `Receive`; with Npgsql, its connection, and $1 instead of ?.
 
@@ -38,9 +38,11 @@ static class Receiver
         return string.IsNullOrWhiteSpace(value) ? throw new ArgumentException($"{name} is not set") : value;
     }
 
-    /// <summary>What ODBC calls a URL of Postgres.</summary>
+    /// <summary>Returns the ODBC connection string for a Postgres URL.</summary>
     static string OdbcString(Uri url)
     {
+        // For example, a connection without sslmode=verify-full would go to any server.
+        if (url.Query != "") throw new ArgumentException("DATABASE_URL has parameters, which ODBC does not get");
         string[] user = url.UserInfo.Split(new[] { ':' }, 2).Select(Uri.UnescapeDataString).ToArray();
         return new OdbcConnectionStringBuilder
         {
