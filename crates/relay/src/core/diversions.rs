@@ -41,6 +41,25 @@ impl Diversions {
         self.offered = None;
     }
 
+    /// Returns the decision about an event. If its dead letter would be too large for the sink, which may accept the
+    /// event itself, the event is decided about as one that is too large.
+    pub(super) fn by_size(
+        &self,
+        decision: PoisonDecision,
+        position: EventPosition,
+        (begin, table): (&Begin, &TableName),
+        body: &Body<'_>,
+    ) -> PoisonDecision {
+        let policy = self.decisions.policy();
+        if decision.action != PoisonAction::DeadLetter || policy.limits.is_none() {
+            return decision;
+        }
+        let diverted = Diverted::new(position, decision.clone(), body.event_id);
+        let headers = DlqHeaders::new(policy, &diverted, begin, table, body);
+        let dead_letter = DlqRecord::new(&headers, (position, diverted.class), body.clone());
+        self.decisions.by_size(decision, &dead_letter.record())
+    }
+
     /// Makes the dead letter of an event, or returns `None` if the decision is to skip the event.
     pub(super) fn divert<'a>(
         &'a mut self,

@@ -176,8 +176,8 @@ impl Core {
                 Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
             },
         };
-        let decisions = &self.diversions.decisions;
-        let decision = decisions.by_size(decision, &body.record(&decisions.policy().topic));
+        let place = (&open.begin, &**table);
+        let decision = self.diversions.by_size(decision, position, place, &body);
         // An event that is diverted is not sent, so its row does not count as sent.
         if let Some(rows) = &mut self.sent_rows {
             match decision.action {
@@ -185,7 +185,6 @@ impl Core {
                 PoisonAction::Skip | PoisonAction::Halt => rows.retract(),
             }
         }
-        let place = (&open.begin, &**table);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
             self.in_flight.offer(dead_letter.record().topic);
             return offer(Content::DeadLetter(space.dead_letter.insert(dead_letter)));

@@ -180,11 +180,10 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
                 // The other process reads these events from the slot and relays them.
                 self.sessions.unconfirmed.forget();
             }
-            let expires_at = self.lease.and_then(|lease| lease.expires_at());
             tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(self.stopped_without_connection().await),
-                _ = poll_while(&mut self.sessions.current, expires_at, sleep(delay)) => {}
+                _ = poll_while(&mut self.sessions.current, self.lease, sleep(delay)) => {}
             }
             if self.sessions.current.is_none() {
                 // An orderly end of the stream frees the slot at once. If a standby has sent some of the
@@ -300,16 +299,16 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         }
         loop {
             self.discard_if_displaced(false).await;
-            let expires_at = self.lease.and_then(|lease| lease.expires_at());
             let open = self.source.open(self.resume.as_ref());
-            tokio::select! {
+            let opened = tokio::select! {
                 biased;
                 () = shutdown.asked() => return Ok(None),
-                opened = poll_while(&mut self.sessions.current, expires_at, open) => {
-                    if let Some(opened) = opened {
-                        return opened.map(Some);
-                    }
-                }
+                opened = poll_while(&mut self.sessions.current, self.lease, open) => opened,
+            };
+            if let Some(opened) = opened {
+                // The machine may have been suspended since the last look at the lease.
+                self.discard_if_displaced(false).await;
+                return opened.map(Some);
             }
         }
     }

@@ -62,13 +62,16 @@ impl PoisonDecisions {
         })
     }
 
-    /// Returns the decision about an event that is to become a dead letter. One that is too large for the sink is
-    /// decided about as such, unless that would halt the pipeline: its dead letter would be too large, too, and a
-    /// dead letter that cannot be written stops the pipeline.
-    pub(crate) fn by_size(&self, decision: PoisonDecision, event: &Record<'_>) -> PoisonDecision {
+    /// Returns the decision about an event by which this dead letter would be written. If the dead letter is too large
+    /// for the sink, the event is decided about as one that is too large, unless that would halt the pipeline: a dead
+    /// letter that cannot be written stops the pipeline, too.
+    pub(crate) fn by_size(
+        &self,
+        decision: PoisonDecision,
+        dead_letter: &Record<'_>,
+    ) -> PoisonDecision {
         let limits = self.policy.limits.as_ref();
-        let limits = limits.filter(|_| decision.action == PoisonAction::DeadLetter);
-        let too_large = limits.and_then(|limits| limits.oversize(event));
+        let too_large = limits.and_then(|limits| limits.oversize(dead_letter));
         let by_size = too_large.and_then(|why| self.by_policy(Poison::Oversize, why));
         by_size.unwrap_or(decision)
     }

@@ -13,6 +13,7 @@ use super::policy::{Class, PoisonPolicy};
 use crate::table::TableName;
 
 /// The row that a dead letter is written for.
+#[derive(Clone)]
 pub(crate) struct Body<'a> {
     /// The topic of a row that was routed.
     pub(crate) topic: Option<&'a str>,
@@ -48,18 +49,6 @@ impl<'a> Body<'a> {
             timestamp_ms: record.timestamp_ms,
             value: record.value,
             headers: record.headers.to_vec(),
-        }
-    }
-
-    /// Returns the event's own record; `topic`: that of an event without one.
-    pub(crate) fn record<'r>(&'r self, topic: &'r str) -> Record<'r> {
-        Record {
-            topic: self.topic.unwrap_or(topic),
-            key: self.key,
-            value: self.value,
-            headers: &self.headers,
-            event_id: self.event_id,
-            ..Record::default()
         }
     }
 

@@ -64,13 +64,15 @@ pub(super) fn check_record(record: &Record<'_>) -> Result<i64, SendError> {
 
 /// Checks what can be told of a record without asking a broker. `message_max_bytes`: the limit of the client.
 pub(crate) fn check_limits(record: &Record<'_>, message_max_bytes: &str) -> Option<DeliveryError> {
-    match check_record(record) {
-        Err(SendError::Refused(error)) => return Some(error),
-        Err(SendError::Full) | Ok(_) => {}
+    // First: a record that also has another fault is too large all the same.
+    if size_in_request(record) > message_max_bytes.parse().unwrap_or(usize::MAX) {
+        let too_large = RDKafkaErrorCode::MessageSizeTooLarge;
+        return Some(refusal(record, too_large, message_max_bytes));
     }
-    let most = message_max_bytes.parse().unwrap_or(usize::MAX);
-    let too_large = RDKafkaErrorCode::MessageSizeTooLarge;
-    (size_in_request(record) > most).then(|| refusal(record, too_large, message_max_bytes))
+    match check_record(record) {
+        Err(SendError::Refused(error)) => Some(error),
+        Err(SendError::Full) | Ok(_) => None,
+    }
 }
 
 /// Returns a refusal without asking the broker: permanent if it is the record's fault, and

@@ -6,38 +6,44 @@ use tokio::time::{Instant, sleep_until};
 use walrelay_sink::Sink;
 
 use super::sink_session::SinkSession;
+use crate::pipeline::lease::Lease;
+
+/// Longest time between two looks at the lease: a timer stands still while the machine is suspended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Waits while there is no connection, and polls the sink meanwhile, so that it goes on sending the
-/// records that it has accepted. `None`: the lease expired at `expires_at`, so the sink must be
-/// dropped.
+/// records that it has accepted. `None`: the lease has expired, so the sink must be dropped.
 pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
     session: &mut Option<SinkSession<K>>,
-    expires_at: Option<Instant>,
+    lease: Option<Lease>,
     wait: impl Future<Output = T>,
 ) -> Option<T> {
     let Some(session) = session else {
         return Some(wait.await);
     };
-    let expired = async {
-        match expires_at {
-            // A moment later, because at `at` itself the lease is still valid.
-            Some(at) => sleep_until(at + Duration::from_millis(1)).await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut expired = pin!(expired);
     let mut wait = pin!(wait);
     loop {
+        let now = Instant::now();
+        if lease.is_some_and(|lease| lease.expired(now).is_some()) {
+            return None;
+        }
+        let look = async {
+            match lease.and_then(|lease| lease.expires_at()) {
+                // A moment later, because at `at` itself the lease is still valid.
+                Some(at) => sleep_until((now + LOOK).min(at + Duration::from_millis(1))).await,
+                None => std::future::pending().await,
+            }
+        };
         session.reports.ring().park();
         session.sink.poll();
         let done = tokio::select! {
             biased;
-            done = &mut wait => Some(Some(done)),
-            () = &mut expired => Some(None),
+            done = &mut wait => Some(done),
+            () = look => None,
             () = session.reports.woken() => None,
         };
         session.reports.ring().unpark();
-        if let Some(done) = done {
+        if done.is_some() {
             return done;
         }
     }
@@ -117,11 +123,19 @@ mod tests {
         )
         .await;
         assert_eq!(done, Ok(Some("connected")));
-        let now = Instant::now();
-        let never = poll_while(&mut session, Some(now), std::future::pending::<()>());
+        let lease = Lease::new(Instant::now(), Some(Duration::from_millis(300)));
+        let never = poll_while(&mut session, Some(lease), std::future::pending::<()>());
         assert_eq!(never.await, None, "the sink is to be given up");
+        let before = polled.times.load(Ordering::SeqCst);
+        let expired = poll_while(&mut session, Some(lease), async { "connected" }).await;
+        assert_eq!(expired, None);
+        assert_eq!(
+            polled.times.load(Ordering::SeqCst),
+            before,
+            "not polled again"
+        );
         let none: Option<SinkSession<CountingSink>> = None;
-        let done = poll_while(&mut { none }, Some(now), async { "connected" }).await;
+        let done = poll_while(&mut { none }, Some(lease), async { "connected" }).await;
         assert_eq!(done, Some("connected"));
     }
 }
