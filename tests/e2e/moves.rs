@@ -220,14 +220,13 @@ fn subscribe(old: &Rig, new: &Rig) {
 fn blue_green(old: u32, new: u32, test: &str, kill_relays: bool) -> usize {
     let mut rng = rng(test);
     let (old, new, from, to) = replicated(old, new);
-    let step_under_kills =
-        |rng: &mut fastrand::Rng, rig: &Rig, relay, config: &Path, line: &str| {
-            if kill_relays {
-                return step_under_kills(rng, rig, relay, config, line);
-            }
-            killed(rng, config, line);
-            relay
-        };
+    let run_step = |rng: &mut fastrand::Rng, rig: &Rig, relay, config: &Path, line: &str| {
+        if kill_relays {
+            return step_under_kills(rng, rig, relay, config, line);
+        }
+        killed(rng, config, line);
+        relay
+    };
     let relay = old.streaming(&from);
     let writers = Writers::start(&[old.postgres.url(), new.postgres.url()]);
     // Before the writers could reach the new server, in life. Here they go there once the old one refuses.
@@ -236,7 +235,7 @@ fn blue_green(old: u32, new: u32, test: &str, kill_relays: bool) -> usize {
     let second = new.start(&to);
     second.says("was not switched to");
     wait_rows(&old.db(), 200);
-    let relay = step_under_kills(&mut rng, &old, relay, &from, "drain --yes --patience 2m");
+    let relay = run_step(&mut rng, &old, relay, &from, "drain --yes --patience 2m");
     // No step relies on a clock: those of the servers jump a day, in opposite directions.
     for (rig, jump) in [(&old, "+"), (&new, "-")] {
         rig.db().batch(&format!(
@@ -244,7 +243,7 @@ fn blue_green(old: u32, new: u32, test: &str, kill_relays: bool) -> usize {
         ));
     }
     let switch = format!("switch --yes --from {}", from.display());
-    let second = step_under_kills(&mut rng, &new, second, &to, &switch);
+    let second = run_step(&mut rng, &new, second, &to, &switch);
     second.streaming();
     wait_rows(&new.db(), 200);
     let verify = format!("verify --from {}", from.display());

@@ -117,20 +117,20 @@ fn rows_that_are_sent_while_the_column_of_the_mark_is_missing_are_marked_later()
     );
     let relay = rig.streaming(&configured);
     db.batch("ALTER TABLE other RENAME COLUMN sent_at TO sent_on");
-    let insert = |table: &str| {
+    let insert = |table: &str, rows: u32| {
         db.batch(&format!(
             "INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload) \
-             SELECT gen_random_uuid(), 'order', 'k', 'T', '1' FROM generate_series(1, 20)"
+             SELECT gen_random_uuid(), 'order', 'k', 'T', '1' FROM generate_series(1, {rows})"
         ));
     };
-    insert("other");
+    insert("other", 20);
     relay.says("rows cannot be marked as sent at the moment");
     let stored = format!("SELECT to_regclass('{STORED}')::text");
     eventually(PATIENCE, || db.text(&stored).is_some());
     let for_long = format!("{STORED} WHERE since < clock_timestamp() - interval '15 s'");
     eventually(PATIENCE, || {
-        insert("outbox");
-        insert("other");
+        insert("outbox", 1);
+        insert("other", 1);
         count(&db, &for_long) > 0
     });
     rig.caught_up();

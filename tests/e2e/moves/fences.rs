@@ -368,6 +368,10 @@ fn a_recreated_slot_goes_on_above_every_position_of_the_database() {
     recreate("unnoted");
     db.batch("SELECT setval('walrelay_state.\"position:unnoted\"', 1, false)");
     goes_on("unnoted", 3);
+    recreate("unnoted");
+    db.batch("DROP SEQUENCE walrelay_state.\"position:unnoted\"");
+    db.batch("UPDATE walrelay_state.epoch SET epoch = 0 WHERE slot = 'unnoted'");
+    goes_on("unnoted", 4);
     // Dropped by walrelay, and created by hand.
     let dropping = ["--yes", &as_slot("dropped")];
     let dropped = done(&output_with("slots drop dropped", &config, &dropping));

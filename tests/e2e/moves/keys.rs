@@ -4,7 +4,6 @@ use super::{copy, step};
 use crate::old_rows;
 use crate::rig::{Rig, done, insert, output_with};
 
-/// A table of the new server has the OID that the outbox has on the old one.
 #[test]
 fn stored_keys_of_a_copy_name_the_tables_of_the_new_server() {
     let old = Rig::with_outbox(17);

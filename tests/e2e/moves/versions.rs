@@ -103,7 +103,7 @@ fn upgrade(rng: &mut Rng, old: &Rig, new: &Rig) {
         sums.args(["--disable", "--no-sync", "--pgdata"]).arg(&data),
     );
     done(&sums.output().expect("it runs"));
-    // As initdb makes it again.
+    // A copy, used in place of a second initdb.
     let first = data.with_extension("first");
     copy_dir(&data, &first).expect("it is copied");
     let mut command = upgrading(old, new);
@@ -122,7 +122,8 @@ fn upgrade(rng: &mut Rng, old: &Rig, new: &Rig) {
     // pg_upgrade wants a server that was shut down, and a new one without tables.
     old.postgres.start_again().expect("it starts");
     old.postgres.stop(Shutdown::Fast).expect("it stops");
-    fs::remove_dir_all(&data).expect("removed");
+    // Children of a killed server may still write to it.
+    fs::rename(&data, data.with_extension("killed")).expect("renamed");
     fs::rename(first, &data).expect("renamed");
     let output = upgrading(old, new).output().expect("it runs");
     if !output.status.success() {

@@ -23,6 +23,7 @@ impl ResolvedKeys {
         session: &mut Session,
         slot: &str,
         dead_letters: &DeadLetters,
+        deletes: bool,
     ) -> Result<Self, Error> {
         let mut resolved = Self::default();
         if !exists(session).await? || !has_keys(session, slot).await? {
@@ -42,7 +43,7 @@ impl ResolvedKeys {
             resolved.unread = Some(error);
             return Ok(resolved);
         }
-        let may_delete = may_resolve(session).await?;
+        let may_delete = deletes && may_resolve(session).await?;
         let mut dropped = Vec::new();
         for (event, version) in keys {
             match dead_letters.outcome(event) {

@@ -155,13 +155,12 @@ async fn continue_keys(
     let slot = quote_literal(slot);
     let from = former_relations(&slot, former);
     let changed = format!(
-        "{from} AND stored.slot = {slot} AND stored.relation = name.key::oid AND {RELATION} <> stored.relation"
+        "{from} AND stored.slot = {slot} AND stored.relation = name.key::oid AND {RELATION} IS NOT NULL \
+         AND ({RELATION} <> stored.relation OR stored.xid <> 0)"
     );
-    // Another relay's role may have created the tables, for keys of its own.
     let tables = [
         (
             "unmarked",
-            "SELECT, INSERT, DELETE",
             format!(
                 "WITH former AS (DELETE FROM walrelay_state.unmarked AS stored USING {changed} \
                  RETURNING stored.*, {RELATION} AS now) INSERT INTO walrelay_state.unmarked \
@@ -171,23 +170,23 @@ async fn continue_keys(
         ),
         (
             "dead",
-            "SELECT, UPDATE",
             format!(
                 "UPDATE walrelay_state.dead AS stored SET relation = {RELATION}, xid = 0 FROM {changed}"
             ),
         ),
     ];
     let mut statements = Vec::new();
-    for (table, rights, sql) in tables {
-        let may = format!(
-            "SELECT FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass('walrelay_state.{table}') AND {}",
-            rights
-                .split(", ")
-                .map(|right| format!("pg_catalog.has_table_privilege(c.oid, '{right}')"))
-                .collect::<Vec<_>>()
-                .join(" AND ")
+    for (table, sql) in tables {
+        // Another relay's role may have created the table, for keys of its own: then this role need not see any.
+        let may_read = format!(
+            "SELECT FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass('walrelay_state.{table}') \
+             AND pg_catalog.has_column_privilege(c.oid, 'slot', 'SELECT')"
         );
-        if kept::has_table(session, table).await? && !session.query(&may).await?.is_empty() {
+        let keys = format!("SELECT FROM walrelay_state.{table} WHERE slot = {slot} LIMIT 1");
+        if kept::has_table(session, table).await?
+            && !session.query(&may_read).await?.is_empty()
+            && !session.query(&keys).await?.is_empty()
+        {
             statements.push(sql);
         }
     }

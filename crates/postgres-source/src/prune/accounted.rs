@@ -12,16 +12,14 @@ use crate::sent_rows::unaccounted::Unaccounted;
 
 impl Pruning {
     /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Returns
-    /// their number, and the rows of buckets that differ.
-    ///
-    /// # Errors
-    /// Also if rows of some buckets became dead letters, and these cannot be read. The others are deleted.
+    /// their number, the rows of buckets that differ, and why the dead letters of some buckets cannot be
+    /// read: their rows stay.
     pub(super) async fn delete_accounted(
         &self,
         session: &mut Session,
         accounted: &AccountedTable,
         deleted: &mut impl FnMut(u64),
-    ) -> Result<(u64, Option<Unaccounted>), PruneError> {
+    ) -> Result<(u64, Option<Unaccounted>, Option<PruneError>), PruneError> {
         let limit = accounted.limit(session, self.keep).await?;
         let mut candidates = accounted.candidates(session, limit).await?;
         let waited = |difference| self.waited.borrow().contains(difference);
@@ -79,7 +77,7 @@ impl Pruning {
         let differ = self
             .named(session, accounted, &accounted.table, differ)
             .await?;
-        unread.map_or(Ok((total, differ)), Err)
+        Ok((total, differ, unread))
     }
 
     /// Compares a bucket under one snapshot, and deletes exactly the rows that the snapshot sees.

@@ -112,7 +112,7 @@ impl PruneError {
                 | Self::Uncompared { .. }
                 | Self::Unmarked { .. }
                 | Self::DeadLetters { .. }
-        )
+        ) || self.is_of_dead_letters()
     }
 }
 

@@ -63,15 +63,16 @@ impl MarkedRows {
 }
 
 impl Pruning {
-    /// Reads which stored keys are those of resolved dead letters.
+    /// Reads which stored keys are those of resolved dead letters. `deletes`: the keys of dropped ones are deleted.
     pub(super) async fn resolved_keys(
         &self,
         session: &mut Session,
+        deletes: bool,
     ) -> Result<ResolvedKeys, PruneError> {
         match &self.evidence {
             Evidence::Marks {
                 slot, dead_letters, ..
-            } => Ok(ResolvedKeys::read(session, slot, dead_letters).await?),
+            } => Ok(ResolvedKeys::read(session, slot, dead_letters, deletes).await?),
             Evidence::Account { .. } => Ok(ResolvedKeys::default()),
         }
     }

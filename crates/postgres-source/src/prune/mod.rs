@@ -164,8 +164,7 @@ impl Pruning {
     /// number. Calls `deleted` with the number of rows after each transaction.
     ///
     /// # Errors
-    /// Those of [`is_of_rows`](PruneError::is_of_rows), and of dead letters that cannot be read, after everything else is
-    /// deleted.
+    /// Those of [`is_of_rows`](PruneError::is_of_rows) after everything else is deleted.
     pub async fn run(
         &self,
         session: &mut Session,
@@ -174,7 +173,7 @@ impl Pruning {
         // `change_partitions` sets UTC on this session. A `timestamp` column is in the time zone of
         // the role.
         session.query("RESET TimeZone").await?;
-        let resolved = self.resolved_keys(session).await?;
+        let resolved = self.resolved_keys(session, true).await?;
         let (mut total, mut unaccounted, mut left) = (0, Vec::new(), None);
         for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match self.marked_rows(session, table, &resolved).await {
@@ -189,18 +188,10 @@ impl Pruning {
                         continue;
                     };
                     let deleting = self.delete_accounted(session, &accounted, &mut deleted);
-                    match deleting.await {
-                        Ok((rows, differ)) => {
-                            unaccounted.extend(differ);
-                            rows
-                        }
-                        // Other tables may have no dead letters.
-                        Err(error) if error.is_of_dead_letters() => {
-                            left.get_or_insert(error);
-                            continue;
-                        }
-                        Err(error) => return Err(error),
-                    }
+                    let (rows, differ, unread) = deleting.await?;
+                    unaccounted.extend(differ);
+                    left = left.or(unread);
+                    rows
                 }
                 Err(error) if error.is_of_rows() => {
                     left.get_or_insert(error);
@@ -219,7 +210,7 @@ impl Pruning {
     /// Counts the rows that are old enough: of those that are marked, or of whole buckets. Also returns why no row of a
     /// table is deleted.
     pub async fn count(&self, session: &mut Session) -> Result<(u64, Vec<PruneError>), PruneError> {
-        let resolved = self.resolved_keys(session).await?;
+        let resolved = self.resolved_keys(session, false).await?;
         let (mut total, mut stay) = (0, Vec::new());
         for (table, column) in self.tables_by(session, Way::Rows).await? {
             total += match self.marked_rows(session, table, &resolved).await {

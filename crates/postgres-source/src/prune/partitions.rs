@@ -69,7 +69,7 @@ impl Pruning {
     /// Returns the changes that [`change_partitions`](Self::change_partitions) would make if all
     /// rows were confirmed.
     pub async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
-        let resolved = self.resolved_keys(session).await?;
+        let resolved = self.resolved_keys(session, false).await?;
         let mut planned = Vec::new();
         for table in self.partitioned(session).await? {
             let new = self.new_partitions(session, table).await?;
@@ -117,7 +117,7 @@ impl Pruning {
                 }
             }
         }
-        let resolved = self.resolved_keys(session).await?;
+        let resolved = self.resolved_keys(session, true).await?;
         for table in &tables {
             let dropped = self.drop_old(session, table, &resolved, &mut changed);
             if let Err(error) = dropped.await {

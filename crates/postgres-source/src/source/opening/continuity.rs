@@ -150,7 +150,7 @@ impl PostgresSource {
         let standing = noted.compare(at, &opened.system_id, &opened.ancestors);
         let is_noted = noted.position.is_some()
             && matches!(standing, Standing::Continues | Standing::Promoted { .. });
-        if noted.access == Access::Write
+        if noted.access != Access::None
             && !is_known
             && !is_noted
             && raise_for_unknown_slot(control, slot, at).await?
