@@ -220,7 +220,7 @@ fn a_sink_that_keeps_the_records_behind_a_withdrawn_one_is_caught() {
 #[test]
 fn a_sink_that_refuses_a_later_record_of_a_key_first_is_caught() {
     is_caught(
-        Fault::RefusesBeforeItIsTakenBack,
+        Fault::RefusesTheLastOfAKey,
         "withdrawn_records_come_back",
         "a later record of the key is refused before",
     );

@@ -43,7 +43,7 @@ pub(super) enum Fault {
     IsPatientWithEach,
     NamesNoneThatWaits,
     KeepsThoseBehind,
-    RefusesBeforeItIsTakenBack,
+    RefusesTheLastOfAKey,
     HidesOutages,
     MakesIds,
     ClosesLate,
@@ -379,13 +379,12 @@ impl Shared {
 
     /// Takes the first waiting record of a key without a refused one.
     fn next_refused(&self, queue: &mut Queue) -> Option<Owned> {
-        let early = self.is(Fault::RefusesBeforeItIsTakenBack);
         let is_free = |record: &Owned| {
             let mut refused = queue.refused.values();
-            early || !refused.any(|refused| refused.stored.key == record.stored.key)
+            !refused.any(|refused| refused.stored.key == record.stored.key)
         };
         let mut waiting = queue.waiting.iter();
-        let at = if early {
+        let at = if self.is(Fault::RefusesTheLastOfAKey) {
             waiting.rposition(is_free)
         } else {
             waiting.position(is_free)
