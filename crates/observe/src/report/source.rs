@@ -78,7 +78,7 @@ pub struct ReplayReport {
     /// The position up to which its records are acknowledged.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub position: Option<Lsn>,
-    /// WAL from there to the end of the server's WAL, which [`StatusReport`](crate::StatusReport) adds. The replay may end before.
+    /// WAL from there to the end of the server's WAL. The replay may end before.
     pub behind_bytes: Option<u64>,
 }
 

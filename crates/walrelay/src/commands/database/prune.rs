@@ -275,39 +275,39 @@ pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
 
 /// Makes the failure of a command that leaves rows which are not accounted as sent.
 fn unaccounted(found: &[Unaccounted], what: String) -> Failure {
-    let compared = found.iter().filter(|one| !one.is_keyless);
-    let (failure, remedy) = if compared.clone().any(Unaccounted::has_other_rows) {
-        (
-            Failure::new("prune-unaccounted", Exit::Data, what),
+    let compared = || found.iter().filter(|one| !one.is_keyless);
+    let and = more_remedies(found);
+    if compared().any(Unaccounted::has_other_rows) {
+        Failure::new("prune-unaccounted", Exit::Data, what).remedy(format!(
             "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or \
              decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the \
-             rows of these times as sent, also those of missing dead letters",
-        )
-    } else if compared.clone().any(Unaccounted::lacks_dead_letters) {
-        (
-            Failure::new("prune-dead-letters-missing", Exit::Data, what),
-            MISSING_DEAD_LETTERS,
-        )
-    } else if compared.clone().next().is_some() {
-        (
-            Failure::new("prune-dead-letters", Exit::Data, what),
-            UNSETTLED_DEAD_LETTERS,
-        )
+             rows of these times as sent, also those of missing dead letters{and}"
+        ))
+    } else if compared().any(Unaccounted::lacks_dead_letters) {
+        Failure::new("prune-dead-letters-missing", Exit::Data, what)
+            .remedy(format!("{MISSING_DEAD_LETTERS}{and}"))
+    } else if compared().next().is_some() {
+        Failure::new("prune-dead-letters", Exit::Data, what)
+            .remedy(format!("{UNSETTLED_DEAD_LETTERS}{and}"))
     } else {
-        (Failure::new("prune-no-account", Exit::Config, what), "")
-    };
-    let mut remedy = remedy.to_owned();
+        Failure::new("prune-no-account", Exit::Config, what)
+            .remedy(and.trim_start_matches(". ").to_owned())
+    }
+}
+
+/// Writes the remedies for keys that are not published, and for a table without a key, each after `. `.
+fn more_remedies(found: &[Unaccounted]) -> String {
+    let mut more = String::new();
     if found.iter().any(|one| !one.unpublished_key.is_empty()) {
-        remedy.push_str(
+        more.push_str(
             ". Let the publication carry all columns of the primary key first (ALTER PUBLICATION … SET TABLE)",
         );
     }
     if let Some(keyless) = found.iter().find(|one| one.is_keyless) {
-        let separator = if remedy.is_empty() { "" } else { ". " };
-        let of_key = no_account_remedy(&NoAccount::Key(keyless.table.clone()));
-        remedy = format!("{remedy}{separator}{of_key}");
+        more.push_str(". ");
+        more.push_str(no_account_remedy(&NoAccount::Key(keyless.table.clone())));
     }
-    failure.remedy(remedy)
+    more
 }
 
 pub(crate) fn failed(error: PruneError) -> Failure {
