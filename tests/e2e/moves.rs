@@ -180,12 +180,13 @@ fn wait_rows(db: &Db, rows: i64) {
     });
 }
 
-/// Two servers whose relays write to the same topics; the second gets the rows of the first by a subscription.
-fn replicated(old: u32, new: u32) -> (Rig, Rig, PathBuf, PathBuf) {
+/// Two servers whose relays write to the same topics; the second gets the rows of the first by a subscription. `sink`
+/// returns lines of the configuration for a prefix of topics.
+fn replicated(old: u32, new: u32, sink: impl Fn(&str) -> String) -> (Rig, Rig, PathBuf, PathBuf) {
     let old = Rig::with_outbox(old);
     let mut new = Rig::with_outbox(new);
     new.prefix.clone_from(&old.prefix);
-    let (from, to) = (old.config(), new.config());
+    let [from, to] = [&old, &new].map(|rig| rig.config_and(&sink(&rig.prefix)));
     done(&output_with("init", &from, &[]));
     // With what this relay records, as a blue/green deployment replicates it.
     let tables = "outbox, walrelay_state.move";
@@ -215,11 +216,21 @@ fn subscribe(old: &Rig, new: &Rig) {
     ));
 }
 
-/// Moves an outbox by a subscription; the steps are killed at random moments, and so are the relays if `kill_relays`.
-/// Nothing is lost or out of order. Returns the number of repeats.
+/// Moves an outbox by a subscription into Kafka: nothing is lost or out of order. Returns the number of repeats.
 fn blue_green(old: u32, new: u32, test: &str, kill_relays: bool) -> usize {
+    let replicated = replicated(old, new, |_| String::new());
+    let (old, written) = switched(replicated, test, kill_relays);
+    judge(&old, &written)
+}
+
+/// Moves an outbox by a subscription; the steps are killed at random moments, and so are the relays if `kill_relays`.
+/// Returns the old server, and the number of events of each key.
+fn switched(
+    (old, new, from, to): (Rig, Rig, PathBuf, PathBuf),
+    test: &str,
+    kill_relays: bool,
+) -> (Rig, Vec<u32>) {
     let mut rng = rng(test);
-    let (old, new, from, to) = replicated(old, new);
     let run_step = |rng: &mut fastrand::Rng, rig: &Rig, relay, config: &Path, line: &str| {
         if kill_relays {
             return step_under_kills(rng, rig, relay, config, line);
@@ -254,7 +265,7 @@ fn blue_green(old: u32, new: u32, test: &str, kill_relays: bool) -> usize {
     relay.streaming();
     relay.ends_well();
     second.ends_well();
-    judge(&old, &written)
+    (old, written)
 }
 
 #[test]
@@ -532,7 +543,7 @@ fn a_drain_that_does_not_end_lifts_its_fence() {
 
 #[test]
 fn a_move_is_given_up_in_each_state() {
-    let (old, new, from, to) = replicated(18, 16);
+    let (old, new, from, to) = replicated(18, 16, |_| String::new());
     let relay = old.streaming(&from);
     let writes = |db: &Db| {
         let insert = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
@@ -605,7 +616,7 @@ fn each_slot_of_an_outbox_has_its_fence() {
 /// slot: services write already.
 #[test]
 fn a_second_switch_changes_nothing() {
-    let (old, new, from, to) = replicated(15, 17);
+    let (old, new, from, to) = replicated(15, 17, |_| String::new());
     let relay = old.streaming(&from);
     done(&step(&to, "prepare"));
     done(&step(&from, "drain --yes"));
@@ -657,7 +668,7 @@ fn numbers(rig: &Rig, records: usize) -> Vec<u64> {
 /// A superuser writes past the fence, and a subscription lags: each is named.
 #[test]
 fn a_second_writer_and_missing_rows_are_named() {
-    let (old, new, from, to) = replicated(16, 17);
+    let (old, new, from, to) = replicated(16, 17, |_| String::new());
     let relay = old.streaming(&from);
     done(&step(&to, "prepare"));
     subscribe(&old, &new);
@@ -706,7 +717,7 @@ fn a_second_writer_and_missing_rows_are_named() {
 #[test]
 fn the_commands_of_the_page_move_an_outbox() {
     let document = "docs/how-to/move.md";
-    let (old, new, from, to) = replicated(17, 18);
+    let (old, new, from, to) = replicated(17, 18, |_| String::new());
     let folder = old.folder();
     std::fs::copy(&from, folder.join("old.toml")).expect("copied");
     std::fs::copy(&to, folder.join("new.toml")).expect("copied");

@@ -16,7 +16,7 @@ use crate::rig::{
 #[test]
 fn a_crash_after_the_switch_sends_no_copied_row_again() {
     let mut rng = rng("moves::fences::a_crash_after_the_switch_sends_no_copied_row_again");
-    let (old, new, from, to) = replicated(16, 17);
+    let (old, new, from, to) = replicated(16, 17, |_| String::new());
     let relay = old.streaming(&from);
     done(&step(&to, "prepare"));
     subscribe(&old, &new);

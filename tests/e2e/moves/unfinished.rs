@@ -12,7 +12,7 @@ const TITLE: &str = "The outbox is being moved to another server";
 
 #[test]
 fn a_switch_that_is_not_finished_is_named_with_both_ways_on() {
-    let (old, new, from, to) = replicated(17, 18);
+    let (old, new, from, to) = replicated(17, 18, |_| String::new());
     for config in [&from, &to] {
         let listen = "[http]\nlisten = \"127.0.0.1:0\"\n\n[source]\n";
         edit(config, "[source]\n", listen);
@@ -76,7 +76,7 @@ fn a_switch_that_is_not_finished_is_named_with_both_ways_on() {
 /// A subscription skips a transaction, so two rows never arrive.
 #[test]
 fn rows_that_a_subscription_has_skipped_are_named_with_their_ids() {
-    let (old, new, from, to) = replicated(17, 16);
+    let (old, new, from, to) = replicated(17, 16, |_| String::new());
     let relay = old.streaming(&from);
     done(&step(&to, "prepare"));
     subscribe(&old, &new);

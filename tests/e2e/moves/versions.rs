@@ -18,7 +18,7 @@ use fastrand::Rng;
 use walrelay_testkit::{Delivered, History, Redis, eventually, rng, servers};
 use walrelay_throwaway::{ChildGuard, PostgresBinaries, Shutdown, copy_dir};
 
-use super::{Writers, ascend, blue_green, step, wait_rows};
+use super::{Writers, ascend, blue_green, judge_records, replicated, step, switched, wait_rows};
 use crate::rig::{PATIENCE, Relay, Rig, SLOT, command_with, done, edit, output_with, said};
 
 /// How the rows come to the new server.
@@ -352,28 +352,43 @@ fn judge_kafka(way: Way) -> impl Fn(&str, Vec<Rig>) -> String {
     }
 }
 
-/// Judges what a stream of Redis has whose ids are positions: it refuses repeats.
+fn stream_of(prefix: &str) -> String {
+    format!("{prefix}order")
+}
+
+/// Returns lines of the configuration for a stream of Redis whose ids are positions: it refuses repeats.
+fn sink_redis(prefix: &str) -> String {
+    format!(
+        "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{}\"\n",
+        Redis::shared().port(),
+        stream_of(prefix)
+    )
+}
+
+/// Reads that stream.
+fn records_in_redis(prefix: &str) -> Vec<Delivered> {
+    let stream = stream_of(prefix);
+    let entries = Redis::shared().client().entries(&stream);
+    let records = entries.into_iter().enumerate();
+    let records = records.map(|(offset, mut entry)| Delivered {
+        id: entry.text("id").map(str::to_owned),
+        topic: stream.clone(),
+        offset: i64::try_from(offset).expect("few"),
+        key: entry.fields.remove("key"),
+        payload: entry.fields.remove("payload"),
+        ..Delivered::default()
+    });
+    records.collect()
+}
+
+/// Judges what that stream has.
 fn judge_redis(way: Way) -> impl Fn(&str, Vec<Rig>) -> String {
-    let server = Redis::shared();
     move |seed, rigs| {
-        let stream = format!("{}order", rigs.first().expect("an old server").prefix);
-        let more = format!(
-            "[sink]\nkind = \"redis\"\n[sink.redis]\nhosts = [\"127.0.0.1:{}\"]\nstream = \"{stream}\"\n",
-            server.port(),
-        );
+        let more = sink_redis(&rigs.first().expect("an old server").prefix);
         let new = moved(way, seed, rigs, &more);
-        let entries = server.client().entries(&stream).into_iter().enumerate();
-        let records = entries.map(|(offset, mut entry)| Delivered {
-            id: entry.text("id").map(str::to_owned),
-            topic: stream.clone(),
-            offset: i64::try_from(offset).expect("few"),
-            key: entry.fields.remove("key"),
-            payload: entry.fields.remove("payload"),
-            ..Delivered::default()
-        });
         let history = History {
             committed: History::committed(&new.postgres.url(), "public.outbox", &new.prefix),
-            records: records.collect(),
+            records: records_in_redis(&new.prefix),
         };
         let verdict = history.check();
         verdict.assert_nothing_repeated();
@@ -407,6 +422,17 @@ fn a_dump_repeats_nothing_in_redis() {
     if Redis::is_wanted() {
         let test = "a_dump_repeats_nothing_in_redis";
         three_seeds(Way::Dump, test, judge_redis(Way::Dump));
+    }
+}
+
+/// The relays are killed, too.
+#[test]
+fn a_subscription_repeats_nothing_in_redis() {
+    if Redis::is_wanted() {
+        let test = "moves::versions::a_subscription_repeats_nothing_in_redis";
+        let (old, written) = switched(replicated(15, 18, sink_redis), test, true);
+        let repeats = judge_records(&records_in_redis(&old.prefix), &written);
+        assert_eq!(repeats, 0, "repeats");
     }
 }
 

@@ -6,7 +6,7 @@ use walrelay_settings::nearest;
 
 use super::error::KafkaConfigError;
 use super::properties;
-use super::rules::{ALIASES, JAVA_NAMES, RULES, SECRETS};
+use super::rules::{ALIASES, OTHER_NAMES, RULES, SECRETS};
 
 pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaConfigError> {
     for rule in RULES {
@@ -23,7 +23,7 @@ pub(super) fn check_property(property: &str, value: &str) -> Result<(), KafkaCon
             property: property.to_owned(),
         });
     }
-    if let Some((_, meant)) = JAVA_NAMES.iter().find(|(java, _)| *java == property) {
+    if let Some((_, meant)) = OTHER_NAMES.iter().find(|(other, _)| *other == property) {
         return Err(KafkaConfigError::Unknown {
             property: property.to_owned(),
             nearest: Some((*meant).to_owned()),

@@ -224,8 +224,9 @@ pub(super) const FILES: &[&str] = &[
     "ssl.crl.location",
 ];
 
-/// Names from Java's client, and what has the same effect here.
-pub(super) const JAVA_NAMES: &[(&str, &str)] = &[
+/// Names from other clients, most of them from Java's, and what has the same effect here.
+pub(super) const OTHER_NAMES: &[(&str, &str)] = &[
+    ("brokers", "bootstrap.servers"),
     ("max.request.size", "message.max.bytes"),
     ("ssl.truststore.location", "ssl.ca.location"),
     ("ssl.truststore.certificates", "ssl.ca.pem"),

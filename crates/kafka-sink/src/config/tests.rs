@@ -118,6 +118,7 @@ fn consumer_properties_and_unknown_ones_are_distinguished() {
         ("lingerms", "linger.ms"),
         ("bootstrap.server", "bootstrap.servers"),
         ("compresion.type", "compression.type"),
+        ("brokers", "bootstrap.servers"),
         ("max.request.size", "message.max.bytes"),
         ("ssl.truststore.location", "ssl.ca.location"),
     ] {
