@@ -164,7 +164,7 @@ impl Pruning {
     /// number. Calls `deleted` with the number of rows after each transaction.
     ///
     /// # Errors
-    /// Those of [`is_of_rows`](PruneError::is_of_rows) after everything else is deleted.
+    /// Also if rows of one table stay, after everything else is deleted.
     pub async fn run(
         &self,
         session: &mut Session,
