@@ -473,15 +473,20 @@ fn rows_of_dead_letters_stay_until_their_topic_says_that_they_are_resolved() {
     assert_has(&done(&prune(&config)), &["deleted 2 rows"]);
 }
 
+/// Writes a configuration that prunes, and makes dead letters of events without a topic.
+fn with_dead_letters(rig: &Rig) -> PathBuf {
+    let topic = format!("dead.{}letters", rig.prefix);
+    rig.config_and(&format!(
+        "{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n"
+    ))
+}
+
 /// Nothing reads the dead letters for a while. Only rows of ten minutes with a dead letter depend on them.
 #[test]
 fn rows_without_a_dead_letter_are_deleted_while_dead_letters_cannot_be_read() {
     let rig = rig(16);
     let db = rig.db();
-    let topic = format!("dead.{}letters", rig.prefix);
-    let config = rig.config_and(&format!(
-        "{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n"
-    ));
+    let config = with_dead_letters(&rig);
     let relay = rig.streaming(&config);
     insert(&db, 10, "sent");
     // Its ten minutes come first.
@@ -567,10 +572,7 @@ fn a_statement_that_a_killed_relay_has_left_adds_nothing() {
 fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
     let rig = rig(16);
     let db = rig.db();
-    let topic = format!("dead.{}letters", rig.prefix);
-    let config = rig.config_and(&format!(
-        "{MAY}\n[poison]\nunroutable = \"dead-letter\"\ntopic = \"{topic}\"\n"
-    ));
+    let config = with_dead_letters(&rig);
     let relay = rig.streaming(&config);
     insert_row(&db, "NULL", "dead", "'1'");
     rig.caught_up();

@@ -51,6 +51,17 @@ fn insert_unroutable(db: &Db, key: &str) {
     insert_row(db, "NULL", key, "'\"secret-value\"'");
 }
 
+/// Starts a relay that stores the key of a dead letter, because its row cannot be marked.
+fn with_a_stored_key(event: &str) -> (Rig, PathBuf, Relay) {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    refuse_marks(&db);
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, event);
+    relay.says("no mark now");
+    (rig, config, relay)
+}
+
 /// Returns the name of the dead letter of an event, as `dlq` wants it.
 fn dead_letter(config: &Path, event: &str) -> String {
     let listed = done(&output_with("dlq list --output json", config, &[]));
@@ -203,12 +214,8 @@ fn a_relay_that_is_killed_before_the_mark_marks_the_row_after_its_restart() {
 /// Another client marks the row as sent before the relay has marked it as dead. The topic decides, not the row.
 #[test]
 fn a_row_that_was_changed_before_its_mark_is_not_deleted_while_its_dead_letter_is_open() {
-    let (rig, config) = marking_dead(17);
+    let (rig, config, relay) = with_a_stored_key("changed");
     let db = rig.db();
-    refuse_marks(&db);
-    let relay = rig.streaming(&config);
-    insert_unroutable(&db, "changed");
-    relay.says("no mark now");
     db.batch("UPDATE outbox SET status = 'SENT', sent_at = now(); DROP TRIGGER refuse ON outbox");
     // The key of a later dead letter is looked at after that of the changed row.
     insert_unroutable(&db, "later");
@@ -644,12 +651,8 @@ fn mark_dead_needs_mark_sent_and_values_without_quotes() {
 /// The row of a dead letter cannot be told apart for a while.
 #[test]
 fn a_key_stays_while_its_table_has_no_primary_key() {
-    let (rig, config) = marking_dead(17);
+    let (rig, config, relay) = with_a_stored_key("stored");
     let db = rig.db();
-    refuse_marks(&db);
-    let relay = rig.streaming(&config);
-    insert_unroutable(&db, "stored");
-    relay.says("no mark now");
     relay.ends_well();
     db.batch("DROP TRIGGER refuse ON outbox; ALTER TABLE outbox DROP CONSTRAINT outbox_pkey");
     let relay = rig.streaming(&config);

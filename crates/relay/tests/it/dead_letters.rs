@@ -44,6 +44,18 @@ enum Class {
     TopicGivenUp,
 }
 
+const CLASSES: [Class; 4] = [
+    Class::Refused,
+    Class::Unroutable,
+    Class::Parked,
+    Class::TopicGivenUp,
+];
+const ACTIONS: [PoisonAction; 3] = [
+    PoisonAction::Halt,
+    PoisonAction::DeadLetter,
+    PoisonAction::Skip,
+];
+
 /// Creates a core that makes a dead letter of [`EVENT`], and the frame of that event. `action` is
 /// the policy's action for oversize events, and for rejected ones unless the class needs a dead
 /// letter.
@@ -119,17 +131,8 @@ fn dead_letters_of_every_class_are_known_as_such_and_offered_again_after_a_refus
         id: EVENT,
         dead_letter: true,
     };
-    for class in [
-        Class::Refused,
-        Class::Unroutable,
-        Class::Parked,
-        Class::TopicGivenUp,
-    ] {
-        for action in [
-            PoisonAction::Halt,
-            PoisonAction::DeadLetter,
-            PoisonAction::Skip,
-        ] {
+    for class in CLASSES {
+        for action in ACTIONS {
             for poison in Poison::ALL {
                 let case = format!("{class:?} {action:?} {poison}");
                 let (mut core, insert) = core(class, action);
@@ -158,17 +161,8 @@ fn an_event_whose_dead_letter_is_too_large_for_the_sink_is_decided_about_as_such
 }
 
 fn decided_about_by_size(payload: &str) {
-    for class in [
-        Class::Refused,
-        Class::Unroutable,
-        Class::Parked,
-        Class::TopicGivenUp,
-    ] {
-        for action in [
-            PoisonAction::Halt,
-            PoisonAction::DeadLetter,
-            PoisonAction::Skip,
-        ] {
+    for class in CLASSES {
+        for action in ACTIONS {
             let case = format!("{class:?} {action:?}");
             let (mut core, _) = core(class, action);
             let insert = insert(class, payload);

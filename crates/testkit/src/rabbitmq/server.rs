@@ -15,10 +15,13 @@ use crate::Authority;
 use crate::threads::lock;
 use crate::wait::{PATIENCE, eventually};
 
-/// A RabbitMQ server, which ends with its owner, and the port of another interface of it. All calls
-/// panic if the server fails.
+/// A RabbitMQ server, which ends with its owner. All calls panic if the server fails.
 #[derive(Debug)]
-pub struct RabbitMq(RabbitMqServer, Option<Port>);
+pub struct RabbitMq {
+    server: RabbitMqServer,
+    /// The port of its management interface, or of TLS.
+    _other_port: Option<Port>,
+}
 
 /// The variable of the environment that says `skip` where no RabbitMQ can be had.
 const SETTING: &str = "WALRELAY_TEST_RABBITMQ";
@@ -131,23 +134,29 @@ impl RabbitMq {
         let binaries = RabbitMqBinaries::find().unwrap_or_else(|error| {
             panic!("RabbitMQ is needed (make test fetches it), or {SETTING}=skip: {error}")
         });
-        Self(worked(RabbitMqServer::start(&binaries, options)), None)
+        Self {
+            server: worked(RabbitMqServer::start(&binaries, options)),
+            _other_port: None,
+        }
     }
 
-    fn with_port(mut self, port: Port) -> (Self, u16) {
+    fn with_port(self, port: Port) -> (Self, u16) {
         let number = port.number();
-        self.1 = Some(port);
-        (self, number)
+        let server = Self {
+            _other_port: Some(port),
+            ..self
+        };
+        (server, number)
     }
 
     /// Returns the port of AMQP, on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.0.port()
+        self.server.port()
     }
 
     /// Returns the process id.
     pub fn pid(&self) -> u32 {
-        self.0.pid().expect("the server runs")
+        self.server.pid().expect("the server runs")
     }
 
     /// Connects a client.
@@ -156,17 +165,17 @@ impl RabbitMq {
     }
 
     fn answers(&self) -> bool {
-        self.0.is_running() && TcpStream::connect(("127.0.0.1", self.port())).is_ok()
+        self.server.is_running() && TcpStream::connect(("127.0.0.1", self.port())).is_ok()
     }
 
     /// Starts the server after [`kill`](Self::kill), with the same data.
     pub fn start_again(&self) {
-        worked(self.0.start_again());
+        worked(self.server.start_again());
     }
 
     /// Ends the server by SIGKILL.
     pub fn kill(&self) {
-        worked(self.0.kill());
+        worked(self.server.kill());
     }
 
     /// Waits until a quorum queue or stream of the virtual host `/` outlives [`kill`](Self::kill).
@@ -175,14 +184,14 @@ impl RabbitMq {
     /// made, and by then confirms messages. Killed before, it starts an empty quorum queue of that
     /// name. All streams have one Raft server; killed before, they do not exist.
     pub fn outlives_kill(&self, queue: &str, queue_type: &str) {
-        let node = self.0.node();
+        let node = self.server.node();
         let (system, entry) = match queue_type {
             "stream" => ("coordination", "rabbit_stream_coordinator".to_owned()),
             // The tag of a binary follows the name.
             "quorum" => ("quorum", format!("%2F_{queue}m")),
             _ => return,
         };
-        let names = self.0.dir().join("mnesia").join(&node);
+        let names = self.server.dir().join("mnesia").join(&node);
         let names = names.join(system).join(&node).join("names.dets");
         eventually(PATIENCE, || {
             let names = fs::read(&names).unwrap_or_default();
@@ -233,17 +242,17 @@ impl RabbitMq {
 
     /// Stops the server by SIGSTOP: it answers nothing.
     pub fn pause(&self) {
-        worked(self.0.signal(Signal::Stop));
+        worked(self.server.signal(Signal::Stop));
     }
 
     /// Lets the server go on after [`pause`](Self::pause).
     pub fn resume(&self) {
-        worked(self.0.signal(Signal::Cont));
+        worked(self.server.signal(Signal::Cont));
     }
 
     /// Runs `rabbitmqctl` with these arguments.
     pub fn control(&self, arguments: &[&str]) {
-        let output = self.0.command("rabbitmqctl").args(arguments).output();
+        let output = self.server.command("rabbitmqctl").args(arguments).output();
         let output = output.expect("rabbitmqctl can be run");
         assert!(
             output.status.success(),
@@ -255,7 +264,7 @@ impl RabbitMq {
 
     /// Returns what the server has logged.
     pub fn log(&self) -> String {
-        let log = fs::read(self.0.log()).unwrap_or_default();
+        let log = fs::read(self.server.log()).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
     }
 }
@@ -284,7 +293,7 @@ impl Drop for RabbitMqInTurn {
     fn drop(&mut self) {
         if thread::panicking() {
             *self.0 = None;
-        } else if self.0.as_ref().is_some_and(|server| server.0.is_running()) {
+        } else if self.0.as_ref().is_some_and(|it| it.server.is_running()) {
             // Does nothing unless the test has paused it.
             self.resume();
         }
