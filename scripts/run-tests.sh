@@ -5,7 +5,7 @@
 #
 # The tests with servers mostly wait, so four lanes run beside one another: the end-to-end tests,
 # the faults, the tests of the sinks' crates one after another, and those of all other crates. RUST_TEST_THREADS says how many
-# end-to-end tests run at a time, by default three for each processor, 12 at most. WALRELAY_TEST_SEED repeats a
+# end-to-end tests run at a time, by default four for each processor, 12 at most. WALRELAY_TEST_SEED repeats a
 # run: every random choice comes from it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 export WALRELAY_TEST_SEED=${WALRELAY_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
 export PROPTEST_RNG_SEED=$WALRELAY_TEST_SEED
 processors=$(nproc 2>/dev/null || echo 2)
-threads=${RUST_TEST_THREADS:-$((processors < 4 ? 3 * processors : 12))}
+threads=${RUST_TEST_THREADS:-$((processors < 3 ? 4 * processors : 12))}
 slowest=20
 # A binary that has not ended by then has a test that hangs. On a busy machine with two processors the
 # end-to-end tests were seen to take more than 25 minutes, and none hung.

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_measure::proc;
-use walrelay_throwaway::{ChildGuard, Signal};
+use walrelay_throwaway::{ChildGuard, Pauses, Signal};
 
 use crate::threads::{lock, spawn};
-use crate::wait::{PATIENCE, POLL_INTERVAL};
+use crate::wait::PATIENCE;
 
 /// Most bytes of a log that a failure shows: at the level trace a log has many megabytes.
 const SHOWN: usize = 200_000;
@@ -39,13 +38,14 @@ pub fn output(command: &mut Command) -> Output {
         })
     };
     let (stdout, stderr) = (bytes(stdout), bytes(stderr));
+    let mut pauses = Pauses::new();
     let status = loop {
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
         }
         let waited = begun.elapsed();
         assert!(waited < COMMAND_LIMIT, "{name} did not end: {command:?}");
-        thread::sleep(POLL_INTERVAL);
+        pauses.pause();
     };
     Output {
         status,
@@ -111,7 +111,7 @@ impl Program {
     /// before.
     #[track_caller]
     pub fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let mut pauses = Pauses::new();
         loop {
             let ended = self.status();
             // After the status: the last words of a program that has ended count.
@@ -120,8 +120,8 @@ impl Program {
             }
             let log = || self.end_of_log(SHOWN);
             assert!(ended.is_none(), "{ended:?} before {what}; log:\n{}", log());
-            assert!(Instant::now() < deadline, "no {what}; log:\n{}", log());
-            thread::sleep(POLL_INTERVAL);
+            assert!(pauses.waited() < PATIENCE, "no {what}; log:\n{}", log());
+            pauses.pause();
         }
     }
 

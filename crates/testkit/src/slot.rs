@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_lsn::Lsn;
+use walrelay_throwaway::Pauses;
 
 use crate::{
     Db,
@@ -81,6 +82,7 @@ impl SlotWatch {
     pub fn wait_until(&self, lsn: Lsn, limit: Duration) -> Duration {
         let begun = Instant::now();
         let (mut seen, mut moved_at) = (None, begun);
+        let mut pauses = Pauses::new();
         loop {
             let state = self.read();
             let confirmed = state.as_ref().map(|state| state.confirmed_flush);
@@ -95,7 +97,7 @@ impl SlotWatch {
                 "slot {:?} was not confirmed up to {lsn}, and has not moved for {limit:?}: {state:?}",
                 self.slot
             );
-            std::thread::sleep(Duration::from_millis(5));
+            pauses.pause();
         }
     }
 

@@ -1,8 +1,9 @@
 use std::{
     fmt::Debug,
-    thread,
     time::{Duration, Instant},
 };
+
+use walrelay_throwaway::Pauses;
 
 /// Limit of a wait for what comes soon, long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -10,8 +11,6 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const STILL: Duration = Duration::from_secs(60);
 /// Interval of the readings of a progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of the checks of a condition.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until the condition holds; panics after `limit`.
 #[track_caller]
@@ -22,16 +21,16 @@ pub fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
 /// Waits until there is a value and returns it; panics after `limit`.
 #[track_caller]
 pub fn eventually_some<T>(limit: Duration, mut value: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + limit;
+    let mut pauses = Pauses::new();
     loop {
         if let Some(value) = value() {
             return value;
         }
         assert!(
-            Instant::now() < deadline,
+            pauses.waited() < limit,
             "what was awaited did not come within {limit:?}"
         );
-        thread::sleep(POLL_INTERVAL);
+        pauses.pause();
     }
 }
 
@@ -45,8 +44,9 @@ pub fn eventually_while_moving<P: PartialEq + Debug>(
 ) {
     let mut seen = progress();
     let (mut read_at, mut moved_at) = (Instant::now(), Instant::now());
+    let mut pauses = Pauses::new();
     while !condition() {
-        thread::sleep(POLL_INTERVAL);
+        pauses.pause();
         if read_at.elapsed() < PROGRESS_INTERVAL {
             continue;
         }

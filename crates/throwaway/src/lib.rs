@@ -21,6 +21,7 @@
 //! - [`Process`], [`Port`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server.
 //!   The tests' Kafka is built from them too.
 //! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
+//! - [`Pauses`]: the pauses of a loop that waits for something.
 //! - [`copy_dir`]: copies a data directory. [`cache_dir`]: the directory of downloaded servers.
 //!   `scripts/cache-dir.sh` has the same rule.
 //!
@@ -47,6 +48,7 @@ mod error;
 mod files;
 mod initdb;
 mod janitor;
+mod pauses;
 mod port;
 mod postgres;
 mod process;
@@ -63,6 +65,7 @@ pub use child::{ChildGuard, end_with_owner};
 pub use error::ThrowawayError;
 pub use files::copy_dir;
 pub use janitor::Scratch;
+pub use pauses::Pauses;
 pub use port::Port;
 pub use postgres::{Postgres, Shutdown};
 pub use process::Process;

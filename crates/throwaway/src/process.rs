@@ -5,14 +5,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use super::{Scratch, Signal, ThrowawayError, account::run_as, janitor::Janitor, sync::lock};
-
-/// Interval of the checks whether a process has ended.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+use super::{
+    Pauses, Scratch, Signal, ThrowawayError, account::run_as, janitor::Janitor, sync::lock,
+};
 
 /// A server process that ends when this value is dropped (by SIGKILL, unless it has ended before)
 /// and when its owner dies.
@@ -100,13 +98,13 @@ impl Process {
 
     /// Waits until the process has ended; `None` after `limit`.
     pub fn wait(&self, limit: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + limit;
+        let mut pauses = Pauses::new();
         loop {
             let ended = self.ended();
-            if ended.is_some() || Instant::now() >= deadline {
+            if ended.is_some() || pauses.waited() >= limit {
                 return ended;
             }
-            thread::sleep(POLL_INTERVAL);
+            pauses.pause();
         }
     }
 
@@ -120,17 +118,18 @@ impl Process {
         limit: Duration,
         mut ready: impl FnMut() -> bool,
     ) -> Result<(), ThrowawayError> {
-        let deadline = Instant::now() + limit;
+        let mut pauses = Pauses::new();
         loop {
+            pauses.pause();
             // Check for the end first: files that a dead server left must not pass for readiness.
-            if let Some(status) = self.wait(POLL_INTERVAL) {
+            if let Some(status) = self.ended() {
                 let log_tail = tail(&self.log);
                 return Err(ThrowawayError::Ended { status, log_tail });
             }
             if ready() {
                 return Ok(());
             }
-            if Instant::now() >= deadline {
+            if pauses.waited() >= limit {
                 let (waited, log_tail) = (limit, tail(&self.log));
                 return Err(ThrowawayError::NotReady { waited, log_tail });
             }

@@ -7,12 +7,11 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{Mutex, MutexGuard},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
-    Account, ChildGuard, Port, Process, Scratch, Signal, ThrowawayError,
+    Account, ChildGuard, Pauses, Port, Process, Scratch, Signal, ThrowawayError,
     account::{is_executable, run_as},
     binaries::cache_dir,
     sync::lock,
@@ -22,7 +21,6 @@ use super::{
 const START_LIMIT: Duration = Duration::from_secs(240);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const MAPPER_LIMIT: Duration = Duration::from_secs(30);
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The line of the log after which the server takes connections.
 const STARTED: &str = "Server startup complete";
 
@@ -166,14 +164,14 @@ impl RabbitMqServer {
     }
 
     fn await_mapper(&self) -> Result<(), ThrowawayError> {
-        let deadline = Instant::now() + MAPPER_LIMIT;
+        let mut pauses = Pauses::new();
         loop {
             match TcpStream::connect((Ipv4Addr::LOCALHOST, self.mapper.number())) {
                 Ok(_) => return Ok(()),
-                Err(error) if Instant::now() >= deadline => {
+                Err(error) if pauses.waited() >= MAPPER_LIMIT => {
                     return Err(ThrowawayError::io("connect to epmd")(error));
                 }
-                Err(_) => thread::sleep(POLL_INTERVAL),
+                Err(_) => pauses.pause(),
             }
         }
     }

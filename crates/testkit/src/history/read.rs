@@ -8,6 +8,7 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
     message::{BorrowedMessage, Headers as _},
 };
+use walrelay_throwaway::Pauses;
 
 use super::Delivered;
 use crate::wait::PATIENCE;
@@ -166,14 +167,14 @@ fn assign_new(consumer: &BaseConsumer, prefix: &str, next: &mut BTreeMap<(String
 /// Repeats a request: a broker that has just started may have no leaders for a moment.
 #[track_caller]
 fn retry<T, E: std::fmt::Display>(mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + PATIENCE / 2;
+    let mut pauses = Pauses::new();
     loop {
         match ask() {
             Ok(answer) => return answer,
-            Err(error) if Instant::now() >= deadline => {
+            Err(error) if pauses.waited() >= PATIENCE / 2 => {
                 panic!("the broker does not answer: {error}")
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            Err(_) => pauses.pause(),
         }
     }
 }

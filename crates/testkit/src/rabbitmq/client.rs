@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Instant;
 
-use crate::wait::{PATIENCE, POLL_INTERVAL};
+use walrelay_throwaway::Pauses;
+
+use crate::wait::PATIENCE;
 
 /// A message as the server has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl AmqpClient {
         // no-ack
         get.push(1);
         let mut taken = Vec::new();
-        let deadline = Instant::now() + PATIENCE;
+        let mut pauses = Pauses::new();
         loop {
             let count = AT_ONCE.min(most - taken.len());
             for _ in 0..count {
@@ -282,8 +282,8 @@ impl AmqpClient {
             }
             if let Some(reason) = closed {
                 // A quorum queue has no leader for a moment after a start of the server.
-                assert!(some.is_empty() && Instant::now() < deadline, "{reason}");
-                thread::sleep(POLL_INTERVAL);
+                assert!(some.is_empty() && pauses.waited() < PATIENCE, "{reason}");
+                pauses.pause();
                 *self = Self::connect(self.port);
                 continue;
             }
