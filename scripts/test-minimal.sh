@@ -51,7 +51,8 @@ overlay() { # work path
 }
 
 # Runs a command in the minimal root. Of this environment it gets only the places of Rust and of the
-# cache, and how cargo compiles: with another CARGO_INCREMENTAL it would compile everything again.
+# cache, and how cargo compiles: with another CARGO_INCREMENTAL or
+# CARGO_PROFILE_DEV_DEBUG it would compile everything again.
 inside() { # work account command...
     local work=$1 account=$2 as=() home=/root
     shift 2
@@ -63,7 +64,8 @@ inside() { # work account command...
         PATH="$cargo_home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         RUSTUP_HOME="$rustup_home" CARGO_HOME="$cargo_home" CARGO_TARGET_DIR="$target" \
         CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}" WALRELAY_CACHE="$servers" DEMO_SECONDS=5 RUST_TEST_THREADS=4 \
-        ${CARGO_INCREMENTAL:+CARGO_INCREMENTAL="$CARGO_INCREMENTAL"} ${DEMO_PROFILE:+DEMO_PROFILE="$DEMO_PROFILE"} \
+        ${CARGO_INCREMENTAL:+CARGO_INCREMENTAL="$CARGO_INCREMENTAL"} \
+        ${CARGO_PROFILE_DEV_DEBUG:+CARGO_PROFILE_DEV_DEBUG="$CARGO_PROFILE_DEV_DEBUG"} ${DEMO_PROFILE:+DEMO_PROFILE="$DEMO_PROFILE"} \
         ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
         "${as[@]}" "$@"
 }
