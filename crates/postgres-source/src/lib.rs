@@ -96,7 +96,10 @@ pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letter_rows::DeadLetterRows;
 pub use dead_letters::{DeadLetters, DeadLettersError};
 pub use dead_rows::{DeadMarking, LostKeys, lost_keys};
-pub use error::{GO_ON, Gap, PUBLISH, PostgresError, RowError, SetupError};
+pub use error::{
+    GO_ON, Gap, GeneratedColumn, PUBLISH, PostgresError, PublicationSetupError, RowError,
+    ServerSetupError, SetupError, SlotSetupError, TableSetupError,
+};
 pub use failure::{explain, log_failure};
 pub use mark::{Marking, SentMarker};
 pub use mark_error::MarkError;

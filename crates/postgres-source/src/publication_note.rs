@@ -16,7 +16,7 @@ use walrelay_walsender::{Error, Session};
 
 use crate::carried::{Carried, RowVersion};
 use crate::catalog::{Facts, PublicationFacts, TableFacts, Wanted};
-use crate::error::{Gap, SetupError};
+use crate::error::{Gap, PublicationSetupError, SetupError};
 use crate::position_note::{self, Access, CarriedNote, Noted};
 
 /// The time that a note may take: the server ends a stream of which it hears nothing.
@@ -134,7 +134,7 @@ fn leaves_out(before: &Carried, wanted: &Wanted, facts: &Facts) -> bool {
 /// Checks that the publication carries what is noted of it, on a cluster with this system identifier.
 ///
 /// # Errors
-/// [`SetupError::PublicationChanged`] with the range whose rows may be left out.
+/// [`PublicationSetupError::Changed`] with the range whose rows may be left out.
 pub fn check_noted(
     wanted: &Wanted,
     facts: &Facts,
@@ -226,7 +226,7 @@ fn changed(
         .filter(|(table, _)| wanted.tables.contains(table))
         .map(|(table, filter)| format!("only the rows of {table} for which {filter}"))
         .collect();
-    SetupError::PublicationChanged {
+    SetupError::Publication(PublicationSetupError::Changed {
         publication: wanted.publication.clone(),
         tables: wanted.tables.clone(),
         now: if filters.is_empty() {
@@ -238,7 +238,7 @@ fn changed(
             from: Some(from),
             to: facts.server.wal_end,
         },
-    }
+    })
 }
 
 /// Notes the contents of the publication. Returns whether this role may.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::texts::{ids_of_the_code, is_of_failures, makers_of_failures, sources_of_errors};
+use super::texts::{
+    ids_of_the_code, is_of_failures, is_of_setup, makers_of_failures, sources_of_errors,
+};
 
 /// Errors that share a remedy, and why.
 const SHARED: &[(&[&str], &str)] = &[
@@ -157,7 +159,7 @@ fn id_of(arguments: &[(&str, Vec<String>)]) -> Option<String> {
     literals.first().filter(|_| is_literal).cloned()
 }
 
-/// Reads the arms of `SetupError::id` and `SetupError::remedy`.
+/// Reads the arms of `id` and `remedy` of a part of `SetupError`.
 fn add_setup(all: &mut Remedies, code: &str) {
     let arms = |function: &str| {
         let (_, body) = code.split_once(function).expect("a function");
@@ -169,7 +171,7 @@ fn add_setup(all: &mut Remedies, code: &str) {
         })
         .collect::<Vec<_>>()
     };
-    let remedies = arms("pub fn remedy(&self)");
+    let remedies = arms("fn remedy(&self)");
     for (name, arm) in arms("fn id(&self)") {
         let id = arm.split('"').nth(1).expect("an id").to_owned();
         let of_name = remedies.iter().filter(|(of, _)| *of == name);
@@ -192,7 +194,7 @@ fn each_error_has_a_remedy_of_its_own() {
             add_last_arguments(&mut all, " of(", &code);
         }
         add_last_arguments(&mut all, "Check::fail(", &code);
-        if path.ends_with("postgres-source/src/error/setup/remedies.rs") {
+        if is_of_setup(&path) {
             add_setup(&mut all, &code);
         }
     }

@@ -101,8 +101,15 @@ pub(super) fn makers_of_failures(path: &Path) -> &'static [&'static str] {
     }
 }
 
+/// Returns true for the modules of the parts of `SetupError`, each of which has ids and remedies.
+pub(super) fn is_of_setup(path: &Path) -> bool {
+    ["publication", "server", "slot", "table"]
+        .iter()
+        .any(|part| path.ends_with(format!("postgres-source/src/error/setup/{part}.rs")))
+}
+
 /// Ids that the program can print in brackets: those of `Failure::new`, `refused` and `Check::fail`, of the arms of
-/// `SetupError::id` and of the tables and words in modules called `failure` or `failures`, and the names of errors of
+/// `id` of the parts of `SetupError` and of the tables and words in modules called `failure` or `failures`, and the names of errors of
 /// the configuration.
 pub(super) fn ids_of_the_code() -> BTreeSet<String> {
     let files = sources_of_errors();
@@ -133,7 +140,7 @@ pub(super) fn ids_of_the_code() -> BTreeSet<String> {
                 }
             }
         }
-        if path.ends_with("postgres-source/src/error/setup/remedies.rs") {
+        if is_of_setup(&path) {
             let (_, id) = code.split_once("fn id(&self)").expect("fn id");
             let (id, _) = id.split_once("\n    }").expect("its end");
             for rest in id.split("=>").skip(1) {

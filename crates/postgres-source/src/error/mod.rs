@@ -9,7 +9,10 @@ use walrelay_relay::{HolderKind, LogError, SlotHolder, SourceError, TableName};
 use walrelay_sink::Disposition;
 use walrelay_walsender::ErrorClass;
 
-pub use setup::{GO_ON, Gap, PUBLISH, SetupError};
+pub use setup::{
+    GO_ON, Gap, GeneratedColumn, PUBLISH, PublicationSetupError, ServerSetupError, SetupError,
+    SlotSetupError, TableSetupError,
+};
 
 use super::catalog::SlotReader;
 use super::moves::MoveState;

@@ -16,7 +16,7 @@ use crate::catalog::row::is_true;
 use crate::catalog::{Facts, Wanted, inspect, slot};
 use crate::deadline::{bounded, bounded_by};
 use crate::epoch::raise_for_new_slot;
-use crate::error::{Gap, PostgresError, SetupError};
+use crate::error::{Gap, PostgresError, SetupError, SlotSetupError};
 use crate::position_note;
 use crate::script;
 use crate::sent_rows::account;
@@ -165,7 +165,10 @@ impl Setup {
                 return Ok(Prepared::default());
             }
             // Another relay may be about to create the slot: plan again under the lock.
-            Ok(_) | Err(SetupError::SlotMissing { .. } | SetupError::NotSwitched(_)) => {}
+            Ok(_)
+            | Err(SetupError::Slot(
+                SlotSetupError::Missing { .. } | SlotSetupError::NotSwitched(_),
+            )) => {}
             Err(error) => return Err(error.into()),
         }
         let slot = wanted.slot.as_str();

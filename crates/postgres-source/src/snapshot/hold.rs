@@ -12,7 +12,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_literal};
 
 use crate::confirmation::count_rows;
-use crate::error::{PostgresError, SetupError};
+use crate::error::{PostgresError, PublicationSetupError, SetupError};
 use crate::script;
 
 /// SQLSTATE `undefined_table`.
@@ -81,11 +81,11 @@ pub(super) async fn unseen(
         quote_literal(&script::table(table)),
     );
     Ok(match count_rows(session, &published).await? {
-        0 => PostgresError::Setup(SetupError::PublicationLacks {
+        0 => PostgresError::Setup(SetupError::Publication(PublicationSetupError::Lacks {
             publication: publication.to_owned(),
             tables: vec![table.clone()],
             gap: None,
-        }),
+        })),
         _ => PostgresError::SnapshotOutdated(table.clone()),
     })
 }

@@ -9,7 +9,7 @@ use walrelay_walsender::{Error, Session, quote_ident};
 use crate::TIMES;
 use crate::catalog::Selection;
 use crate::catalog::{ColumnFacts, PublishedTable, TableFacts, table, table_sql};
-use crate::error::{PostgresError, SetupError};
+use crate::error::{PostgresError, SetupError, TableSetupError};
 use crate::script;
 
 /// Columns that hold the time when a polling relay sent the event; NULL before.
@@ -113,10 +113,10 @@ impl Table {
         let is_unset = |column: &&str| self.has(column) && !marked.iter().any(|of| of == column);
         let is_inferred = selection.unsent && selection.filter.is_none();
         if is_inferred && SENT_COLUMNS.iter().any(is_unset) {
-            return Err(SetupError::SnapshotRule {
+            return Err(SetupError::Table(TableSetupError::SnapshotRule {
                 table: self.name.clone(),
                 columns: "both dispatched_at and sent_at, and mark_sent sets one of them",
-            });
+            }));
         }
         Ok(())
     }
@@ -131,7 +131,9 @@ impl Table {
         self.check_one_mark(selection)?;
         let order = self.order(selection);
         if order.is_empty() && !selection.unordered {
-            return Err(SetupError::SnapshotOrder(self.name.clone()));
+            return Err(SetupError::Table(TableSetupError::SnapshotOrder(
+                self.name.clone(),
+            )));
         }
         let order = order.iter().enumerate();
         let order =
@@ -270,13 +272,13 @@ pub(crate) async fn unsent_condition(
 
 /// Returns the error of a table without a column that shows which rows are sent.
 fn no_rule(table: &TableName, selection: &Selection) -> SetupError {
-    SetupError::SnapshotRule {
+    SetupError::Table(TableSetupError::SnapshotRule {
         table: table.clone(),
         columns: match selection.marked {
             Some(_) => "neither dispatched_at nor sent_at among the columns that mark_sent sets",
             None => "neither dispatched_at nor sent_at",
         },
-    }
+    })
 }
 
 #[cfg(test)]
@@ -337,7 +339,13 @@ mod tests {
         let random = || vec![table("t", &["id", "payload"], false)];
         let mut selection = Selection::default();
         let refused = groups(random(), &selection).unwrap_err();
-        assert!(matches!(refused, SetupError::SnapshotOrder(_)), "{refused}");
+        assert!(
+            matches!(
+                refused,
+                SetupError::Table(TableSetupError::SnapshotOrder(_))
+            ),
+            "{refused}"
+        );
         let mut without_key = random();
         without_key[0].facts.primary_key.clear();
         assert!(groups(without_key, &selection).is_err());
@@ -355,7 +363,13 @@ mod tests {
         assert_eq!(sent.filters(&unsent).unwrap(), ["\"sent_at\" IS NULL"]);
         let plain = table("t", &["id"], false);
         let error = plain.filters(&unsent).unwrap_err();
-        assert!(matches!(error, SetupError::SnapshotRule { .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                SetupError::Table(TableSetupError::SnapshotRule { .. })
+            ),
+            "{error}"
+        );
         let both = table("t", &["id", "sent_at", "dispatched_at"], false);
         assert_eq!(
             both.filters(&unsent).unwrap(),

@@ -18,7 +18,7 @@ use crate::bookmarks::copy_slot;
 use crate::catalog::{REPLAY_COPY, Wanted, describe, inspect, place, slot};
 use crate::deadline::bounded;
 use crate::epoch::find_epoch;
-use crate::error::{PostgresError, SetupError};
+use crate::error::{PostgresError, SetupError, SlotSetupError};
 use crate::setup::{Action, Moment, plan};
 
 /// The slot to copy, and what is needed to read a copy.
@@ -157,10 +157,10 @@ impl CopySource {
         let facts = bounded("reading the catalogs", inspect(control, wanted)).await?;
         let plan = plan(wanted, &facts, Moment::Print)?;
         if self.must_exist && plan.actions.contains(&Action::CreateSlot) {
-            return Err(SetupError::SlotMissing {
+            return Err(SetupError::Slot(SlotSetupError::Missing {
                 slot: wanted.slot.clone(),
                 gap: None,
-            }
+            })
             .into());
         }
         Ok(!plan.actions.contains(&Action::CreateSlot))

@@ -8,7 +8,7 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::WalStream;
 use walrelay_walsender::{Error, ErrorClass, Frame, ReplicationStream, Socket, StatusUpdate};
 
-use crate::error::{Gap, PostgresError, SetupError};
+use crate::error::{Gap, PostgresError, PublicationSetupError, SetupError};
 use crate::snapshot::RowStream;
 
 /// The stream that a relay reads: WAL from a slot, or the rows of a snapshot.
@@ -61,11 +61,11 @@ impl ErrorContext {
             .as_ref()
             .filter(|_| source.lacks_publication())
         {
-            return PostgresError::Setup(SetupError::PublicationNotYet {
+            return PostgresError::Setup(SetupError::Publication(PublicationSetupError::NotYet {
                 publication: publication.clone(),
                 slot: self.slot.clone(),
                 at: Lsn::new(self.relayed.load(Ordering::Relaxed)),
-            });
+            }));
         }
         if source.class() != ErrorClass::WalGone {
             return source.into();

@@ -6,7 +6,7 @@ use super::moment::Moment;
 use super::table::columns_missing;
 use super::{Action, Plan};
 use crate::catalog::{Facts, PublicationFacts, Wanted};
-use crate::error::{Gap, SetupError};
+use crate::error::{Gap, PublicationSetupError, SetupError};
 use crate::foreign_tables::Carries;
 use crate::script::EmitFunction;
 
@@ -54,13 +54,15 @@ pub fn no_publication(
     // Postgres decodes each change with the catalogs of its time. Rows committed while there was no
     // publication are not carried, even if it is created now.
     if facts.slot.is_some() {
-        return Err(SetupError::PublicationGone {
+        return Err(SetupError::Publication(PublicationSetupError::Gone {
             publication: name.clone(),
             slot: wanted.slot.clone(),
-        });
+        }));
     }
     if !wanted.create || moment == Moment::Print {
-        return Err(SetupError::PublicationMissing(name.clone()));
+        return Err(SetupError::Publication(PublicationSetupError::Missing(
+            name.clone(),
+        )));
     }
     plan.actions.push(Action::CreatePublication);
     Ok(())
@@ -72,7 +74,9 @@ pub fn carries_inserts(wanted: &Wanted, publication: &PublicationFacts) -> Resul
         return Ok(());
     }
     let name = wanted.publication.clone();
-    Err(SetupError::PublicationWithoutInsert(name))
+    Err(SetupError::Publication(
+        PublicationSetupError::WithoutInsert(name),
+    ))
 }
 
 /// Returns the tables that the publication carries besides the wanted ones and walrelay's own.
@@ -102,18 +106,18 @@ pub fn carries_tables(wanted: &Wanted, publication: &PublicationFacts) -> Result
         .cloned()
         .collect();
     if !missing.is_empty() {
-        return Err(SetupError::PublicationLacks {
+        return Err(SetupError::Publication(PublicationSetupError::Lacks {
             publication: name.clone(),
             tables: missing,
             gap: None,
-        });
+        }));
     }
     let foreign: Vec<TableName> = others(wanted, publication)
         .filter(|table| !passes_over(wanted, table))
         .cloned()
         .collect();
     if !foreign.is_empty() {
-        return Err(SetupError::PublicationForeign {
+        return Err(SetupError::Publication(PublicationSetupError::Foreign {
             publication: name.clone(),
             tables: foreign,
             wanted: wanted.tables.clone(),
@@ -124,14 +128,14 @@ pub fn carries_tables(wanted: &Wanted, publication: &PublicationFacts) -> Result
                 PublicationFacts { schemas: true, .. } => Carries::Schemas,
                 _ => Carries::Tables,
             },
-        });
+        }));
     }
     Ok(())
 }
 
 /// Adds to the error of a publication that lacks tables the range whose rows are not relayed.
 fn uncarried_since(mut error: SetupError, facts: &Facts, moment: Moment) -> SetupError {
-    if let SetupError::PublicationLacks { tables, gap, .. } = &mut error
+    if let SetupError::Publication(PublicationSetupError::Lacks { tables, gap, .. }) = &mut error
         && let Some(slot) = &facts.slot
     {
         // The publication may carry the rows of a partitioned table under the names of its partitions.
@@ -166,11 +170,11 @@ pub fn carries_columns(
         let mut missing = columns_missing(wanted, columns);
         missing.retain(|column| !is_generated(wanted, facts, &published.table, column));
         if !missing.is_empty() {
-            return Err(SetupError::PublicationColumns {
+            return Err(SetupError::Publication(PublicationSetupError::Columns {
                 publication: wanted.publication.clone(),
                 table: published.table.clone(),
                 missing,
-            });
+            }));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The server's part of a plan: its settings, its version, and the data of a newer walrelay.
 
 use crate::catalog::{Facts, LogicalDecoding, Wanted};
-use crate::error::SetupError;
+use crate::error::{ServerSetupError, SetupError};
 use crate::state_version::VERSION;
 
 /// Checks that the server writes what logical decoding needs, or will as soon as a slot exists, and returns
@@ -11,19 +11,19 @@ use crate::state_version::VERSION;
 /// server is a standby, or its slot is lost.
 pub fn wal_level(facts: &Facts) -> Result<LogicalDecoding, SetupError> {
     let server = &facts.server;
-    server
-        .logical_decoding()
-        .ok_or_else(|| SetupError::WalLevel {
+    server.logical_decoding().ok_or_else(|| {
+        SetupError::Server(ServerSetupError::WalLevel {
             level: server.wal_level.clone(),
             replica_suffices: server.effective_wal_level.is_some(),
         })
+    })
 }
 
 /// Checks that no newer walrelay has written data that this one cannot read.
 pub fn state_version(facts: &Facts) -> Result<(), SetupError> {
     let found = facts.server.state_version;
     if found > VERSION {
-        return Err(SetupError::StateVersion(found));
+        return Err(SetupError::Server(ServerSetupError::StateVersion(found)));
     }
     Ok(())
 }
@@ -31,7 +31,9 @@ pub fn state_version(facts: &Facts) -> Result<(), SetupError> {
 /// Checks that the server supports failover slots, if one is wanted.
 pub fn failover_known(wanted: &Wanted, facts: &Facts) -> Result<(), SetupError> {
     if wanted.failover && facts.server.major < 17 {
-        return Err(SetupError::FailoverTooOld(facts.server.major));
+        return Err(SetupError::Server(ServerSetupError::FailoverTooOld(
+            facts.server.major,
+        )));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::moment::Moment;
 use super::{Action, Plan};
 use crate::catalog::{Facts, Poller, Wanted};
-use crate::error::{Gap, SetupError};
+use crate::error::{Gap, SetupError, SlotSetupError};
 
 /// Returns the number of slots that must be free for the relay's slot: a snapshot has one of its own,
 /// of which the relay's is a copy.
@@ -21,11 +21,11 @@ pub(super) fn slots_free(wanted: &Wanted, facts: &Facts, plan: &Plan) -> Result<
     };
     let dropped = i64::from(has(Action::DropSlot));
     match facts.server.free_slots {
-        Some(free) if free + dropped < needed => Err(SetupError::SlotLimit {
+        Some(free) if free + dropped < needed => Err(SetupError::Slot(SlotSetupError::Limit {
             slot: wanted.slot.clone(),
             free,
             needed,
-        }),
+        })),
         _ => Ok(()),
     }
 }
@@ -43,23 +43,23 @@ pub fn slot(
     };
     let plugin = slot.plugin.as_deref().unwrap_or("none");
     if slot.kind != "logical" || plugin != "pgoutput" {
-        return Err(SetupError::SlotPlugin {
+        return Err(SetupError::Slot(SlotSetupError::Plugin {
             slot: name.clone(),
             kind: slot.kind.clone(),
             plugin: plugin.to_owned(),
-        });
+        }));
     }
     let database = slot.database.as_deref().unwrap_or_default();
     if database != facts.server.database {
-        return Err(SetupError::SlotDatabase {
+        return Err(SetupError::Slot(SlotSetupError::Database {
             slot: name.clone(),
             found: database.to_owned(),
             connected: facts.server.database.clone(),
-        });
+        }));
     }
     // Before 15, pgoutput ignores two_phase. A copy, which is printed, has it off.
     if slot.two_phase && facts.server.major >= 15 && moment != Moment::Print {
-        return Err(SetupError::SlotTwoPhase(name.clone()));
+        return Err(SetupError::Slot(SlotSetupError::TwoPhase(name.clone())));
     }
     if let Some(reason) = slot.lost() {
         let gap = Gap {
@@ -68,12 +68,12 @@ pub fn slot(
             to: facts.server.wal_end,
         };
         if !moment.accepts_gap() {
-            return Err(SetupError::SlotLost {
+            return Err(SetupError::Slot(SlotSetupError::Lost {
                 slot: name.clone(),
                 reason,
                 gap,
                 catalog_xmin: slot.catalog_xmin,
-            });
+            }));
         }
         plan.gap = Some(gap);
         plan.actions.push(Action::DropSlot);
@@ -123,7 +123,7 @@ fn missing_slot(
     let slot = wanted.slot.clone();
     // The slot is on the primary. This is a standby.
     if facts.server.in_recovery {
-        return Err(SetupError::Standby(slot));
+        return Err(SetupError::Slot(SlotSetupError::Standby(slot)));
     }
     let gap = |from| Gap {
         from,
@@ -141,7 +141,7 @@ fn missing_slot(
         Moment::Start { .. }
             if snapshot && wanted.poller == Poller::MayRun && set_up && !accepted =>
         {
-            return Err(SetupError::NotSwitched(slot));
+            return Err(SetupError::Slot(SlotSetupError::NotSwitched(slot)));
         }
         Moment::Start { known, .. } if snapshot => {
             if known.is_some() || (set_up && accepted) {
@@ -170,7 +170,7 @@ fn missing_slot(
         }
         Moment::Relayed { upto } => {
             let gap = gap(Some(upto));
-            return Err(SetupError::SlotGone { slot, gap });
+            return Err(SetupError::Slot(SlotSetupError::Gone { slot, gap }));
         }
         Moment::Init if set_up => plan.notes.push(format!(
             "publication {} was there already: if there was a slot before, changes committed since \
@@ -181,12 +181,15 @@ fn missing_slot(
             let gap = gap(moment.confirmed());
             if !accept_gap {
                 let gap = Some(gap);
-                return Err(SetupError::SlotMissing { slot, gap });
+                return Err(SetupError::Slot(SlotSetupError::Missing { slot, gap }));
             }
             plan.gap = Some(gap);
         }
         Moment::Start { .. } if !wanted.create => {
-            return Err(SetupError::SlotMissing { slot, gap: None });
+            return Err(SetupError::Slot(SlotSetupError::Missing {
+                slot,
+                gap: None,
+            }));
         }
         Moment::Init | Moment::Print | Moment::Start { .. } => {}
     }

@@ -5,7 +5,7 @@ use walrelay_settings::nearest;
 
 use crate::assigned::assigned_columns;
 use crate::catalog::{ColumnFacts, Facts, TableFacts, Wanted};
-use crate::error::SetupError;
+use crate::error::{GeneratedColumn, SetupError, TableSetupError};
 
 /// `oid`: the number of a large object (`pg_type.dat`). Large objects are not replicated: "Logical
 /// Replication", "Restrictions" in the documentation of Postgres.
@@ -25,30 +25,30 @@ pub fn table(
         let near = others
             .iter()
             .find(|other| Some(&*other.to_string()) == near);
-        return Err(SetupError::TableMissing {
+        return Err(SetupError::Table(TableSetupError::Missing {
             table: name.clone(),
             near: near.cloned(),
-        });
+        }));
     };
     if !matches!(table.kind.as_str(), "r" | "p") || !table.permanent {
-        return Err(SetupError::TableKind(name.clone()));
+        return Err(SetupError::Table(TableSetupError::Kind(name.clone())));
     }
     if !table.unlogged.is_empty() {
-        return Err(SetupError::PartitionKind {
+        return Err(SetupError::Table(TableSetupError::PartitionKind {
             table: name.clone(),
             partitions: table.unlogged.clone(),
-        });
+        }));
     }
     let columns = table.columns.iter();
     let present: Vec<String> = columns.map(|column| column.name.clone()).collect();
     let missing = columns_missing(wanted, &present);
     if !missing.is_empty() {
-        return Err(SetupError::ColumnsMissing {
+        return Err(SetupError::Table(TableSetupError::ColumnsMissing {
             table: name.clone(),
             missing,
             present,
             by_templates: wanted.by_templates,
-        });
+        }));
     }
     let is_content = |column: &&ColumnFacts| {
         let content = wanted.content.iter();
@@ -57,18 +57,18 @@ pub fn table(
     };
     let mut content = table.columns.iter().filter(is_content);
     if let Some(column) = content.find(|column| column.base_oid == LARGE_OBJECT) {
-        return Err(SetupError::LargeObject {
+        return Err(SetupError::Table(TableSetupError::LargeObject {
             table: name.clone(),
             column: column.name.clone(),
-        });
+        }));
     }
     let sets = wanted.marks.iter().chain(&wanted.dead_marks);
     let mut set = sets.flat_map(|set| assigned_columns(set));
     if let Some(column) = set.find(|column| table.partition_key.contains(column)) {
-        return Err(SetupError::MarkMovesRows {
+        return Err(SetupError::Table(TableSetupError::MarkMovesRows {
             table: name.clone(),
             column,
-        });
+        }));
     }
     Ok(())
 }
@@ -86,10 +86,10 @@ pub fn tells_age(
     if columns.any(|column| wanted.age.contains(&column.name)) {
         return Ok(());
     }
-    Err(SetupError::AgeUnknown {
+    Err(SetupError::Table(TableSetupError::AgeUnknown {
         table: name.clone(),
         wanted: wanted.age.clone(),
-    })
+    }))
 }
 
 /// Checks that the server sends the generated columns of a table that the router reads.
@@ -121,14 +121,16 @@ pub fn sends_columns(wanted: &Wanted, facts: &Facts, name: &TableName) -> Result
         let Some(generated) = column.generated.filter(|_| !listed(&column.name)) else {
             continue;
         };
-        return Err(SetupError::ColumnGenerated {
-            table: name.clone(),
-            column: column.name.clone(),
-            generated,
-            publication: wanted.publication.clone(),
-            published: publication.is_some(),
-            major: facts.server.major,
-        });
+        return Err(SetupError::Table(TableSetupError::ColumnGenerated(
+            GeneratedColumn {
+                table: name.clone(),
+                column: column.name.clone(),
+                generated,
+                publication: wanted.publication.clone(),
+                published: publication.is_some(),
+                major: facts.server.major,
+            },
+        )));
     }
     Ok(())
 }

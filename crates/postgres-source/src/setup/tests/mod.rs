@@ -15,7 +15,7 @@ use crate::catalog::{
     ColumnFacts, Facts, Generated, Poller, PublicationEntry, PublicationFacts, PublishedTable,
     ServerFacts, SlotRow, TableFacts, Wanted,
 };
-use crate::error::{Gap, SetupError};
+use crate::error::{Gap, PublicationSetupError, SetupError, SlotSetupError};
 use crate::script::EmitFunction;
 
 fn outbox() -> TableName {

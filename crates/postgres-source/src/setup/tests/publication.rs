@@ -23,7 +23,7 @@ fn a_publication_that_lost_a_table_names_the_range() {
             .expect_err("no table")
             .carried_at(at);
         match error {
-            SetupError::PublicationLacks { gap, .. } => gap,
+            SetupError::Publication(PublicationSetupError::Lacks { gap, .. }) => gap,
             other => panic!("{other}"),
         }
     };

@@ -8,13 +8,13 @@ fn a_slot_that_is_missing_beside_its_publication_is_not_created_silently() {
     let error = plan(&wanted(), &without_slot(), FIRST).expect_err("it may have been dropped");
     assert_eq!(
         error,
-        SetupError::SlotMissing {
+        SetupError::Slot(SlotSetupError::Missing {
             slot: "walrelay".into(),
             gap: Some(Gap {
                 from: None,
                 to: at("0/90"),
             }),
-        }
+        })
     );
     for way in ["walrelay init", "walrelay run --accept-gap"] {
         assert!(error.remedy().contains(way), "{}", error.remedy());
@@ -51,7 +51,10 @@ fn a_noted_position_forbids_to_create_the_slot_without_a_snapshot() {
     for facts in [bare(), without_slot()] {
         let error = plan(&wanted(), &facts, noted("0/30", false)).expect_err("it is gone");
         let slot = wanted().slot;
-        assert_eq!(error, SetupError::SlotMissing { slot, gap });
+        assert_eq!(
+            error,
+            SetupError::Slot(SlotSetupError::Missing { slot, gap })
+        );
         let plan = plan(&wanted(), &facts, noted("0/30", true)).expect("accepted");
         assert_eq!(plan.actions.last(), Some(&Action::CreateSlot));
         assert_eq!(plan.gap, gap);

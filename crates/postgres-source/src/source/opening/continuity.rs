@@ -7,7 +7,7 @@ use walrelay_walsender::{Error, Session};
 use super::{PostgresSource, Stream};
 use crate::catalog::Facts;
 use crate::epoch::{find_epoch, raise_for_unknown_slot};
-use crate::error::{PostgresError, SetupError};
+use crate::error::{PostgresError, SetupError, SlotSetupError};
 use crate::position_note::{self, Access, Noted, Standing};
 use crate::publication_note::{LastLook, check_noted};
 use crate::state_file::Position;
@@ -120,11 +120,11 @@ impl PostgresSource {
                  changes committed in this range count as relayed from the former primary"
             ),
             Standing::PassedOver { from } => {
-                let error = SetupError::SlotPassedOver {
+                let error = SetupError::Slot(SlotSetupError::PassedOver {
                     slot: slot.clone(),
                     from,
                     to,
-                };
+                });
                 if !self.accept_gap {
                     return Err(error.into());
                 }

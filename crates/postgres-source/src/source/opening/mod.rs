@@ -21,7 +21,7 @@ use super::inspections::Inspections;
 use super::stream::Stream;
 use crate::catalog::{Facts, describe, inspect, is_synchronous, is_walsender, slot, slot_reader};
 use crate::deadline::bounded;
-use crate::error::{Gap, PostgresError, SetupError};
+use crate::error::{Gap, PostgresError, SetupError, SlotSetupError};
 use crate::position_note::{Access, Noted};
 use crate::sent_keys::keep_time_zone;
 use crate::setup::Moment;
@@ -280,12 +280,12 @@ impl PostgresSource {
     }
 
     pub(super) fn slot_gone(&self) -> SetupError {
-        SetupError::SlotGone {
+        SetupError::Slot(SlotSetupError::Gone {
             slot: self.wanted.slot.clone(),
             gap: Gap {
                 from: Some(self.relayed()),
                 to: None,
             },
-        }
+        })
     }
 }

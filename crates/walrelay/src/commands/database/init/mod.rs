@@ -10,9 +10,9 @@ use walrelay_failure::Failure;
 use walrelay_postgres_source::epoch::raise_for_new_slot;
 use walrelay_postgres_source::script::EmitFunction;
 use walrelay_postgres_source::{
-    Action, Moment, OutboxTable, PostgresError, SetupError, Wanted, account, assigned_columns,
-    dead_rows, inspect, last_error, lock_setup, plan, position_note, run_note, script,
-    snapshot_record, unmark, unmarked,
+    Action, Moment, OutboxTable, PostgresError, SetupError, TableSetupError, Wanted, account,
+    assigned_columns, dead_rows, inspect, last_error, lock_setup, plan, position_note, run_note,
+    script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
@@ -231,7 +231,7 @@ async fn create(
     // Before anything is created, fail for every other reason than a missing table.
     match plan(wanted, &facts, Moment::Init) {
         Ok(_) => {}
-        Err(SetupError::TableMissing { .. }) if new_table.is_some() => {}
+        Err(SetupError::Table(TableSetupError::Missing { .. })) if new_table.is_some() => {}
         Err(error) => return Err(error.into()),
     }
     for (table, found) in &facts.tables {

@@ -7,7 +7,9 @@ use walrelay_event_router::TableFacts as ColumnFacts;
 use walrelay_failure::Failure;
 use walrelay_lsn::{CommitEnd, Lsn, RelationId};
 use walrelay_pgoutput::{Message, decode};
-use walrelay_postgres_source::{PostgresError, SetupError, WAL_LIMIT, place, waiting};
+use walrelay_postgres_source::{
+    PostgresError, PublicationSetupError, SetupError, WAL_LIMIT, place, waiting,
+};
 use walrelay_relay::{
     Core, CoreError, OnUpdate, PipelineError, Placement, PoisonAction, PoisonDecisions,
     PoisonPolicy, RecordSpace, Step, TableName,
@@ -90,11 +92,13 @@ pub(super) async fn check(
             found.failed.into_iter().chain(warnings).collect()
         }
         Err(error) if error.lacks_publication() => {
-            vec![failed(SetupError::PublicationNotYet {
-                publication: db.wanted.publication.clone(),
-                slot: db.wanted.slot.clone(),
-                at: confirmed,
-            })]
+            vec![failed(SetupError::Publication(
+                PublicationSetupError::NotYet {
+                    publication: db.wanted.publication.clone(),
+                    slot: db.wanted.slot.clone(),
+                    at: confirmed,
+                },
+            ))]
         }
         Err(error) => {
             let finding = format!("the waiting log of the slot is not seen: {error}");

@@ -2,8 +2,8 @@
 
 use walrelay_postgres_source::position_note::{Access, Standing};
 use walrelay_postgres_source::{
-    Plan, PostgresError, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, Survey,
-    bookmark_slot, expected_rows, script, slot_fits, unread,
+    Plan, PostgresError, PublishedTable, ROLLING, RetainedWal, SetupError, SlotRow, SlotSetupError,
+    Survey, bookmark_slot, expected_rows, script, slot_fits, unread,
 };
 use walrelay_sink::{ACCEPT_LOSS, Loss};
 use walrelay_sink_kind::check::shortened;
@@ -55,11 +55,11 @@ pub(super) fn position(db: &DatabaseState<'_>) -> Option<Check> {
     let name = &db.wanted.slot;
     let slot = db.facts.slot.as_ref();
     if let (Standing::PassedOver { from }, Some(slot)) = (standing, slot) {
-        let error = SetupError::SlotPassedOver {
+        let error = SetupError::Slot(SlotSetupError::PassedOver {
             slot: name.clone(),
             from,
             to: slot.confirmed.unwrap_or(from),
-        };
+        });
         return Some(if slot.active_pid.is_none() {
             failed(error)
         } else {
