@@ -10,7 +10,7 @@ use walrelay_walsender::{Error, Session, SessionKind};
 
 use super::busy_slot::BUSY_INTERVAL;
 use super::{Connected, PostgresSource};
-use crate::catalog::{SlotRow, inspect, slot_reader};
+use crate::catalog::{Facts, SlotRow, inspect, slot_reader};
 use crate::deadline::{bounded, bounded_by};
 use crate::epoch::find_epoch;
 use crate::error::PostgresError;
@@ -85,7 +85,34 @@ impl PostgresSource {
         if let Some(last) = self.last_look.as_ref().filter(|_| same_cluster) {
             last.note_change(&mut control, &self.wanted, &facts).await;
         }
-        let will_read = plan(&self.wanted, &facts, moment)
+        let (mut control, snapshot) = self
+            .prepare(control, &mut replication, &facts, moment)
+            .await?;
+        // A new slot may have another epoch than a dropped one of its name.
+        let epoch = find_epoch(&mut control, &self.wanted.slot);
+        let epoch = bounded("reading the epoch", epoch).await?.number;
+        Ok(Connected {
+            control,
+            replication,
+            facts,
+            system,
+            ancestors,
+            moment,
+            snapshot,
+            former,
+            epoch,
+        })
+    }
+
+    /// Plans the setup and carries it out. Returns the control session, and whether a snapshot is to be read first.
+    async fn prepare(
+        &mut self,
+        mut control: Session,
+        replication: &mut Session,
+        facts: &Facts,
+        moment: Moment,
+    ) -> Result<(Session, bool), PostgresError> {
+        let will_read = plan(&self.wanted, facts, moment)
             .is_ok_and(|plan| plan.actions.contains(&Action::Snapshot));
         if will_read {
             control = self.connect_by_thread().await?;
@@ -96,7 +123,7 @@ impl PostgresSource {
             self.info.clone(),
             Arc::clone(&self.findings.slot_wait),
         ));
-        let prepared = setup.prepare(&self.wanted, moment, &facts, &mut replication);
+        let prepared = setup.prepare(&self.wanted, moment, facts, replication);
         let prepared = prepared.await;
         if prepared.is_err() {
             let undone = setup.unfinished.undo(&self.wanted, &mut setup.control);
@@ -122,20 +149,7 @@ impl PostgresSource {
                 state_file.forget();
             }
         }
-        // A new slot may have another epoch than a dropped one of its name.
-        let epoch = find_epoch(&mut control, &self.wanted.slot);
-        let epoch = bounded("reading the epoch", epoch).await?.number;
-        Ok(Connected {
-            control,
-            replication,
-            facts,
-            system,
-            ancestors,
-            moment,
-            snapshot,
-            former,
-            epoch,
-        })
+        Ok((control, snapshot))
     }
 
     async fn find_move(&self, control: &mut Session) -> Result<MoveRecords, PostgresError> {

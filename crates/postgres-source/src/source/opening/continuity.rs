@@ -1,11 +1,12 @@
 //! Checks that a stream continues the relayed log: by the state file, the noted position, and the publication.
 
 use tracing::{info, warn};
-use walrelay_relay::{Continuity, Opened};
+use walrelay_relay::{Continuity, Opened, Resume};
 use walrelay_walsender::{Error, Session};
 
-use super::{PostgresSource, Stream};
+use super::{PostgresSource, StartedSlot, Stream};
 use crate::catalog::Facts;
+use crate::deadline::bounded;
 use crate::epoch::{find_epoch, raise_for_unknown_slot};
 use crate::error::{PostgresError, SetupError, SlotSetupError};
 use crate::position_note::{self, Access, Noted, Standing};
@@ -13,10 +14,47 @@ use crate::publication_note::{LastLook, check_noted};
 use crate::state_file::Position;
 
 impl PostgresSource {
+    /// Checks that the stream continues the relayed log, writes its position into the state file, and sets the
+    /// epoch of `opened`. Returns whether everything before the slot's position was relayed; `None` if the
+    /// pipeline refuses the stream.
+    pub(super) async fn continue_slot(
+        &mut self,
+        control: &mut Session,
+        opened: &mut Opened<Stream>,
+        started: &StartedSlot,
+        resume: Option<&Resume>,
+    ) -> Result<Option<bool>, PostgresError> {
+        let accepted = self.accepted;
+        let database = started.server.database.clone();
+        self.continue_publication(&started.facts, &started.noted, opened, started.walsender)?;
+        let (position, in_file) = self.continue_file(opened, database, control).await?;
+        if resume.is_some_and(|resume| resume.continued_by(opened).is_err()) {
+            // The pipeline stops at the slot's position: note and file stay as they are.
+            return Ok(None);
+        }
+        let mut is_proved = started.by_itself || in_file || self.accepted != accepted;
+        if !is_proved && !started.server.in_recovery {
+            is_proved = self.continue_note(opened, &started.noted)?;
+        }
+        // Under the slot: a switch refuses while it is being read. Before the file has the slot's position.
+        let epoch = self.continue_epoch(
+            control,
+            opened,
+            &started.noted,
+            started.by_itself || in_file,
+        );
+        opened.epoch = bounded("reading the epoch", epoch).await?;
+        self.findings.former_run.set_epoch(opened.epoch);
+        if let (Some(state_file), Some(position)) = (&mut self.state_file, position) {
+            state_file.set(position).await?;
+        }
+        Ok(Some(is_proved))
+    }
+
     /// Checks that the stream continues the position in the state file. Returns the position to write into
     /// the file before anything is streamed, and whether the file shows that everything before the slot's
     /// position was relayed.
-    pub(super) async fn continue_file(
+    async fn continue_file(
         &mut self,
         opened: &Opened<Stream>,
         database: String,
@@ -92,7 +130,7 @@ impl PostgresSource {
     /// Checks that the slot is not beyond the position that is noted of it. Returns whether everything
     /// before the slot's position was relayed, as far as the note shows. If it was not, and the gap is
     /// accepted, the first note of the stream records that.
-    pub(super) fn continue_note(
+    fn continue_note(
         &mut self,
         opened: &Opened<Stream>,
         noted: &Noted,
@@ -139,7 +177,7 @@ impl PostgresSource {
     /// Returns the epoch of the slot's positions. `is_known`: this process or the state file shows that the slot is the
     /// one that relays have read. Otherwise the note must: another client may have dropped and created the slot, for a
     /// relay whose destination has positions of the highest epoch. A role that may write no note has none that shows it.
-    pub(super) async fn continue_epoch(
+    async fn continue_epoch(
         &self,
         control: &mut Session,
         opened: &Opened<Stream>,
@@ -169,7 +207,7 @@ impl PostgresSource {
     }
 
     /// Checks that the publication is unchanged since the slot was read last.
-    pub(super) fn continue_publication(
+    fn continue_publication(
         &mut self,
         facts: &Facts,
         noted: &Noted,

@@ -19,10 +19,12 @@ use walrelay_walsender::{
 use super::PostgresSource;
 use super::inspections::Inspections;
 use super::stream::Stream;
-use crate::catalog::{Facts, describe, inspect, is_synchronous, is_walsender, slot, slot_reader};
+use crate::catalog::{
+    Facts, ServerFacts, SlotRow, describe, inspect, is_synchronous, is_walsender, slot, slot_reader,
+};
 use crate::deadline::bounded;
 use crate::error::{Gap, PostgresError, SetupError, SlotSetupError};
-use crate::position_note::{Access, Noted};
+use crate::position_note::Noted;
 use crate::sent_keys::keep_time_zone;
 use crate::setup::Moment;
 use crate::snapshot::unread;
@@ -42,6 +44,20 @@ pub(super) struct Connected {
     former: Option<String>,
     /// The epoch of the slot's positions.
     pub(super) epoch: u8,
+}
+
+/// A slot whose stream this process has started, so that no other process can move it.
+struct StartedSlot {
+    /// The facts of the server of before the setup.
+    server: ServerFacts,
+    /// The facts of after the start.
+    facts: Facts,
+    noted: Noted,
+    walsender: i32,
+    /// The server counts this relay as a synchronous standby.
+    is_synchronous: bool,
+    /// This process has relayed everything before the slot's position.
+    by_itself: bool,
 }
 
 impl PostgresSource {
@@ -68,14 +84,14 @@ impl PostgresSource {
         let Connected {
             mut control,
             mut replication,
-            mut facts,
+            facts: Facts { server, .. },
             system,
+            moment,
             ..
         } = connected;
-        let server = facts.server.clone();
         let walsender = replication.backend_pid();
         let gap = Gap {
-            from: connected.moment.known(),
+            from: moment.known(),
             to: server.wal_end,
         };
         let time_zone = match &self.sent_rows {
@@ -88,45 +104,16 @@ impl PostgresSource {
         }
         // Whatever fails from here on: the walsender that this process leaves is no other relay.
         self.readers.started(walsender);
-        // Read the slot again: no other process can move it now, and the stream begins at its
-        // position.
-        let slot = bounded("reading the slot", slot(&mut control, &self.wanted.slot))
-            .await?
-            .ok_or_else(|| self.slot_gone())?;
-        // With several hosts, or an address that moves, the two connections may reach different
-        // servers. Then a position of one server would be confirmed to the other.
-        if slot.active_pid != Some(i64::from(walsender)) {
-            // A walsender that has failed already frees the slot and stays connected. Its error is
-            // read from the stream.
-            let here = is_walsender(&mut control, walsender);
-            if slot.active_pid.is_some() || !bounded("looking for the walsender", here).await? {
-                return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
-            }
-        }
+        let slot = self.read_own_slot(&mut control, walsender).await?;
         // The slot's last reader may have written the file since.
         by_file |= self.load_file().await?;
         let confirmed = slot.confirmed.unwrap_or(Lsn::ZERO);
         debug!(slot = self.wanted.slot, %confirmed, host = %self.info.redacted(), "started");
-        let name = self.info.shown_application_name();
-        let is_synchronous = is_synchronous(&mut control, &name);
-        let is_synchronous = bounded("reading a setting", is_synchronous).await?;
-        if is_synchronous {
-            warn!(
-                "synchronous_standby_names makes this relay a synchronous standby: commits wait until it \
-                 has confirmed them, and hang while no relay runs. Name the standbys there, without the \
-                 relay's application_name"
-            );
-        }
-        // This process may have read the snapshot.
-        if !self.started
-            && !self.findings.snapshot.is_acknowledged()
-            && let Ok(Some(unread)) = unread(&mut control, &self.wanted).await
-        {
-            warn!(remedy = unread.remedy(), "{unread}");
-        }
+        let is_synchronous = self.is_synchronous(&mut control).await?;
+        self.warn_of_unread_snapshot(&mut control).await;
         self.watch_retention(&server, &slot);
         // The setup, or another relay, may have made the publication since.
-        facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
+        let facts = bounded("reading the catalogs", inspect(&mut control, &self.wanted)).await?;
         let described = describe(&mut control, &self.wanted.tables);
         let tables = bounded("reading the columns of the tables", described).await?;
         let mut opened = Opened {
@@ -139,7 +126,7 @@ impl PostgresSource {
             system_id: system.system_id,
             timeline: system.timeline,
             slot: Some(self.wanted.slot.clone()),
-            server_start: server.start,
+            server_start: server.start.clone(),
             ancestors: connected.ancestors,
             flushed: system.flushed,
             confirmed: CommitEnd::from_slot(confirmed),
@@ -152,48 +139,23 @@ impl PostgresSource {
         // The setup, or another relay, may have noted a position since.
         let noted = Noted::find(&mut control, &self.wanted.slot, self.wanted.create);
         let noted = bounded("reading the noted position", noted).await?;
-        let by_itself = matches!(connected.moment, Moment::Relayed { upto } if confirmed <= upto);
-        let accepted = self.accepted;
-        let continued = async {
-            let database = server.database;
-            self.continue_publication(&facts, &noted, &opened, walsender)?;
-            let (position, in_file) = self.continue_file(&opened, database, &mut control).await?;
-            if resume.is_some_and(|resume| resume.continued_by(&opened).is_err()) {
-                // The pipeline stops at the slot's position: note and file stay as they are.
-                return Ok(None);
-            }
-            let mut is_proved = by_itself || in_file || self.accepted != accepted;
-            if !is_proved && !server.in_recovery {
-                is_proved = self.continue_note(&opened, &noted)?;
-            }
-            // Under the slot: a switch refuses while it is being read. Before the file has the slot's position.
-            let epoch = self.continue_epoch(&mut control, &opened, &noted, by_itself || in_file);
-            opened.epoch = bounded("reading the epoch", epoch).await?;
-            self.findings.former_run.set_epoch(opened.epoch);
-            if let (Some(state_file), Some(position)) = (&mut self.state_file, position) {
-                state_file.set(position).await?;
-            }
-            Ok(Some(is_proved))
+        let started = StartedSlot {
+            server,
+            facts,
+            noted,
+            walsender,
+            is_synchronous,
+            by_itself: matches!(moment, Moment::Relayed { upto } if confirmed <= upto),
         };
-        match continued.await {
-            Ok(Some(is_proved)) if !server.in_recovery => {
-                if noted.access != Access::None {
-                    self.open_account(&mut control, &opened.system_id).await;
-                } else if let Some(account) = &self.account {
-                    // Sums are written with the notes.
-                    account.begin(None);
-                }
-                self.note_carried(&mut control, &noted).await;
-                let host = control.host().clone();
-                let notes = self.begin_notes(&opened, &noted, &host, is_synchronous, is_proved);
-                notes.await;
+        match self
+            .continue_slot(&mut control, &mut opened, &started, resume)
+            .await
+        {
+            Ok(Some(is_proved)) if !started.server.in_recovery => {
+                self.open_records(&mut control, &opened, &started, is_proved)
+                    .await;
             }
-            Ok(_) => {
-                self.notes.stop();
-                if let Some(account) = &self.account {
-                    account.begin(None);
-                }
-            }
+            Ok(_) => self.stop_records(),
             Err(error) => {
                 // The next relay would count a walsender that is left as the reader that moved the slot.
                 let _ = bounded("ending the stream", opened.stream.finish()).await;
@@ -217,6 +179,54 @@ impl PostgresSource {
         opened.stream.queue_status(StatusUpdate::NO_POSITION);
         let _ = bounded("the first status", opened.stream.flush()).await;
         Ok(opened)
+    }
+
+    /// Reads the slot again, which no other process can move now: the stream begins at its position.
+    async fn read_own_slot(
+        &mut self,
+        control: &mut Session,
+        walsender: i32,
+    ) -> Result<SlotRow, PostgresError> {
+        let slot = bounded("reading the slot", slot(control, &self.wanted.slot))
+            .await?
+            .ok_or_else(|| self.slot_gone())?;
+        // With several hosts, or an address that moves, the two connections may reach different
+        // servers. Then a position of one server would be confirmed to the other.
+        if slot.active_pid != Some(i64::from(walsender)) {
+            // A walsender that has failed already frees the slot and stays connected. Its error is
+            // read from the stream.
+            let here = is_walsender(control, walsender);
+            if slot.active_pid.is_some() || !bounded("looking for the walsender", here).await? {
+                return Err(PostgresError::TwoServers(self.wanted.slot.clone()));
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Returns true if the server counts this relay as a synchronous standby, and warns of it.
+    async fn is_synchronous(&self, control: &mut Session) -> Result<bool, PostgresError> {
+        let name = self.info.shown_application_name();
+        let is_synchronous = is_synchronous(control, &name);
+        let is_synchronous = bounded("reading a setting", is_synchronous).await?;
+        if is_synchronous {
+            warn!(
+                "synchronous_standby_names makes this relay a synchronous standby: commits wait until it \
+                 has confirmed them, and hang while no relay runs. Name the standbys there, without the \
+                 relay's application_name"
+            );
+        }
+        Ok(is_synchronous)
+    }
+
+    /// Warns if a snapshot is configured and was not read.
+    async fn warn_of_unread_snapshot(&self, control: &mut Session) {
+        // This process may have read the snapshot.
+        if !self.started
+            && !self.findings.snapshot.is_acknowledged()
+            && let Ok(Some(unread)) = unread(control, &self.wanted).await
+        {
+            warn!(remedy = unread.remedy(), "{unread}");
+        }
     }
 
     /// Records that this process streams, by this walsender.

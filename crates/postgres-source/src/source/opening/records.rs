@@ -6,15 +6,44 @@ use walrelay_lsn::Lsn;
 use walrelay_relay::{Chain, Opened};
 use walrelay_walsender::{Error, Host, Session};
 
-use super::{PostgresSource, Stream};
+use super::{PostgresSource, StartedSlot, Stream};
 use crate::deadline::bounded;
 use crate::position_note::{Access, Noted};
 use crate::sent_rows::account::{self, OpenedAccount};
 use crate::{last_error, publication_note, run_note};
 
 impl PostgresSource {
+    /// Begins the account of sent rows and the notes of the stream, on a primary.
+    pub(super) async fn open_records(
+        &mut self,
+        control: &mut Session,
+        opened: &Opened<Stream>,
+        started: &StartedSlot,
+        is_proved: bool,
+    ) {
+        let noted = &started.noted;
+        if noted.access != Access::None {
+            self.open_account(control, &opened.system_id).await;
+        } else if let Some(account) = &self.account {
+            // Sums are written with the notes.
+            account.begin(None);
+        }
+        self.note_carried(control, noted).await;
+        let is_synchronous = started.is_synchronous;
+        self.begin_notes(opened, noted, control.host(), is_synchronous, is_proved)
+            .await;
+    }
+
+    /// Ends notes and account: the server is a standby, or the pipeline refuses the stream.
+    pub(super) fn stop_records(&mut self) {
+        self.notes.stop();
+        if let Some(account) = &self.account {
+            account.begin(None);
+        }
+    }
+
     /// Notes the contents of the publication, if this role may.
-    pub(super) async fn note_carried(&self, control: &mut Session, noted: &Noted) {
+    async fn note_carried(&self, control: &mut Session, noted: &Noted) {
         let Some(last) = &self.last_look else {
             return;
         };
@@ -38,7 +67,7 @@ impl PostgresSource {
     }
 
     /// Begins the notes of the stream, if this role may note positions.
-    pub(super) async fn begin_notes(
+    async fn begin_notes(
         &mut self,
         opened: &Opened<Stream>,
         noted: &Noted,
@@ -66,7 +95,7 @@ impl PostgresSource {
     }
 
     /// Begins or continues the account of sent rows. Without it the stream goes on, and its rows stay.
-    pub(super) async fn open_account(&mut self, control: &mut Session, system: &str) {
+    async fn open_account(&mut self, control: &mut Session, system: &str) {
         let Some(account) = &self.account else {
             return;
         };
