@@ -69,6 +69,18 @@ fn is_without_tls(error: &Error) -> bool {
     }
 }
 
+/// Returns the remedy for a TLS failure.
+fn tls_remedy(error: &Error) -> &'static str {
+    if is_without_tls(error) {
+        "turn TLS on at the server: ssl = on with a certificate. To connect without encryption, write \
+         sslmode=prefer in [source] url, which uses TLS as soon as the server offers it, or sslmode=disable: rows \
+         then cross the network as plain text. Nothing was sent: neither password nor query"
+    } else {
+        "the cause says which certificate, name or file is wrong: correct it, or sslmode \
+         and sslrootcert in [source] url. Nothing was sent: neither password nor query"
+    }
+}
+
 /// Returns true if a connection pooler refuses a startup parameter. A server knows all that are
 /// sent.
 fn is_pooler(error: &Error) -> bool {
@@ -81,50 +93,52 @@ fn is_pooler(error: &Error) -> bool {
     }
 }
 
+/// The fields of [`FailureWords`].
+type Words = (&'static str, Exit, &'static str, &'static str);
+
 /// Returns the words about an error, without its cause.
 pub fn error_words(error: &Error) -> FailureWords {
-    let of = |id, exit, what, remedy| FailureWords {
+    let (id, exit, what, remedy) = connection_words(error)
+        .or_else(|| sqlstate_words(error))
+        .unwrap_or_else(|| class_words(error.class()));
+    FailureWords {
         id,
         exit,
         what,
         remedy,
-    };
-    if is_pooler(error) {
-        return of(
+    }
+}
+
+/// Returns the words about a connection that does not reach a server's login. `None`: the error is another one.
+fn connection_words(error: &Error) -> Option<Words> {
+    Some(match error {
+        error if is_pooler(error) => (
             "pooler",
             Exit::Config,
             "a connection pooler refuses the connection",
             "a pooler such as PgBouncer cannot carry a replication connection: name host and port of \
              the Postgres server itself in [source] url",
-        );
-    }
-    if is_tls(error) {
-        let remedy = if is_without_tls(error) {
-            "turn TLS on at the server: ssl = on with a certificate. To connect without encryption, write \
-             sslmode=prefer in [source] url, which uses TLS as soon as the server offers it, or sslmode=disable: rows \
-             then cross the network as plain text. Nothing was sent: neither password nor query"
-        } else {
-            "the cause says which certificate, name or file is wrong: correct it, or sslmode \
-             and sslrootcert in [source] url. Nothing was sent: neither password nor query"
-        };
-        return of(
+        ),
+        error if is_tls(error) => (
             "postgres-tls",
             Exit::Config,
             "TLS to Postgres fails",
-            remedy,
-        );
-    }
-    if error.lacks_descriptors() {
-        return of(
+            tls_remedy(error),
+        ),
+        error if error.lacks_descriptors() => (
             "file-limit",
             Exit::Unavailable,
             "walrelay may open no more files and connections",
             "raise the limit: LimitNOFILE= in the unit of systemd, nofile of a container, or ulimit -n",
-        );
-    }
-    let sqlstate = error.sqlstate().unwrap_or_default().to_owned();
-    let (id, exit, what, remedy) = match (error.class(), sqlstate.as_str()) {
-        (_, "28P01") => (
+        ),
+        _ => return None,
+    })
+}
+
+/// Returns the words about an error that the server has named by these SQLSTATEs. `None`: it is another one.
+fn sqlstate_words(error: &Error) -> Option<Words> {
+    Some(match error.sqlstate()? {
+        "28P01" => (
             "password",
             Exit::Denied,
             "Postgres does not accept the user's password",
@@ -133,71 +147,78 @@ pub fn error_words(error: &Error) -> FailureWords {
              exist, has no password, or whose password has expired (VALID UNTIL): \\du in psql lists roles, \
              \\password sets a password",
         ),
-        (_, "28000") => (
+        "28000" => (
             "access",
             Exit::Denied,
             "Postgres does not let this user in",
             "check the role's name and LOGIN, and that pg_hba.conf has a line for its connections \
              to this database (logical replication uses the database's lines)",
         ),
-        (_, "3D000") => (
+        "3D000" => (
             "database-missing",
             Exit::Config,
             "the database does not exist",
             "correct the database in [source] url: the part after the slash",
         ),
-        (_, "42501") => (
+        "42501" => (
             "privilege",
             Exit::Denied,
             "the role lacks a privilege",
             privilege_remedy(error),
         ),
-        (ErrorClass::AccessDenied, _) => (
-            "access",
-            Exit::Denied,
-            "Postgres refuses access",
-            "check user, password and pg_hba.conf",
-        ),
-        (_, "53300") => (
+        "53300" => (
             "postgres-full",
             Exit::Unavailable,
             "Postgres lets in no more connections",
             "end sessions that are not needed (pg_stat_activity), or raise the limit that the cause names: \
              max_connections, max_wal_senders, or CONNECTION LIMIT of role or database",
         ),
-        (_, "53400") => (
+        "53400" => (
             "server-limit",
             Exit::Config,
             "a limit of Postgres is used up",
             "the cause names it. For slots: drop an unused one (walrelay slots list), or raise \
              max_replication_slots and restart the server",
         ),
-        (_, "53100" | "53200") => (
+        "53100" | "53200" => (
             "postgres-resources",
             Exit::Unavailable,
             "Postgres lacks space on its disk, or memory",
             "free some on the machine of Postgres. An unused slot keeps WAL on its disk: walrelay slots list",
         ),
-        (_, "55P03" | "57014") => (
+        "55P03" | "57014" => (
             "postgres-busy",
             Exit::Unavailable,
             "Postgres has not done it in the time for it",
             "another session may hold a lock: walrelay check names it (table-lock), and pg_stat_activity has its query. \
              Otherwise try again when the server is less busy",
         ),
-        (_, "40001" | "40P01") => (
+        "40001" | "40P01" => (
             "postgres-busy",
             Exit::Unavailable,
             "another session was in the way, and Postgres has undone this one's change",
             "try again: nothing is changed",
         ),
-        (ErrorClass::SlotInUse, _) => (
+        _ => return None,
+    })
+}
+
+/// Returns the words about all other errors of a class.
+fn class_words(class: ErrorClass) -> Words {
+    match class {
+        ErrorClass::AccessDenied => (
+            "access",
+            Exit::Denied,
+            "Postgres refuses access",
+            "check user, password and pg_hba.conf",
+        ),
+        ErrorClass::SlotInUse => (
             "slot-busy",
             Exit::Unavailable,
             "the slot is being read",
             "stop its reader first, whose server process the cause names: a relay, or a standby",
         ),
-        (ErrorClass::ServerUnavailable | ErrorClass::Unknown, _) => (
+        ErrorClass::ServerUnavailable | ErrorClass::Unknown => (
             "postgres-unreachable",
             Exit::Unavailable,
             "Postgres cannot be reached",
@@ -205,25 +226,24 @@ pub fn error_words(error: &Error) -> FailureWords {
         ),
         // A read of the slot fails with `PostgresError::WalGone` instead, which names slot and
         // range.
-        (ErrorClass::WalGone, _) => (
+        ErrorClass::WalGone => (
             "wal-gone",
             Exit::Data,
             "the log that the slot needs is gone",
             "see docs/operate/troubleshooting.md, \"The slot is lost\"; raise max_slot_wal_keep_size",
         ),
-        (ErrorClass::Protocol, _) => (
+        ErrorClass::Protocol => (
             "protocol",
             Exit::Internal,
             "the server's answer is not understood",
             "is there a pooler such as PgBouncer in between? Replication needs a direct connection",
         ),
-        (ErrorClass::Configuration, _) => (
+        ErrorClass::Configuration => (
             "postgres-configuration",
             Exit::Config,
             "Postgres refuses what the configuration asks for",
             "the cause above names what to change: a setting of the server (ssl, a publication, a \
              limit), or the configuration that asks for it",
         ),
-    };
-    of(id, exit, what, remedy)
+    }
 }
