@@ -2,15 +2,15 @@
 
 mod events;
 
-use walrelay_event_router::{PlanError, RouteError, ValueError};
 use walrelay_failure::{Exit, Failure, ToFailure};
 use walrelay_lsn::Lsn;
 use walrelay_observe::EndpointError;
 use walrelay_postgres_source::{PostgresError, log_failure};
 use walrelay_relay::{CoreError, PipelineError};
-use walrelay_sink::{Disposition, Poison};
+use walrelay_sink::Disposition;
 
 pub(crate) use events::{messages, plan, schema, schema_file, unregistered};
+use events::{plan_within_stream, route};
 
 pub(crate) fn endpoint(error: EndpointError) -> Failure {
     let (exit, remedy) = match &error {
@@ -108,22 +108,7 @@ pub(crate) fn correct_for_copy(failure: Failure) -> Failure {
 pub(crate) fn core(error: CoreError) -> Failure {
     let what = error.to_string();
     match error {
-        CoreError::Plan { source, .. } => {
-            let lacks_column = matches!(&*source, PlanError::MissingColumn { .. });
-            let mut failure = plan(&what, source);
-            if lacks_column && let Some(remedy) = &mut failure.remedy {
-                remedy.push_str(
-                    ". If the table has the column, a column list of the publication left it out, and rows of that \
-                     time lack it for ever: once the list is away, start once with --set poison.unroutable=skip, and \
-                     publish the rows again that the log names: docs/operate/troubleshooting.md, \"A column was renamed or \
-                     dropped\"",
-                );
-            }
-            let again = "all sent events are confirmed; the relay goes on from here when started \
-                         again. ";
-            failure.remedy = failure.remedy.map(|remedy| again.to_owned() + &remedy);
-            failure
-        }
+        CoreError::Plan { source, .. } => plan_within_stream(&what, source),
         CoreError::UnknownTable { table, gone } => {
             let now = if gone {
                 ""
@@ -146,30 +131,7 @@ pub(crate) fn core(error: CoreError) -> Failure {
                  event, start with --pass-over {table}: its rows are confirmed and not sent"
             ))
         }
-        CoreError::Route { source, .. } => {
-            let again = match *source {
-                RouteError::SchemaMismatch { .. } => {
-                    "have the service that writes the events keep to the schema, or register one \
-                     that they fit,"
-                }
-                RouteError::Value { why, .. } => again(why),
-                _ => "correct the row's table",
-            };
-            let confirmed = "everything before it is confirmed.";
-            let Some(class) = source.poison().map(Poison::name) else {
-                return Failure::new("unroutable", Exit::Data, what)
-                    .caused_by(source)
-                    .remedy(format!("{confirmed} {BUG}"));
-            };
-            // The id is the key of the policy.
-            Failure::new(class, Exit::Data, what)
-                .caused_by(source)
-                .remedy(format!(
-                    "{confirmed} Start again with [poison] {class} = \"dead-letter\" \
-                     (--set poison.{class}=dead-letter) to keep the event in a topic of its own and go on, \
-                     or \"skip\" to pass it over; and {again} so that it does not happen again"
-                ))
-        }
+        CoreError::Route { source, .. } => route(what, *source),
         CoreError::OfDeadLetters { .. } => Failure::new("unroutable", Exit::Data, what).remedy(
             "everything before it is confirmed. Start again with [poison] unroutable = \
              \"dead-letter\" (--set poison.unroutable=dead-letter) to keep the event as a dead \
@@ -216,18 +178,6 @@ pub(crate) fn core(error: CoreError) -> Failure {
             .caused_by(source)
             .remedy(BUG),
         _ => Failure::new("protocol", Exit::Internal, what).remedy(BUG),
-    }
-}
-
-/// Returns the remedy without which the next row has this fault, too.
-fn again(why: ValueError) -> &'static str {
-    match why {
-        ValueError::Null => "make the column NOT NULL",
-        ValueError::NotInTable => "add the value to the lookup table,",
-        ValueError::NotBytes => "choose another column or converter,",
-        _ => {
-            "see that your application can only write another content into the column, for example by a CHECK constraint,"
-        }
     }
 }
 
