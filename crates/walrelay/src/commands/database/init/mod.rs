@@ -10,9 +10,9 @@ use walrelay_failure::Failure;
 use walrelay_postgres_source::epoch::raise_for_new_slot;
 use walrelay_postgres_source::script::EmitFunction;
 use walrelay_postgres_source::{
-    Action, Moment, OutboxTable, PostgresError, SetupError, TableSetupError, Wanted, account,
-    assigned_columns, dead_rows, inspect, last_error, lock_setup, plan, position_note, run_note,
-    script, snapshot_record, unmark, unmarked,
+    Action, Facts, Moment, OutboxTable, PostgresError, SetupError, TableSetupError, Wanted,
+    account, assigned_columns, dead_rows, inspect, last_error, lock_setup, plan, position_note,
+    run_note, script, snapshot_record, unmark, unmarked,
 };
 use walrelay_walsender::{Error, Session, SessionKind, quote_literal};
 
@@ -227,6 +227,30 @@ async fn create(
 ) -> Result<Done, PostgresError> {
     let mut done = Done::default();
     lock_setup(session, &wanted.slot).await?;
+    let facts = create_tables(session, wanted, new_table, &mut done).await?;
+    let plan = plan(wanted, &facts, Moment::Init)?;
+    if let Some(prefix) = &wanted.messages {
+        for function in EmitFunction::ALL {
+            create_emit(session, function, prefix, &mut done).await?;
+        }
+    }
+    if let Some(role) = role {
+        create_role(session, role, &mut done).await?;
+        grant_rows(session, wanted, role).await?;
+    }
+    create_state(session, wanted, role, &mut done).await?;
+    carry_out(session, wanted, plan.actions, &mut done).await?;
+    done.notes.extend(plan.notes);
+    Ok(done)
+}
+
+/// Creates missing outbox tables, if nothing else prevents the setup. Returns the facts after that.
+async fn create_tables(
+    session: &mut Session,
+    wanted: &Wanted,
+    new_table: Option<&OutboxTable>,
+    done: &mut Done,
+) -> Result<Facts, PostgresError> {
     let mut facts = inspect(session, wanted).await?;
     // Before anything is created, fail for every other reason than a missing table.
     match plan(wanted, &facts, Moment::Init) {
@@ -239,7 +263,7 @@ async fn create(
             && let Some(new_table) = new_table
         {
             if new_table.needs_uuidv7() {
-                create_uuidv7(session, &mut done).await?;
+                create_uuidv7(session, done).await?;
             }
             session.query(&new_table.create(table)).await?;
             done.created.push(format!("table {table}"));
@@ -253,33 +277,45 @@ async fn create(
     if !done.created.is_empty() {
         facts = inspect(session, wanted).await?;
     }
-    let plan = plan(wanted, &facts, Moment::Init)?;
-    if let Some(prefix) = &wanted.messages {
-        for function in EmitFunction::ALL {
-            create_emit(session, function, prefix, &mut done).await?;
-        }
+    Ok(facts)
+}
+
+/// Creates the relay's role, unless it exists.
+async fn create_role(session: &mut Session, role: &str, done: &mut Done) -> Result<(), Error> {
+    let existing = format!(
+        "SELECT FROM pg_catalog.pg_roles WHERE rolname = {}",
+        quote_literal(role)
+    );
+    if session.query(&existing).await?.is_empty() {
+        session.query(&script::create_role(role)).await?;
+        done.created
+            .push(format!("role {role}; give it a password"));
     }
-    if let Some(role) = role {
-        let known = format!(
-            "SELECT FROM pg_catalog.pg_roles WHERE rolname = {}",
-            quote_literal(role)
-        );
-        if session.query(&known).await?.is_empty() {
-            session.query(&script::create_role(role)).await?;
-            done.created
-                .push(format!("role {role}; give it a password"));
-        }
-    }
-    let user = role.filter(|_| uses_rows(wanted));
-    if let Some(sql) = user.and_then(|role| script::grant_usage(&wanted.tables, role)) {
+    Ok(())
+}
+
+/// Grants the role the rows that the relay reads or changes.
+async fn grant_rows(session: &mut Session, wanted: &Wanted, role: &str) -> Result<(), Error> {
+    if uses_rows(wanted)
+        && let Some(sql) = script::grant_usage(&wanted.tables, role)
+    {
         session.query(&sql).await?;
     }
-    let reads = wanted.snapshot.is_some() && !wanted.tables.is_empty();
-    if let Some(role) = role.filter(|_| reads) {
+    if wanted.snapshot.is_some() && !wanted.tables.is_empty() {
         session
             .query(&script::grant_select(&wanted.tables, role))
             .await?;
     }
+    Ok(())
+}
+
+/// Creates the tables and sequences in which the relay keeps its own state, and lets `role` write them.
+async fn create_state(
+    session: &mut Session,
+    wanted: &Wanted,
+    role: Option<&str>,
+    done: &mut Done,
+) -> Result<(), PostgresError> {
     if wanted.snapshot.is_some() {
         let sql = snapshot_record::create_sql(&wanted.slot, role);
         session.query(&sql).await?;
@@ -304,8 +340,18 @@ async fn create(
         }
         session.query(&account::create_sql(role)).await?;
     }
-    let makes_slot = plan.actions.contains(&Action::CreateSlot);
-    for action in plan.actions {
+    Ok(())
+}
+
+/// Creates the publication and the slot as planned.
+async fn carry_out(
+    session: &mut Session,
+    wanted: &Wanted,
+    actions: Vec<Action>,
+    done: &mut Done,
+) -> Result<(), PostgresError> {
+    let makes_slot = actions.contains(&Action::CreateSlot);
+    for action in actions {
         match action {
             Action::CreatePublication => {
                 let mut sql = script::create_publication(&wanted.publication, &wanted.tables);
@@ -335,8 +381,7 @@ async fn create(
             }
         }
     }
-    done.notes.extend(plan.notes);
-    Ok(done)
+    Ok(())
 }
 
 /// Creates a function that writes events. An existing one is not replaced: services may rely on its
