@@ -11,6 +11,7 @@ mod failover;
 mod publication;
 mod server;
 mod slot;
+mod state;
 mod tables;
 
 #[cfg(test)]
@@ -18,24 +19,15 @@ mod tests;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use walrelay_event_router::Router;
-use walrelay_lsn::Lsn;
-use walrelay_postgres_source::epoch::find_epoch;
-use walrelay_postgres_source::last_error::{self, LastError};
-use walrelay_postgres_source::moves::{MoveServer, MoveState, UnfinishedMove, find_move};
-use walrelay_postgres_source::run_note::{self, RunNote};
-use walrelay_postgres_source::{
-    Facts, Moment, Position, PostgresError, Sample, SetupError, SlotReader, Survey, Wanted,
-    check_noted, describe, inspect,
-    position_note::{Access, Noted, Standing},
-    sample, script, slot_reader, survey,
-};
-use walrelay_relay::{LogError, TableName};
-use walrelay_walsender::{Ancestor, ConnInfo, Error, Session, SessionKind, SystemIdentity};
+use walrelay_event_router::{Router, TableFacts as ColumnFacts};
+use walrelay_postgres_source::{Position, PostgresError, Sample, describe, sample, script};
+use walrelay_relay::TableName;
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
+use self::failover::Standby;
+use self::state::{DatabaseState, Replication};
 use super::item::{Check, Checks, Item};
 use crate::commands::assembly::server::failure;
-use crate::commands::assembly::wanted;
 use crate::config::PipelineConfig;
 
 /// No query of the doctor waits for long: not for a server that is slow, and not for a lock of DDL on
@@ -54,35 +46,6 @@ fn add_address(addresses: &mut Addresses, topic: &str, routing_key: Option<&str>
     if !addresses.contains(&address) {
         addresses.push(address);
     }
-}
-
-/// The state that the checks of the database use.
-struct DatabaseState<'a> {
-    config: &'a PipelineConfig,
-    /// The name of the relay's sessions as the server shows it.
-    application_name: String,
-    wanted: Wanted,
-    facts: Facts,
-    survey: Survey,
-    /// The process that reads the slot.
-    reader: Option<SlotReader>,
-    /// The moment of the setup as for `run`.
-    moment: Moment,
-    /// The slot continues the position in the state file, as far as `run` compares them.
-    continued: Result<(), LogError>,
-    /// The slot's position compared with its note, and what this role may do with the note. `None`: `run`
-    /// notes no position.
-    noted: Option<(Standing, Access)>,
-    /// The error with which the last run ended.
-    last_error: Option<LastError>,
-    /// What the last run has noted of itself.
-    run: Option<RunNote>,
-    /// The epoch of the slot's positions.
-    epoch: u8,
-    /// The move that has not ended on this server, and the state for whose end its relay waits.
-    moved: (Option<UnfinishedMove>, Option<MoveState>),
-    /// The publication carries what its relay has noted, as far as `run` compares it.
-    carried: Result<(), SetupError>,
 }
 
 /// The results of the checks of the database.
@@ -122,151 +85,143 @@ async fn connect_and_check(
     router: Option<Router>,
     known: Option<&Position>,
 ) -> Result<DatabaseChecks, PostgresError> {
-    let wanted = wanted(config);
     let mut session = Session::connect(info, SessionKind::Sql, SETTINGS).await?;
     session.limit_answers(POSTGRES_ANSWER_LIMIT);
-    let facts = inspect(&mut session, &wanted).await?;
-    let survey = survey(&mut session, &wanted).await?;
-    let reader = slot_reader(&mut session, &wanted.slot).await?;
-    let state_file = config.source.state_file.as_deref();
-    let last_error = last_error::find(&mut session, &wanted.slot, state_file).await?;
-    let run = run_note::find(&mut session, &wanted.slot, state_file).await?;
-    let epoch = find_epoch(&mut session, &wanted.slot).await?.number;
-    // After the slot: a running relay notes a position before the slot has it.
-    let noted = Noted::find(&mut session, &wanted.slot, wanted.create).await?;
-    let replication = open_replication(info).await;
-    let (system, ancestors) = match &replication {
-        Ok((identity, ancestors)) => (identity.system_id.as_str(), ancestors.as_slice()),
-        Err(_) => ("", [].as_slice()),
-    };
-    let moved = find_move(&mut session, &wanted.slot).await?;
-    let here = MoveServer {
-        system: system.to_owned(),
-        timeline: replication
-            .as_ref()
-            .map_or(0, |(identity, _)| identity.timeline),
-    };
-    let position = facts.slot.as_ref().and_then(|slot| slot.confirmed);
-    // The relay of a slot that is read has compared them, and both go on meanwhile.
-    let unread = facts
-        .slot
-        .as_ref()
-        .is_some_and(|slot| slot.active_pid.is_none());
-    let continued = match (known, position, &replication) {
-        (Some(known), Some(position), Ok((identity, ancestors)))
-            if unread && config.sink.confirms() =>
-        {
-            let former = moved.former_of(&here);
-            known.continued_by_slot(identity, ancestors, position, former)
-        }
-        _ => Ok(()),
-    };
-    let standing = noted.compare(position.unwrap_or(Lsn::ZERO), system, ancestors);
-    let is_noted = config.sink.confirms() && !facts.server.in_recovery;
-    let carried = if is_noted {
-        check_noted(&wanted, &facts, &noted, system)
-    } else {
-        Ok(())
-    };
-    let db = DatabaseState {
-        config,
-        application_name: info.shown_application_name(),
-        survey,
-        reader,
-        wanted,
-        moment: if config.sink.confirms() {
-            Moment::Start {
-                known: known.map(|known| known.confirmed),
-                noted: noted.position_in(system),
-                accept_gap: false,
-            }
-        } else {
-            Moment::Print
-        },
-        continued,
-        noted: is_noted.then_some((standing, noted.access)),
-        carried,
-        moved: (moved.unfinished(&here), moved.awaited(&here)),
-        last_error,
-        run,
-        epoch,
-        facts,
-    };
-    let clock = clock(&mut session).await?;
+    let (db, replication) = DatabaseState::read(&mut session, info, config, known).await?;
+    let answers = query_answers(&mut session, info, &db, router.is_some()).await?;
+    session.close().await;
+    Ok(list_checks(&db, replication, answers, router))
+}
+
+/// The answers to queries that one check needs, or its result.
+struct Answers {
+    clock: Option<(f64, f64)>,
+    publication: Checks,
+    described: Vec<ColumnFacts>,
+    standbys: Vec<Standby>,
+    samples: Vec<(TableName, Sample)>,
+    largest: Largest,
+    snapshot: Option<Check>,
+    account: Vec<Check>,
+    marks: Vec<Check>,
+    connection: Check,
+    /// The check of the events that wait; `None` without a router or a slot.
+    waiting: Option<Vec<Check>>,
+    /// The addresses of the events that wait.
+    addresses: Addresses,
+}
+
+/// Makes the queries that one check needs. `is_routed`: events that wait can be routed.
+async fn query_answers(
+    session: &mut Session,
+    info: &ConnInfo,
+    db: &DatabaseState<'_>,
+    is_routed: bool,
+) -> Result<Answers, PostgresError> {
+    let clock = clock(session).await?;
     let publication = if let Some(publication) = &db.facts.publication {
-        publication::existing(&db, publication)
+        publication::existing(db, publication)
     } else {
-        let check = publication::missing(&mut session, &db).await?;
+        let check = publication::missing(session, db).await?;
         vec![(Item::Publication, check)]
     };
-    let described = describe(&mut session, &db.wanted.tables).await?;
-    let standbys = failover::standbys(&db, info, session.host()).await;
-    let (samples, largest) = samples(&mut session, &db).await;
-    let snapshot = slot::snapshot(&mut session, &db).await;
-    let account = account::account(&mut session, info, &db).await?;
-    let marks = tables::marks(&mut session, &db).await?;
-    let connection = server::connection(&db, session.is_encrypted());
+    let described = describe(session, &db.wanted.tables).await?;
+    let standbys = failover::standbys(db, info, session.host()).await;
+    let (samples, largest) = samples(session, db).await;
+    let snapshot = slot::snapshot(session, db).await;
+    let account = account::account(session, info, db).await?;
+    let marks = tables::marks(session, db).await?;
+    let connection = server::connection(db, session.is_encrypted());
     let mut addresses = Addresses::new();
-    let waiting = match &router {
-        Some(_) => {
-            let described = described.clone();
-            let waiting = backlog::check(info, &mut session, &db, described, &mut addresses);
-            Box::pin(waiting).await
-        }
-        None => None,
+    let waiting = if is_routed {
+        let waiting = backlog::check(info, session, db, described.clone(), &mut addresses);
+        Box::pin(waiting).await
+    } else {
+        None
     };
-    session.close().await;
+    Ok(Answers {
+        clock,
+        publication,
+        described,
+        standbys,
+        samples,
+        largest,
+        snapshot,
+        account,
+        marks,
+        connection,
+        waiting,
+        addresses,
+    })
+}
 
+/// Lists the checks, in the order in which they are shown.
+fn list_checks(
+    db: &DatabaseState<'_>,
+    replication: Replication,
+    answers: Answers,
+    router: Option<Router>,
+) -> DatabaseChecks {
+    let mut addresses = answers.addresses;
     let mut checks = vec![
-        (Item::Connection, connection),
-        (Item::Version, server::version(&db)),
-        (Item::WalLevel, server::logical(&db)),
-        (Item::StateVersion, server::state_version(&db)),
+        (Item::Connection, answers.connection),
+        (Item::Version, server::version(db)),
+        (Item::WalLevel, server::logical(db)),
+        (Item::StateVersion, server::state_version(db)),
         (
             Item::Replication,
-            server::replication(&db, replication.map(drop)),
+            server::replication(db, replication.map(drop)),
         ),
-        (Item::WalSenders, server::walsenders(&db)),
-        (Item::SlotLimit, server::slot_limit(&db)),
-        (Item::WalSenderTimeout, server::wal_sender_timeout(&db)),
-        (Item::SynchronousStandby, server::synchronous_standby(&db)),
+        (Item::WalSenders, server::walsenders(db)),
+        (Item::SlotLimit, server::slot_limit(db)),
+        (Item::WalSenderTimeout, server::wal_sender_timeout(db)),
+        (Item::SynchronousStandby, server::synchronous_standby(db)),
     ];
-    checks.extend(with_item(Item::Clock, clock.map(server::clock)));
-    checks.extend(with_item(Item::Table, tables::tables(&db)));
+    checks.extend(with_item(Item::Clock, answers.clock.map(server::clock)));
+    checks.extend(with_item(Item::Table, tables::tables(db)));
     checks.push((Item::TableLock, tables::locks(&db.survey.locks)));
     if let Some(router) = router {
-        let routes = tables::routes(&db, router, described, &samples, &mut addresses);
+        let routes = tables::routes(
+            db,
+            router,
+            answers.described,
+            &answers.samples,
+            &mut addresses,
+        );
         checks.extend(with_item(Item::TableRoute, routes));
     }
-    checks.extend(with_item(Item::ReplicaIdentity, tables::identities(&db)));
-    checks.extend(publication);
-    checks.push((Item::Slot, slot::slot(&db)));
-    checks.extend(with_item(Item::SlotPosition, slot::position(&db)));
-    checks.extend(with_item(Item::Move, slot::moved(&db)));
-    checks.extend(with_item(Item::Marks, marks));
-    checks.extend(with_item(Item::Account, account));
-    checks.extend(with_item(Item::LastRun, slot::last_run(&db)));
-    checks.extend(with_item(Item::Losses, slot::losses(&db)));
-    checks.extend(with_item(Item::Waiting, waiting.into_iter().flatten()));
-    checks.extend(with_item(Item::Snapshot, snapshot));
-    checks.extend(with_item(Item::RetainedWal, slot::retained(&db)));
-    checks.push((Item::KeepSize, server::keep_size(&db)));
-    checks.push((Item::IdleTimeout, server::idle_timeout(&db)));
-    checks.extend(with_item(Item::RollingBookmark, slot::rolling(&db)));
-    checks.push((Item::OtherSlots, slot::other_slots(&db)));
-    checks.push((Item::Transactions, slot::transactions(&db)));
-    checks.push((Item::FailoverSlot, failover::slot(&db)));
-    checks.push((Item::StandbySlots, failover::standby_slots(&db)));
+    checks.extend(with_item(Item::ReplicaIdentity, tables::identities(db)));
+    checks.extend(answers.publication);
+    checks.push((Item::Slot, slot::slot(db)));
+    checks.extend(with_item(Item::SlotPosition, slot::position(db)));
+    checks.extend(with_item(Item::Move, slot::moved(db)));
+    checks.extend(with_item(Item::Marks, answers.marks));
+    checks.extend(with_item(Item::Account, answers.account));
+    checks.extend(with_item(Item::LastRun, slot::last_run(db)));
+    checks.extend(with_item(Item::Losses, slot::losses(db)));
+    checks.extend(with_item(
+        Item::Waiting,
+        answers.waiting.into_iter().flatten(),
+    ));
+    checks.extend(with_item(Item::Snapshot, answers.snapshot));
+    checks.extend(with_item(Item::RetainedWal, slot::retained(db)));
+    checks.push((Item::KeepSize, server::keep_size(db)));
+    checks.push((Item::IdleTimeout, server::idle_timeout(db)));
+    checks.extend(with_item(Item::RollingBookmark, slot::rolling(db)));
+    checks.push((Item::OtherSlots, slot::other_slots(db)));
+    checks.push((Item::Transactions, slot::transactions(db)));
+    checks.push((Item::FailoverSlot, failover::slot(db)));
+    checks.push((Item::StandbySlots, failover::standby_slots(db)));
     checks.extend(with_item(
         Item::StandbyCopy,
-        failover::copies(&db, &standbys),
+        failover::copies(db, &answers.standbys),
     ));
-    Ok(DatabaseChecks {
+    DatabaseChecks {
         checks,
         addresses,
-        largest,
+        largest: answers.largest,
         reader: db.reader.as_ref().map(ToString::to_string),
-    })
+    }
 }
 
 /// Names the item that all these checks are of.
@@ -287,17 +242,6 @@ fn check_result(found: Result<(), impl Into<PostgresError>>, finding: impl Into<
         Ok(()) => Check::pass(finding),
         Err(error) => failed(error),
     }
-}
-
-/// Opens and closes a replication connection. Returns the server's identity, with the ancestors of its
-/// timeline if they can be read. It is called after the walsenders were counted, as it is one.
-async fn open_replication(info: &ConnInfo) -> Result<(SystemIdentity, Vec<Ancestor>), Error> {
-    let mut replication = Session::connect(info, SessionKind::Replication, &[]).await?;
-    replication.limit_answers(POSTGRES_ANSWER_LIMIT);
-    let identity = replication.identify_system().await?;
-    let ancestors = replication.timeline_history(identity.timeline).await;
-    replication.close().await;
-    Ok((identity, ancestors.unwrap_or_default()))
 }
 
 /// Measures the server's clock minus this machine's, in seconds, and the uncertainty of the

@@ -1,10 +1,14 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use walrelay_lsn::Lsn;
 use walrelay_pgoutput::PgTimestamp;
-use walrelay_postgres_source::{ServerFacts, SlotRow, Transaction};
+use walrelay_postgres_source::{
+    Facts, Moment, ServerFacts, SlotReader, SlotRow, Survey, Transaction,
+};
 
 use super::*;
+use crate::commands::assembly::wanted;
 use crate::commands::inspect::check::item::Verdict;
 use crate::commands::test_config;
 
