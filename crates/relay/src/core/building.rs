@@ -12,6 +12,7 @@ use super::acknowledged::AcknowledgedEvents;
 use super::diversions::Diversions;
 use super::schemas::SchemaWait;
 use super::tables::Tables;
+use super::tracked_rows::TrackedRows;
 use super::transactions::Transactions;
 use crate::account::PendingAccount;
 use crate::interface::observer::Counts;
@@ -44,8 +45,7 @@ impl Core {
             offered: None,
             ledger: Ledger::new(ring, Some(confirmed)),
             in_flight: Box::default(),
-            sent_rows: None,
-            account: None,
+            tracked_rows: TrackedRows::default(),
             next: 0,
             received: confirmed.lsn(),
             end_of_rows: CommitEnd::from_slot(Lsn::ZERO),
@@ -78,14 +78,14 @@ impl Core {
     /// Sets where the keys of acknowledged rows are noted, with those of earlier cores.
     #[must_use]
     pub(crate) fn noting(mut self, rows: Option<PendingRows>) -> Self {
-        self.sent_rows = rows;
+        self.tracked_rows.keys = rows;
         self
     }
 
     /// Sets the account of sent rows, with that of earlier cores.
     #[must_use]
     pub(crate) fn accounting(mut self, account: Option<Box<PendingAccount>>) -> Self {
-        self.account = account;
+        self.tracked_rows.account = account;
         self
     }
 
@@ -122,7 +122,7 @@ impl Core {
     /// Takes what is noted of rows, for the core of the next sink: that of acknowledged events. All
     /// others are sent again.
     pub(crate) fn take_sent_rows(&mut self) -> Option<PendingRows> {
-        let mut rows = self.sent_rows.take()?;
+        let mut rows = self.tracked_rows.keys.take()?;
         match self.first_unacknowledged() {
             Some(first) => rows.forget_from(first),
             None => rows.forget(),
@@ -134,7 +134,7 @@ impl Core {
     /// Takes the account of acknowledged events, for the core of the next sink. All others are sent
     /// again.
     pub(crate) fn take_account(&mut self) -> Option<Box<PendingAccount>> {
-        let mut account = self.account.take()?;
+        let mut account = self.tracked_rows.account.take()?;
         match self.first_unacknowledged() {
             Some(first) => account.forget_from(first),
             None => account.forget(),

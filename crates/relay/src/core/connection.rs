@@ -14,7 +14,7 @@ impl Core {
         // What is confirmed counts as enqueued, too, by an earlier sink or process if not by this
         // one: after a server restart the slot may be before the position that the server reported.
         self.transactions.enqueued_before = self.ledger.last_commit().max(self.ledger.confirmed());
-        if let Some(account) = &mut self.account {
+        if let Some(account) = &mut self.tracked_rows.account {
             account.connected();
         }
     }
@@ -59,17 +59,7 @@ impl Core {
         if let Some(open) = &cut {
             self.taken_before = self.taken_before.max(Some(open.next_position()));
         }
-        if let Some(account) = &mut self.account {
-            if let Some(open) = &cut {
-                account.forget_from(open.first_position());
-            }
-            account.clear_tables();
-        }
-        if let Some(rows) = &mut self.sent_rows {
-            // The keys of a cut transaction are kept: no row that was taken is read again.
-            rows.retract();
-            rows.clear_tables();
-        }
+        self.tracked_rows.disconnected(cut.as_ref());
         self.batch = None;
         self.ledger.abandon();
         self.tables.clear();

@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
+use walrelay_event_router::Routed;
 use walrelay_pgoutput::{Begin, LogicalMessage};
 use walrelay_sink::{EventPosition, Poison};
 
 use super::error::CoreError;
+use super::read::RowError;
 use crate::interface::observer::Counts;
 use crate::poison::{
     Body, Class, Diverted, DlqHeaders, DlqRecord, PoisonAction, PoisonDecision, PoisonDecisions,
@@ -39,6 +41,25 @@ impl Diversions {
     #[cold]
     fn drop_offered(&mut self) {
         self.offered = None;
+    }
+
+    /// Returns the decision about an event that is routed. `None`: it is sent. An error if it is unroutable by the topic
+    /// or a header of a dead letter, and the policy is to halt.
+    #[inline]
+    pub(super) fn decide(
+        &self,
+        position: EventPosition,
+        routed: &Routed<'_>,
+    ) -> Result<Option<PoisonDecision>, RowError> {
+        let decisions = &self.decisions;
+        let Some(part) = decisions.policy().reserved_part(routed) else {
+            return Ok(decisions.for_event(position, routed.topic(), routed.key()));
+        };
+        let error = RowError::OfDeadLetters(part);
+        match decisions.by_policy(Poison::Unroutable, error.to_string()) {
+            Some(decision) => Ok(Some(decision)),
+            None => Err(error),
+        }
     }
 
     /// Returns the decision about an event. If its dead letter would be too large for the sink, which may accept the

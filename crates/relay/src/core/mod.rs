@@ -74,6 +74,7 @@ mod settling;
 mod step;
 mod tables;
 mod topics;
+mod tracked_rows;
 mod transactions;
 
 use walrelay_checkpoint::{Ledger, Seq};
@@ -88,18 +89,17 @@ pub use error::CoreError;
 pub use settling::{DeadLetter, Settled};
 pub use step::{Outgoing, Placement, RecordSpace, Step};
 
-use crate::account::PendingAccount;
 use crate::event::SentEvent;
 use crate::interface::observer::Counts;
 use crate::interface::schemas::PendingSchema;
 use crate::poison::{Class, Diverted};
-use crate::sent_rows::PendingRows;
 use batch::OpenBatch;
 use diversions::Diversions;
 use in_flight::InFlightEvents;
 use read::WalEvent;
 use schemas::SchemaWait;
 use tables::Tables;
+use tracked_rows::TrackedRows;
 use transactions::{Ignored, Transactions};
 
 /// An event whose record is offered to the sink.
@@ -137,10 +137,7 @@ pub struct Core {
     ledger: Ledger,
     /// In a box, because the core is part of large futures.
     in_flight: Box<InFlightEvents>,
-    /// `None`: the keys of rows are not noted.
-    sent_rows: Option<PendingRows>,
-    /// `None`: sent rows are not accounted. In a box, as above.
-    account: Option<Box<PendingAccount>>,
+    tracked_rows: TrackedRows,
     /// The sequence number after that of the last record that was enqueued.
     next: u64,
     /// The highest position received on this connection.
@@ -246,7 +243,7 @@ impl Core {
         if closed.rows() > 0 || closed.ignored == Some(Ignored::InSink) {
             self.end_of_rows = self.end_of_rows.max(commit.end);
         }
-        if let Some(account) = &mut self.account
+        if let Some(account) = &mut self.tracked_rows.account
             && closed.ignored != Some(Ignored::Repeated)
         {
             account.committed(closed.begin.final_lsn);
@@ -307,12 +304,7 @@ impl Core {
         self.counts.records += 1;
         self.transactions.row_sent();
         let dead_letter = self.diversions.sent(seq.get());
-        if let Some(rows) = &mut self.sent_rows {
-            rows.keep_offered();
-        }
-        if let Some(account) = &mut self.account {
-            account.keep_offered(dead_letter);
-        }
+        self.tracked_rows.sent(dead_letter);
         if let (Some(event), Some(open)) = (self.offered.take(), &self.transactions.open) {
             let OfferedEvent { position, relation } = event;
             let table = || self.tables.outbox_name(relation);
@@ -343,8 +335,12 @@ impl Core {
         {
             self.acknowledged_behind.forget_before(first);
         }
-        let first = self.account.as_ref().and_then(|_| self.first_in_flight());
-        if let Some(account) = &mut self.account {
+        let first = self
+            .tracked_rows
+            .account
+            .as_ref()
+            .and_then(|_| self.first_in_flight());
+        if let Some(account) = &mut self.tracked_rows.account {
             account.release(confirmed.lsn(), first);
         }
         self.transactions.take_sample(confirmed)
@@ -352,13 +348,13 @@ impl Core {
 
     /// Passes on the keys of rows whose events, and all before them, are acknowledged.
     fn release_rows(&mut self) {
-        if self.sent_rows.is_none() {
+        if self.tracked_rows.keys.is_none() {
             return;
         }
         let (first, acknowledged) = (self.first_in_flight(), self.acknowledged_position());
         let first = first.or_else(|| self.first_unread());
-        if let Some(rows) = &mut self.sent_rows {
-            rows.release(first, acknowledged);
+        if let Some(keys) = &mut self.tracked_rows.keys {
+            keys.release(first, acknowledged);
         }
     }
 

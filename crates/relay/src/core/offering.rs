@@ -3,16 +3,13 @@
 use walrelay_event_router::{BatchEvent, Messages, Row};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::LogicalMessage;
-use walrelay_sink::Poison;
 
-use super::read::{RowError, WalEvent, messages_table};
+use super::read::{WalEvent, messages_table};
 use super::schemas::Unreadable;
 use super::step::{Content, Outgoing, RecordSpace, Step};
 use super::tables::EventTable;
-use super::transactions::Ignored;
 use super::{Core, CoreError, OfferedEvent};
-use crate::poison::{Body, PoisonAction};
-use crate::sent_rows::PendingRows;
+use crate::poison::Body;
 
 impl Core {
     pub(super) fn is_event(&self, message: &LogicalMessage<'_>) -> bool {
@@ -52,21 +49,12 @@ impl Core {
         wal_event: &WalEvent<'a>,
         space: &'r mut RecordSpace<'a>,
     ) -> Result<Step<'r, 'a>, CoreError> {
-        let Some(open) = self.transactions.open else {
-            return Err(CoreError::Sequence {
-                what: "an event outside a transaction",
-                lsn,
-            });
-        };
+        let open = self.transactions.open_at(lsn)?;
         self.tables.last_is_next = false;
         let relation = wal_event.relation();
         if let Some(ignored) = open.ignored {
-            if let (Some(account), WalEvent::Row(insert), Ignored::InSink) =
-                (&mut self.account, wal_event, ignored)
-            {
-                account.offer(open.next_position(), relation, &insert.tuple);
-                account.keep_stored();
-            }
+            let position = open.next_position();
+            self.tracked_rows.ignored(position, ignored, wal_event);
             return Ok(Step::Consumed);
         }
         let (table, unroutable) = match self.tables.table_of(relation, lsn)? {
@@ -82,26 +70,16 @@ impl Core {
             }
         };
         let (event, position) = (open.next_event(), open.next_position());
-        if let (Some(account), WalEvent::Row(insert)) = (&mut self.account, wal_event) {
-            account.offer(position, relation, &insert.tuple);
-        }
+        self.tracked_rows.read(position, wal_event);
         if Some(position) < self.acknowledged_before.max(self.taken_before)
             || self.acknowledged_behind.is_diverted(position)
         {
-            if let Some(account) = &mut self.account {
-                account.keep_acknowledged();
-            }
-            if let Some(rows) = &mut self.sent_rows {
-                rows.resume_dead(position);
-            }
+            self.tracked_rows.resumed(position);
             self.transactions.row_skipped();
             return Ok(Step::Consumed);
         }
         let decisions = &mut self.diversions.decisions;
-        if decisions.holds_back(position, self.ledger.in_flight()) {
-            return Ok(Step::Blocked);
-        }
-        if self.sent_rows.as_ref().is_some_and(PendingRows::is_full) {
+        if decisions.holds_back(position, self.ledger.in_flight()) || self.tracked_rows.is_full() {
             return Ok(Step::Blocked);
         }
         let Some(seq) = self.ledger.next_seq() else {
@@ -113,87 +91,62 @@ impl Core {
         };
         self.offered = Some(OfferedEvent { position, relation });
         self.diversions.forget_offered();
-        let offer = |content| Ok(Step::Send(Outgoing { content, seq }));
         let mut row = Row::default();
-        if let (Some(rows), WalEvent::Row(insert)) = (&mut self.sent_rows, wal_event) {
-            rows.offer(position, insert.relation, open.begin.xid, &insert.tuple);
-        }
-        let decisions = &self.diversions.decisions;
+        self.tracked_rows.offer(position, open.begin.xid, wal_event);
         let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {
             Ok(()) if row.is_passed_over() => {
                 self.counts.unselected += 1;
                 self.transactions.row_skipped();
-                if let Some(account) = &mut self.account {
-                    account.keep_offered(false);
-                }
-                if let Some(rows) = &mut self.sent_rows {
-                    rows.keep_offered();
-                }
+                self.tracked_rows.sent(false);
                 return Ok(Step::Consumed);
             }
             Ok(()) => {
                 let routed = &mut space.routed;
                 self.router.write(&row, routed);
                 source.add_headers(routed);
-                let decision = if let Some(part) = decisions.policy().reserved_part(routed) {
-                    let error = RowError::OfDeadLetters(part);
-                    let decision = decisions.by_policy(Poison::Unroutable, error.to_string());
-                    let Some(decision) = decision else {
-                        return Err(error.at(table, &open.begin, routed.event_id()));
-                    };
-                    Some(decision)
-                } else {
-                    decisions.for_event(position, routed.topic(), routed.key())
+                let decision = match self.diversions.decide(position, routed) {
+                    Ok(decision) => decision,
+                    Err(error) => return Err(error.at(table, &open.begin, routed.event_id())),
                 };
                 let acknowledged = &mut self.acknowledged_behind;
                 if decision.is_none()
                     && !acknowledged.is_empty()
                     && acknowledged.passes_over(position, routed.topic(), routed.key())
                 {
-                    if let Some(account) = &mut self.account {
-                        account.keep_acknowledged();
-                    }
-                    if let Some(rows) = &mut self.sent_rows {
-                        rows.keep_offered();
-                    }
+                    self.tracked_rows.acknowledged();
                     self.transactions.row_skipped();
                     return Ok(Step::Consumed);
                 }
-                match decision {
-                    None => {
-                        self.in_flight.offer(routed.topic());
-                        return offer(Content::Event(routed));
+                let Some(decision) = decision else {
+                    self.in_flight.offer(routed.topic());
+                    let content = Content::Event(routed);
+                    return Ok(Step::Send(Outgoing { content, seq }));
+                };
+                (decision, Body::from_routed(routed))
+            }
+            Err(error) => {
+                let decisions = &self.diversions.decisions;
+                match self.schemas.decide(&error, position, decisions) {
+                    Unreadable::AwaitsSchema => return Ok(Step::AwaitsSchema),
+                    Unreadable::Halts => {
+                        let body = source.partial(&self.router);
+                        return Err(error.at(table, &open.begin, body.event_id));
                     }
-                    Some(decision) => (decision, Body::from_routed(routed)),
+                    Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
                 }
             }
-            Err(error) => match self.schemas.decide(&error, position, decisions) {
-                Unreadable::AwaitsSchema => return Ok(Step::AwaitsSchema),
-                Unreadable::Halts => {
-                    let body = source.partial(&self.router);
-                    return Err(error.at(table, &open.begin, body.event_id));
-                }
-                Unreadable::Diverted(decision) => (decision, source.partial(&self.router)),
-            },
         };
         let place = (&open.begin, &**table);
         let decision = self.diversions.by_size(decision, position, place, &body);
-        // An event that is diverted is not sent, so its row does not count as sent.
-        if let Some(rows) = &mut self.sent_rows {
-            match decision.action {
-                PoisonAction::DeadLetter => rows.offered_is_dead(&decision.cause),
-                PoisonAction::Skip | PoisonAction::Halt => rows.retract(),
-            }
-        }
+        self.tracked_rows.diverted(&decision);
         if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
             self.in_flight.offer(dead_letter.record().topic);
-            return offer(Content::DeadLetter(space.dead_letter.insert(dead_letter)));
+            let content = Content::DeadLetter(space.dead_letter.insert(dead_letter));
+            return Ok(Step::Send(Outgoing { content, seq }));
         }
         self.counts.skipped += 1;
         self.transactions.row_skipped();
-        if let Some(account) = &mut self.account {
-            account.keep_offered(false);
-        }
+        self.tracked_rows.skipped();
         Ok(Step::Consumed)
     }
 }

@@ -34,12 +34,7 @@ impl Core {
     /// Plans the rows of a relation as those of an outbox table.
     fn outbox(&mut self, relation: &Relation<'_>, table: TableName) -> Result<(), CoreError> {
         let plan = self.router.relation(relation);
-        if let Some(rows) = &mut self.sent_rows {
-            rows.announce(relation, &table);
-        }
-        if let Some(account) = &mut self.account {
-            account.announce(relation);
-        }
+        self.tracked_rows.announce(relation, &table);
         let policy = self.diversions.decisions.policy();
         self.tables.add_outbox(relation.id, table, plan, policy)
     }

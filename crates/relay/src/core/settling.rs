@@ -86,8 +86,8 @@ impl Core {
             return Ok(Settled::DeadLetter(DeadLetter(dead_letter)));
         }
         self.counts.skipped += 1;
-        if let Some(rows) = &mut self.sent_rows {
-            rows.forget_event(position);
+        if let Some(keys) = &mut self.tracked_rows.keys {
+            keys.forget_event(position);
         }
         Ok(Settled::Skipped)
     }
@@ -102,12 +102,8 @@ impl Core {
             return;
         };
         // An event that is diverted was not sent, so its row does not count as sent.
-        if let Some(rows) = &mut self.sent_rows {
-            let cause = self.diversions.diverted.last().map(|last| &*last.cause);
-            rows.event_is_dead(position, cause.unwrap_or_default());
-        }
-        if let Some(account) = &mut self.account {
-            account.divert(position);
-        }
+        let cause = self.diversions.diverted.last().map(|last| &*last.cause);
+        let cause = cause.unwrap_or_default();
+        self.tracked_rows.settled(position, cause);
     }
 }

@@ -115,6 +115,15 @@ impl Transactions {
         Ok(ignored)
     }
 
+    /// Returns the open transaction, of which the event at `lsn` is.
+    #[inline]
+    pub(super) fn open_at(&self, lsn: Lsn) -> Result<OpenTransaction, CoreError> {
+        self.open.ok_or(CoreError::Sequence {
+            what: "an event outside a transaction",
+            lsn,
+        })
+    }
+
     /// Closes the open transaction, and returns it.
     pub(super) fn commit(
         &mut self,
