@@ -30,6 +30,42 @@ impl Answer {
     }
 }
 
+/// The answers to requests that were sent together.
+struct Answers<F> {
+    /// In the order of the requests.
+    received: Vec<Option<Answer>>,
+    missing: usize,
+    /// Returns whether a message is an answer.
+    is_answer: F,
+}
+
+impl<F: Fn(&Answer) -> bool> Answers<F> {
+    fn new(count: usize, is_answer: F) -> Self {
+        Self {
+            received: (0..count).map(|_| None).collect(),
+            missing: count,
+            is_answer,
+        }
+    }
+
+    /// Keeps a message to the subject of request `number`, unless it is no answer. Returns true if it was missing.
+    fn add(&mut self, number: usize, status: Option<u16>, payload: &[u8]) -> bool {
+        let answer = Answer {
+            status,
+            payload: payload.to_vec(),
+        };
+        let is_answer = answer.is_from_nobody() || (self.is_answer)(&answer);
+        match self.received.get_mut(number) {
+            Some(place @ None) if is_answer => {
+                *place = Some(answer);
+                self.missing -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The reason why requests have no answers.
 #[derive(Debug)]
 pub(crate) enum ExchangeError {
@@ -38,6 +74,21 @@ pub(crate) enum ExchangeError {
     ApiDenied,
     /// The user may not publish to the subject of an event.
     SubjectDenied,
+}
+
+impl ExchangeError {
+    /// Makes the error that a server reports with this text.
+    fn from_server(address: &str, text: &[u8]) -> Self {
+        if !is_permission(text) {
+            return ended(address, text).into();
+        }
+        let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+        if text.contains("publish to \"$js.api.") {
+            Self::ApiDenied
+        } else {
+            Self::SubjectDenied
+        }
+    }
 }
 
 impl From<NatsError> for ExchangeError {
@@ -138,8 +189,7 @@ impl Exchange {
             let reply = format!("{}.{}", connection.inbox, first + number as u64);
             put(unsent, number, &reply);
         }
-        let mut answers: Vec<Option<Answer>> = (0..count).map(|_| None).collect();
-        let mut missing = count;
+        let mut answers = Answers::new(count, is_answer);
         let Connection {
             stream,
             address,
@@ -167,18 +217,9 @@ impl Exchange {
                         status,
                         payload,
                     } => {
-                        let Some(number) = number_of(subject, inbox, first) else {
-                            continue;
-                        };
-                        let answer = Answer {
-                            status,
-                            payload: payload.to_vec(),
-                        };
-                        if let Some(place @ None) = answers.get_mut(number)
-                            && (answer.is_from_nobody() || is_answer(&answer))
+                        if let Some(number) = number_of(subject, inbox, first)
+                            && answers.add(number, status, payload)
                         {
-                            *place = Some(answer);
-                            missing -= 1;
                             progress = Instant::now();
                             note_sign();
                         }
@@ -188,15 +229,9 @@ impl Exchange {
                         *info =
                             ServerInfo::parse(json).map_err(|error| protocol(address, error))?;
                     }
-                    Operation::Error(text) if is_permission(text) => {
-                        let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-                        return Err(if text.contains("publish to \"$js.api.") {
-                            ExchangeError::ApiDenied
-                        } else {
-                            ExchangeError::SubjectDenied
-                        });
+                    Operation::Error(text) => {
+                        return Err(ExchangeError::from_server(address, text));
                     }
-                    Operation::Error(text) => return Err(ended(address, text).into()),
                     Operation::Pong | Operation::Ok => {}
                 }
             }
@@ -204,8 +239,8 @@ impl Exchange {
                 unsent.extend_from_slice(b"PONG\r\n");
                 unflushed = true;
             }
-            if missing == 0 && limit.is_some() {
-                return Ok(answers.into_iter().flatten().collect());
+            if answers.missing == 0 && limit.is_some() {
+                return Ok(answers.received.into_iter().flatten().collect());
             }
             let io = |source| io_error(address, source);
             select! {
