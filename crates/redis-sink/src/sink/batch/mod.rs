@@ -1,27 +1,27 @@
 //! Rounds: the first records of the queue are written, and reported. `held`: what the servers have.
-//! `refused`: what they refuse.
+//! `refusal`: what they refuse. `results`: the outcome of each record.
 
 mod held;
 mod refusal;
+mod results;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use tracing::warn;
-use walrelay_sink::{Disposition, Obstacle, Poison, Record};
+use walrelay_sink::{Obstacle, Record};
 use walrelay_sink_client::Failure;
 
-use self::refusal::TOO_LARGE;
 use super::entry::{EntryId, NewId, is_same, put_xadd};
 use super::plan::{self, Head};
-use super::round::{Beside, Outcome, Round, WRONG};
+use super::round::{Beside, Round, WRONG};
 use super::streams::Streams;
 use super::wait::MESSAGE;
 use super::{Settings, Shared};
 use crate::client::error::RedisError;
 use crate::client::link::Link;
 use crate::client::protocol;
-use crate::client::refusal::{Refusal, is_forbidden_id, meaning, refused_stream};
+use crate::client::refusal::is_forbidden_id;
 use crate::client::resp::Reply;
 use crate::section::Ids;
 
@@ -331,115 +331,6 @@ impl<'s> Batches<'s> {
         };
         let waited = answers.into_iter().map(read).collect();
         self.settle(link, round, waited)
-    }
-
-    /// Takes the records out that are stored, and reports them. `failed`: why the connections are of no
-    /// use any more.
-    fn finish(
-        &mut self,
-        link: &mut Link,
-        round: Round,
-        failed: Option<RedisError>,
-    ) -> Result<(), Stop> {
-        let Round {
-            heads,
-            ids,
-            outcomes,
-            ..
-        } = round;
-        // The streams of which a record is to be written again: so are all behind it, lest the
-        // earlier one becomes the last of its key.
-        let mut again = BTreeSet::new();
-        let mut refused: Option<(usize, u64, Vec<u8>)> = None;
-        let mut oversize: Vec<(Head, Vec<u8>)> = Vec::new();
-        let mut streams: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        let mut kept = Vec::new();
-        let mut stored = Vec::new();
-        let mut has_gone = false;
-        {
-            let mut state = self.shared.state();
-            let batch = state.records.take_batch();
-            let planned = heads.iter().zip(ids);
-            for ((queued, (head, id)), outcome) in batch.into_iter().zip(planned).zip(outcomes) {
-                let is_copy = head.again
-                    && oversize
-                        .iter()
-                        .any(|(other, _)| other.stream == head.stream);
-                if outcome == Outcome::Stored && !again.contains(&head.stream) && !is_copy {
-                    let stream = &mut self.streams[head.stream];
-                    stream.stored(id);
-                    let note = |record: &Record<'_>| stream.contents.stored(record, id.is_some());
-                    queued.record.with(note);
-                    stored.push((head.stream, queued));
-                    continue;
-                }
-                if let Some(NewId::Explicit(id) | NewId::Behind(id)) = id
-                    && outcome != Outcome::Gone
-                {
-                    self.tried.insert(queued.seq, id);
-                }
-                kept.push(queued);
-                match outcome {
-                    Outcome::Stored => {}
-                    Outcome::Gone => {
-                        has_gone = true;
-                        again.insert(head.stream);
-                        let stream = &mut self.streams[head.stream];
-                        if let Some(lost) = stream.gone() {
-                            let loss = lost.into_loss(&stream.name);
-                            self.shared.stats.note_loss(loss);
-                        }
-                    }
-                    Outcome::Unknown => {
-                        self.streams[head.stream].newest = None;
-                        again.insert(head.stream);
-                    }
-                    Outcome::Refused(text) if meaning(&text) == Refusal::Oversize => {
-                        self.streams[head.stream].newest = None;
-                        oversize.push((*head, text));
-                    }
-                    Outcome::Refused(text) => {
-                        self.streams[head.stream].newest = None;
-                        again.insert(head.stream);
-                        // If it is behind, another client has written meanwhile.
-                        if refused_stream(&text).is_some() {
-                            streams.entry(head.stream).or_insert(text);
-                        } else if meaning(&text) != Refusal::Behind && refused.is_none() {
-                            refused = Some((self.server(head), head.seq, text));
-                        }
-                    }
-                }
-            }
-            state.records.put_back(kept);
-        }
-        let touched: BTreeSet<usize> = stored.iter().map(|(stream, _)| *stream).collect();
-        for stream in touched {
-            self.streams[stream].keep_end();
-        }
-        let is_done = has_gone || !stored.is_empty() || !oversize.is_empty() || !streams.is_empty();
-        for (stream, queued) in stored {
-            self.tried.remove(&queued.seq);
-            self.taken(stream);
-            self.shared.report(&queued, Ok(()));
-        }
-        for (head, text) in oversize {
-            let refusal = (Poison::Oversize, Disposition::Fatal);
-            self.refuse(&[head.seq], refusal, TOO_LARGE, &text);
-        }
-        for (stream, text) in streams {
-            self.refuse_stream(&heads, stream, &text);
-        }
-        match (failed, refused) {
-            (Some(error), _) => Err(error.into()),
-            (None, Some((server, seq, text))) => Err(self.refused(link, server, seq, &text)),
-            // A client that writes all the time must not make this one do the same.
-            (None, None) if !is_done => Err(Stop::Pause(Obstacle {
-                what: "another client writes to the streams of the next events".to_owned(),
-                disposition: Disposition::Retryable,
-                remedy: Some("see that each stream has one relay, and no other writer"),
-            })),
-            (None, None) => Ok(()),
-        }
     }
 }
 
