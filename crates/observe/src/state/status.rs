@@ -33,56 +33,13 @@ impl Telemetry {
         let setup = &self.setup;
         let live = lock(&self.live);
         let not_ready = live.not_ready();
-        let (state, reason) = describe(&live.state);
         let facts = setup.source.as_deref();
-        let waits = facts.and_then(SourceFacts::opening_wait);
-        let waits = waits.filter(|_| matches!(live.state, PipelineState::Connecting));
-        let explanation = match &live.state {
-            PipelineState::Waiting { explanation, .. } => explanation.as_ref(),
-            _ if waits.is_some() => None,
-            _ => live
-                .failure()
-                .and_then(|failure| failure.explanation.as_ref()),
-        };
         let sink = self.sink_report(&live);
         let mut report = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: millis_now(),
             started_ms: self.started_ms,
-            pipeline: PipelineReport {
-                slot: setup.slot.clone(),
-                state: state.to_owned(),
-                reason: match (reason, &waits) {
-                    (Some(reason), _) => Some(reason.to_owned()),
-                    (None, Some((what, _))) => Some(what.clone()),
-                    (None, None) => live
-                        .failure()
-                        .map(|failure| format!("the last attempt failed: {}", failure.why)),
-                },
-                remedy: match (&waits, explanation) {
-                    (Some((_, remedy)), _) => Some((*remedy).to_owned()),
-                    (None, Some(explanation)) => Some(explanation.remedy.clone()),
-                    (None, None) => remedy(&live.state),
-                },
-                error_id: explanation.map(|explanation| explanation.id.to_owned()),
-                cause: match live.state {
-                    PipelineState::Waiting { cause, .. } => Some(cause),
-                    _ if waits.is_some() => Some(OPEN_TRANSACTIONS),
-                    _ => live.failure().map(|failure| failure.cause),
-                }
-                .map(str::to_owned),
-                holder: live.holder().map(|holder| HolderReport {
-                    standby: holder.kind == HolderKind::Relay,
-                    taken: holder.kind == HolderKind::Stranger,
-                    pid: holder.pid,
-                    application_name: holder.application_name.clone(),
-                    since_ms: holder
-                        .since
-                        .and_then(PgTimestamp::unix_micros)
-                        .and_then(|micros| u64::try_from(micros / 1000).ok()),
-                }),
-                since_ms: live.state_since_ms,
-            },
+            pipeline: self.pipeline_report(&live),
             ready: not_ready.is_none(),
             not_ready,
             problems: Vec::new(),
@@ -107,16 +64,7 @@ impl Telemetry {
                 commit_to_ack: self.commit_to_ack.last_minute(),
                 commit_to_read: self.commit_to_read.last_minute(),
             },
-            dead_letters: DeadLetterReport {
-                topic: setup.dead_letter_topic.clone(),
-                written: live.dead_letters.clone(),
-                skipped: live.skipped.clone(),
-                obstacle: live.dead_letter_obstacle.clone(),
-                parked_keys: setup
-                    .parking
-                    .as_ref()
-                    .map_or(0, |parking| parking.keys() as u64),
-            },
+            dead_letters: self.dead_letter_report(&live),
             kafka: KafkaReport::new(&sink),
             sink,
             registry: setup.registry.as_ref().map(|stats| RegistryReport {
@@ -133,6 +81,68 @@ impl Telemetry {
         drop(live);
         report.problems = problems(&report);
         report
+    }
+
+    fn pipeline_report(&self, live: &Live) -> PipelineReport {
+        let (state, reason) = describe(&live.state);
+        let facts = self.setup.source.as_deref();
+        let waits = facts.and_then(SourceFacts::opening_wait);
+        let waits = waits.filter(|_| matches!(live.state, PipelineState::Connecting));
+        let explanation = match &live.state {
+            PipelineState::Waiting { explanation, .. } => explanation.as_ref(),
+            _ if waits.is_some() => None,
+            _ => live
+                .failure()
+                .and_then(|failure| failure.explanation.as_ref()),
+        };
+        PipelineReport {
+            slot: self.setup.slot.clone(),
+            state: state.to_owned(),
+            reason: match (reason, &waits) {
+                (Some(reason), _) => Some(reason.to_owned()),
+                (None, Some((what, _))) => Some(what.clone()),
+                (None, None) => live
+                    .failure()
+                    .map(|failure| format!("the last attempt failed: {}", failure.why)),
+            },
+            remedy: match (&waits, explanation) {
+                (Some((_, remedy)), _) => Some((*remedy).to_owned()),
+                (None, Some(explanation)) => Some(explanation.remedy.clone()),
+                (None, None) => remedy(&live.state),
+            },
+            error_id: explanation.map(|explanation| explanation.id.to_owned()),
+            cause: match live.state {
+                PipelineState::Waiting { cause, .. } => Some(cause),
+                _ if waits.is_some() => Some(OPEN_TRANSACTIONS),
+                _ => live.failure().map(|failure| failure.cause),
+            }
+            .map(str::to_owned),
+            holder: live.holder().map(|holder| HolderReport {
+                standby: holder.kind == HolderKind::Relay,
+                taken: holder.kind == HolderKind::Stranger,
+                pid: holder.pid,
+                application_name: holder.application_name.clone(),
+                since_ms: holder
+                    .since
+                    .and_then(PgTimestamp::unix_micros)
+                    .and_then(|micros| u64::try_from(micros / 1000).ok()),
+            }),
+            since_ms: live.state_since_ms,
+        }
+    }
+
+    fn dead_letter_report(&self, live: &Live) -> DeadLetterReport {
+        let setup = &self.setup;
+        DeadLetterReport {
+            topic: setup.dead_letter_topic.clone(),
+            written: live.dead_letters.clone(),
+            skipped: live.skipped.clone(),
+            obstacle: live.dead_letter_obstacle.clone(),
+            parked_keys: setup
+                .parking
+                .as_ref()
+                .map_or(0, |parking| parking.keys() as u64),
+        }
     }
 
     fn source(&self, live: &Live) -> SourceReport {
