@@ -1,44 +1,41 @@
-//! The relay of one pipeline, from its configuration to its end.
+//! The relay of one pipeline, from its configuration to its end. `workers`: the threads that work on the database
+//! alongside it. `views`: endpoint, exporter and reports.
+
+mod views;
+mod workers;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
-use tracing::{Instrument as _, Span, info, warn};
-use walrelay_failure::ToFailure;
+use tracing::{Span, info, warn};
+use walrelay_failure::{Exit, Failure, ToFailure};
 use walrelay_observe::{
-    Background, DlqAccess, EndpointError, EventJobs, Exporter, Pipelines, RecentErrors,
-    ReplaceFile, RunObserver, ServiceManager, Setup, SinkSetup, Telemetry, heartbeat, millis_now,
-    pipeline_span, start_endpoint,
+    DlqAccess, EventJobs, RecentErrors, ReplaceFile, RunObserver, ServiceManager, Setup, SinkSetup,
+    Telemetry, heartbeat, millis_now, pipeline_span,
 };
 use walrelay_postgres_source::run_note::FormerRun;
 use walrelay_postgres_source::{
-    Audit, CopySource, DeadMarking, Poller, PostgresError, PostgresSource, ROLLING, SentMarker,
-    SourceFindings, SourceOptions, bookmark_slot, replace_file,
+    CopySource, Poller, PostgresError, PostgresSource, SourceFindings, SourceOptions, replace_file,
 };
 use walrelay_relay::{Outcome, Pipeline, PipelineError, SentAccount, SentRows, SinkLimits, Source};
 use walrelay_sink::{Parking, SinkFactory};
 use walrelay_sink_kind::SinkKind;
 use walrelay_walsender::ConnInfo;
 
-use super::outbox::{audit_watch, outbox_monitor};
+pub(super) use views::start_views;
+
 use crate::cli::ConfigArgs;
 use crate::commands::EnvVars;
 use crate::commands::assembly::sink::configured_sink;
 use crate::commands::assembly::{
-    PLAIN_TEXT, account_columns, accounts_rows, block_on, conn_info, dead_letters, dlq_address,
-    marking, no_runtime, router, schemas, settings, wanted,
+    PLAIN_TEXT, account_columns, accounts_rows, block_on, conn_info, dlq_address, no_runtime,
+    router, schemas, settings, wanted,
 };
-use crate::commands::database::prune::pruning;
 use crate::config::{PipelineConfig, ProcessConfig, SnapshotMode};
 use crate::event_commands::OperatorCommands;
 use crate::failures;
-use crate::workers::{
-    AuditWorker, Keep, Keeping, MarkWorker, PostgresFacts, RowWorker, RunKeeper, SinkWatch,
-    SlotMonitor, keep_bookmark,
-};
-use walrelay_failure::{Exit, Failure};
+use crate::workers::{PostgresFacts, RunKeeper, SinkWatch};
 
 /// The last log line of a run that drained.
 const DRAINED: &str = "drained: everything that was sent is confirmed";
@@ -292,93 +289,6 @@ impl Relay<'_> {
             .with_sent_rows(self.sent_rows.clone())
     }
 
-    /// Starts the threads that keep the rolling bookmark, delete confirmed rows and mark them as sent,
-    /// where these are configured. Dropping them stops the threads.
-    fn start_workers(
-        &self,
-        source: &PostgresSource,
-        diverted: &Arc<AtomicU64>,
-    ) -> Result<Vec<Background>, Failure> {
-        let (config, info, telemetry) = (self.config, &self.info, &self.telemetry);
-        let slot = &config.source.slot;
-        let mut workers = Vec::new();
-        // The relay of `cutover switch` is followed by that of `run`, whose first start is the first.
-        if !self.switches {
-            let _ = self.run_keeper.walsender.set(source.walsender());
-            let keeper = Arc::clone(&self.run_keeper);
-            let started = Background::start("run-note", move || keeper.run());
-            workers.push(started.map_err(no_runtime)?);
-        }
-        if let Some(retention) = config.retention {
-            let bookmark = bookmark_slot(slot, ROLLING).map_err(|why| {
-                Failure::new("bookmark-name", Exit::Config, why)
-                    .remedy("choose a shorter name for [source] slot")
-            })?;
-            let keeping = Keeping {
-                info: info.clone(),
-                slot: slot.clone(),
-                bookmark,
-                keep: Keep {
-                    time: retention.keep,
-                    max_wal: retention.max_wal,
-                },
-                state_file: config.source.state_file.clone(),
-                walsender: source.walsender(),
-                telemetry: telemetry.clone(),
-            };
-            workers.push(keep_bookmark(keeping).map_err(no_runtime)?);
-        }
-        // A dead letter is written by this process, or was written by another one that read the slot
-        // before this process' walsender.
-        let unsent = || {
-            let (walsender, diverted) = (source.walsender(), Arc::clone(diverted));
-            let epoch = move || {
-                let walsender = walsender.load(Ordering::Acquire);
-                Some((walsender, diverted.load(Ordering::Acquire)))
-            };
-            dead_letters(config, epoch)
-        };
-        let keep = config.prune.as_ref().and_then(|prune| prune.keep);
-        let prune = keep.map(|keep| pruning(config, info.clone(), Some(keep), unsent()?));
-        let prune = prune.transpose()?;
-        if let Some(pruning) = prune {
-            let worker = RowWorker {
-                info: info.clone(),
-                slot: slot.clone(),
-                pruning,
-                walsender: source.walsender(),
-                telemetry: telemetry.clone(),
-            };
-            workers.push(worker.start().map_err(no_runtime)?);
-        }
-        if let Some(settings) = config.audit.filter(|_| self.sent_rows.is_some()) {
-            let worker = AuditWorker {
-                info: info.clone(),
-                slot: slot.clone(),
-                audit: Audit::new(audit_watch(config, unsent()?)?, settings),
-                every: settings.every,
-                walsender: source.walsender(),
-                telemetry: telemetry.clone(),
-            };
-            workers.push(worker.start().map_err(no_runtime)?);
-        }
-        if let Some(sent) = &self.sent_rows {
-            let dead = config.source.mark_dead.clone();
-            let dead = dead.map(|set| Ok::<_, Failure>(DeadMarking::new(set, unsent()?)));
-            let worker = MarkWorker {
-                info: info.clone(),
-                slot: slot.clone(),
-                sent: Arc::clone(sent),
-                marker: SentMarker::new(marking(config), Arc::clone(sent))
-                    .marking_dead(dead.transpose()?),
-                walsender: source.walsender(),
-                telemetry: telemetry.clone(),
-            };
-            workers.push(worker.start().map_err(no_runtime)?);
-        }
-        Ok(workers)
-    }
-
     /// Makes the source that reads temporary copies of the configured slot, so that nothing is
     /// confirmed in it.
     fn copy_source(&self) -> Result<CopySource, Failure> {
@@ -493,50 +403,6 @@ fn setup(config: &PipelineConfig) -> Setup {
         config: config.shown.clone(),
         ..Setup::default()
     }
-}
-
-/// The threads that show the state of the process. Dropping it stops them.
-pub(super) struct Views {
-    _endpoint: Option<Background>,
-    _exporter: Option<Exporter>,
-    _notifier: Option<Background>,
-}
-
-/// Starts the HTTP endpoint of a process, its exporter to OpenTelemetry and its reports to the service
-/// manager, where there are any.
-pub(super) fn start_views(
-    process: &ProcessConfig,
-    relays: &[&Relay<'_>],
-) -> Result<Views, Failure> {
-    let observed = relays
-        .iter()
-        .filter_map(|relay| Some((*relay, relay.telemetry.as_ref()?)));
-    let pipelines: Pipelines = observed.clone().map(|(_, one)| Arc::clone(one)).collect();
-    let monitors = observed.map(|(relay, telemetry)| {
-        let source = &relay.config.source;
-        let (slot, tables) = (source.slot.clone(), source.tables.clone());
-        let outbox = outbox_monitor(relay.config, relay.info.clone());
-        let slot = SlotMonitor::new(relay.info.clone(), slot, tables);
-        let telemetry = Arc::clone(telemetry);
-        let watch = async move {
-            tokio::join!(slot.watch(&telemetry), outbox.watch(&telemetry));
-        };
-        watch.instrument(relay.span.clone())
-    });
-    let endpoint = process.http.as_ref();
-    let endpoint = endpoint.map(|http| start_endpoint(http, pipelines.clone(), monitors.collect()));
-    let endpoint = endpoint.transpose().map_err(failures::endpoint)?;
-    let exporter = process.otel.as_ref().filter(|_| endpoint.is_some());
-    let exporter = exporter.map(|otel| Exporter::start(otel, pipelines.clone()));
-    let exporter = exporter.transpose().map_err(EndpointError::Thread);
-    let managers = relays.iter().map(|relay| relay.service_manager.as_ref());
-    let notifier = managers.flatten().next();
-    let notifier = notifier.map(|manager| manager.start(pipelines));
-    Ok(Views {
-        _endpoint: endpoint,
-        _exporter: exporter.map_err(failures::endpoint)?,
-        _notifier: notifier.transpose().map_err(no_runtime)?,
-    })
 }
 
 /// Logs `drained` if the pipeline drained; otherwise returns the failure.
