@@ -1,3 +1,6 @@
+use rdkafka::error::KafkaError as ClientError;
+
+use super::clients::LOWEST_BATCH_SIZE;
 use super::rules::{RULES, Rule, SECRETS};
 use super::*;
 
