@@ -8,8 +8,8 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode;
 use walrelay_sink::{
-    BatchingMode, Deliveries, DeliveryError, Disposition, HeldRecord, Obstacle, Poison, Record,
-    Retrying, SendError, Sink, SinkFactory, SinkStats, StreamStart, Window,
+    BatchingMode, Deliveries, DeliveryError, HeldRecord, Obstacle, Poison, Record, Retrying,
+    SendError, Sink, SinkStats, Window,
 };
 use walrelay_sink_client::Patience;
 
@@ -27,9 +27,11 @@ use crate::producer::obstacle::Inquiry;
 use crate::producer::producers::{CLOSING_SLICE, Producers};
 use crate::producer::topic_checks::TopicChecks;
 
+mod factory;
 mod held_topics;
 mod refusals;
 
+pub use factory::KafkaSinkFactory;
 use held_topics::{HeldTopic, HeldTopics};
 pub(crate) use refusals::check_limits;
 use refusals::{check_record, refusal, refused, size_in_request};
@@ -37,81 +39,10 @@ use refusals::{check_record, refusal, refused, size_in_request};
 const BROKEN: &str = "this producer accepts nothing after an undelivered record: a new one must be \
                       created, and everything unconfirmed sent again";
 
-/// Creates [`KafkaSink`]s of one configuration.
-#[derive(Debug)]
-pub struct KafkaSinkFactory {
-    config: KafkaConfig,
-    two_modes: bool,
-    stats: Arc<SinkStats>,
-}
-
-impl KafkaSinkFactory {
-    /// Creates a factory of sinks with two producers, one for latency and one for throughput; with
-    /// a single one if the configuration fixes a linger. Does not connect.
-    pub fn new(config: KafkaConfig) -> Self {
-        Self {
-            config,
-            two_modes: true,
-            stats: Arc::default(),
-        }
-    }
-
-    /// Makes sinks with a single producer, whatever the configuration.
-    #[must_use]
-    pub fn with_one_producer(self) -> Self {
-        Self {
-            two_modes: false,
-            ..self
-        }
-    }
-
-    /// Returns the figures of the factory's sinks.
-    pub fn stats(&self) -> Arc<SinkStats> {
-        Arc::clone(&self.stats)
-    }
-
-    /// Counts in `stats`, and enables librdkafka's statistics.
-    #[must_use]
-    pub fn with_stats(self, stats: Arc<SinkStats>) -> Self {
-        Self {
-            config: self.config.with_statistics(),
-            stats,
-            ..self
-        }
-    }
-}
-
-impl SinkFactory for KafkaSinkFactory {
-    type Sink = KafkaSink;
-    type Error = KafkaError;
-
-    /// Reads certificates and starts the client's threads, which resolve and connect in the
-    /// background.
-    fn create(
-        &mut self,
-        _: Option<&StreamStart>,
-        deliveries: Arc<dyn Deliveries>,
-    ) -> Result<KafkaSink, KafkaError> {
-        let stats = Arc::clone(&self.stats);
-        let linger = self.config.bulk_linger().filter(|_| self.two_modes);
-        if linger.is_some() {
-            return KafkaSink::gated(&self.config, linger, deliveries, stats);
-        }
-        // A single producer needs no gates: it has one request in flight, and fills the next
-        // meanwhile.
-        let client = self.config.client_config();
-        KafkaSink::new(&self.config, &client, None, None, deliveries, stats)
-    }
-
-    fn disposition(error: &KafkaError) -> Disposition {
-        error.disposition()
-    }
-}
-
 /// A Kafka producer, or two of them: see [`KafkaSinkFactory`].
 ///
 /// After the first record that a producer took and does not deliver, for whatever reason, all queued records are
-/// reported as failed and every further record is refused, both as [`Disposition::Retryable`]: a
+/// reported as failed and every further record is refused, both as [`Retryable`](walrelay_sink::Disposition::Retryable): a
 /// new sink is needed. The record that failed has its own disposition, so the worst of the reports
 /// counts.
 ///

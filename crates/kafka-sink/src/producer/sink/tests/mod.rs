@@ -7,7 +7,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use walrelay_sink::Disposition::{Fatal, Retryable};
-use walrelay_sink::Header;
+use walrelay_sink::{Disposition, Header, SinkFactory};
 use walrelay_sink_kind::topics::ReadRecord;
 use walrelay_testkit::Reports;
 
