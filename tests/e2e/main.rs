@@ -64,6 +64,10 @@
     clippy::print_stderr,
     reason = "a test fails by panicking with the reason, and says what it measured"
 )]
+#![expect(
+    clippy::too_many_lines,
+    reason = "a test is one story, from the setup to the end"
+)]
 
 /// Tests of one call each, a line per test.
 macro_rules! tests {

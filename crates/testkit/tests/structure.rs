@@ -2,6 +2,8 @@
 //! circle, and the order of the modules of `relay` in `docs/contributing/architecture.md`. The code is read as
 //! rustfmt writes it.
 //!
+//! Holds the limit for the length of a file, too.
+//!
 //! The dependencies between crates are compared with `docs/contributing/architecture.md` by
 //! `tests/e2e/docs/texts.rs`.
 
@@ -13,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads a file of a crate's source; `None` if there is none.
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -242,6 +244,80 @@ fn modules_of_relay_use_only_those_below_them() {
         .into_iter()
         .filter(|([folder, from, to], _)| folder.is_empty() && rows[from] >= rows[to]);
     assert_eq!(upwards.collect::<Vec<_>>(), []);
+}
+
+/// The most lines of a file, without those of its tests: CONTRIBUTING.md says some 500.
+const MOST_LINES: usize = 510;
+
+/// Files that may be longer, and why.
+const LONGER: &[(&str, &str)] = &[(
+    "kafka-sink/src/ffi.rs",
+    "unsafe code of the product stands in one file",
+)];
+
+/// The number of lines without items marked `#[cfg(test)]`.
+fn lines_without_tests(source: &str) -> usize {
+    let mut tested_indent = None;
+    let mut lines = 0;
+    for line in source.lines() {
+        let indent = line.len() - line.trim_start().len();
+        if line.trim() == "#[cfg(test)]" {
+            tested_indent = Some(indent);
+        } else if tested_indent.is_none() {
+            lines += 1;
+        } else if tested_indent == Some(indent) && line.ends_with([';', '}', ',']) {
+            tested_indent = None;
+        }
+    }
+    lines
+}
+
+/// Adds the sources below a folder, without modules of tests.
+fn sources(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let stem = path.file_stem().unwrap().to_string_lossy();
+        if stem.ends_with("tests") {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// A file has one reason to change. Clippy's `too_many_lines` is the same limit for functions.
+#[test]
+fn no_file_of_the_product_is_too_long() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&crates).unwrap() {
+        let folder = entry.unwrap().path();
+        if folder.file_name().unwrap() != "testkit" {
+            sources(&folder.join("src"), &mut files);
+        }
+    }
+    let mut longer = Vec::new();
+    for file in files {
+        let lines = lines_without_tests(&fs::read_to_string(&file).unwrap());
+        if lines > MOST_LINES {
+            longer.push(file.strip_prefix(&crates).unwrap().display().to_string());
+        }
+    }
+    let allowed: Vec<&str> = LONGER.iter().map(|(file, _)| *file).collect();
+    assert_eq!(
+        longer, allowed,
+        "left: files of more than {MOST_LINES} lines; cut them by meaning"
+    );
+}
+
+#[test]
+fn lines_of_tests_are_not_counted() {
+    let source =
+        "mod a;\n#[cfg(test)]\nmod b;\nfn c() {}\n\n#[cfg(test)]\nmod tests {\n    fn d() {}\n}\n";
+    assert_eq!(lines_without_tests(source), 3);
 }
 
 /// The circles of a crate of these files, each as `folder: from uses to: places`.

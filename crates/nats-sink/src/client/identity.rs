@@ -187,6 +187,7 @@ mod tests {
 
     /// All of these have the id of the event: the stream says so.
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a list of cases")]
     fn a_message_with_the_id_is_the_event_or_another_one() {
         let event = event();
         let with = |change: fn(&mut Record<'static>)| {

@@ -182,6 +182,10 @@ impl System {
         Ok(())
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "each arm of the match is one step of the model"
+    )]
     fn process_step(&mut self, number: usize, op: Op, model: &mut Model) -> Result<(), String> {
         let mut process = self.relays[number].process.take().expect("a process runs");
         let view = model.processes.view(process.state).clone();

@@ -271,6 +271,10 @@ impl Shared {
     }
 
     /// Sends, as a worker, the first record until the server has answered, and then the next.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the model is read beside the sinks that it stands for"
+    )]
     fn send_all(&self) {
         let mut kills = lock(&self.model.server.state).kills;
         let mut state = lock(&self.model.server.state);

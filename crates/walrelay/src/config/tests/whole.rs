@@ -74,6 +74,7 @@ fn a_minimal_configuration_gets_the_defaults() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list of all keys")]
 fn every_key_can_be_set() {
     let text = r#"
 [source]

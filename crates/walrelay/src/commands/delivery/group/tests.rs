@@ -66,6 +66,10 @@ const ALONE: &str = "WALRELAY_TEST_ALONE";
 /// Two relays of one process, with slots and topics of their own, deliver; one endpoint shows both
 /// apart; the log names the pipeline of each line; one request stops both.
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a test is one story, from the setup to the end"
+)]
 fn two_relays_of_a_process_are_told_apart_and_stop_together() {
     const NAMES: [&str; 2] = ["orders", "bills"];
     // The log is one for a process, and other tests have another.
