@@ -187,7 +187,7 @@ pub(crate) fn wanted(config: &PipelineConfig) -> Wanted {
     };
     let address = config.address.iter();
     let address = address
-        .flat_map(|it| [&it.topic, &it.routing_key])
+        .flat_map(|address| [&address.topic, &address.routing_key])
         .flatten();
     columns.extend(
         address

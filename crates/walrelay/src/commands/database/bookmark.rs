@@ -82,7 +82,7 @@ async fn create(args: &CreateBookmarkArgs, server: Server) -> Result<(), Failure
     }
     let mut session = server.connect().await?;
     let all = slots(&mut session).await?;
-    if all.iter().any(|found| found.name == slot) {
+    if all.iter().any(|existing| existing.name == slot) {
         let what = format!("bookmark {name} exists already");
         return Err(Failure::new("bookmark-exists", Exit::Usage, what).remedy(
             "choose another name, or move it to the relay's position: walrelay bookmark advance",
@@ -106,10 +106,12 @@ async fn create(args: &CreateBookmarkArgs, server: Server) -> Result<(), Failure
 
 /// Returns the row of the relay's slot.
 fn relay_slot<'s>(all: &'s [SlotRow], slot: &str) -> Result<&'s SlotRow, Failure> {
-    all.iter().find(|found| found.name == slot).ok_or_else(|| {
-        let what = format!("there is no replication slot {slot}");
-        Failure::new("slot-unknown", Exit::Usage, what).remedy("walrelay slots list")
-    })
+    all.iter()
+        .find(|existing| existing.name == slot)
+        .ok_or_else(|| {
+            let what = format!("there is no replication slot {slot}");
+            Failure::new("slot-unknown", Exit::Usage, what).remedy("walrelay slots list")
+        })
 }
 
 async fn advance(args: &AdvanceBookmarkArgs, server: Server) -> Result<(), Failure> {
@@ -146,15 +148,15 @@ async fn drop_bookmark(args: &DropBookmarkArgs, server: Server) -> Result<(), Fa
 
 async fn list(args: &ListBookmarksArgs, server: Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
-    let found = bookmarks(&mut session, server.slot()).await?;
+    let bookmarks = bookmarks(&mut session, server.slot()).await?;
     session.close().await;
-    let end = if args.times && !found.is_empty() {
+    let end = if args.times && !bookmarks.is_empty() {
         Some(server.identify().await?.flushed)
     } else {
         None
     };
-    let mut listed = Vec::with_capacity(found.len());
-    for bookmark in found {
+    let mut listed = Vec::with_capacity(bookmarks.len());
+    for bookmark in bookmarks {
         let first = match end {
             Some(end) if bookmark.position().is_some() => {
                 server.first_commit(&bookmark.slot.name, end).await?

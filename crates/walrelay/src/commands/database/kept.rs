@@ -31,10 +31,10 @@ pub(crate) async fn keep_bookmark(
                  --no-bookmark: then there is no copy",
             )
     };
-    let known = slots(session).await?;
+    let slots = slots(session).await?;
     let position = |name: &str| -> Option<Option<Lsn>> {
-        let found = known.iter().find(|known| known.name == name);
-        found.map(|slot| slot.confirmed)
+        let slot = slots.iter().find(|slot| slot.name == name);
+        slot.map(|slot| slot.confirmed)
     };
     let (stem, mut number) = (by.name(), 1);
     loop {

@@ -72,19 +72,21 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
 fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult {
     let (accepted, keyless) = block_on(Box::pin(async {
         let mut session = server.connect().await?;
-        let found = pruning.differences(&mut session).await.map_err(failed)?;
-        for one in &found {
-            print_notice(&one.to_string());
+        let differences = pruning.differences(&mut session).await.map_err(failed)?;
+        for difference in &differences {
+            print_notice(&difference.to_string());
         }
-        let (keyless, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.is_keyless);
-        if found.is_empty() || args.ask.change.dry_run {
+        let (keyless, keyed): (Vec<_>, Vec<_>) = differences
+            .into_iter()
+            .partition(|difference| difference.is_keyless);
+        if keyed.is_empty() || args.ask.change.dry_run {
             return Ok((0, keyless));
         }
         if !args.ask.yes {
             let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was changed");
             ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
         }
-        let accepted = pruning.accept(&mut session, &found).await;
+        let accepted = pruning.accept(&mut session, &keyed).await;
         let accepted = accepted.map_err(failed)?;
         session.close().await;
         Ok::<_, Failure>((accepted, keyless))
@@ -200,9 +202,9 @@ pub(crate) fn pruning(
             .remedy("say --keep 7d, or set keep in [prune]")
     })?;
     let evidence = if prunes_by_account(config) {
-        let own = std::iter::once(&config.source.slot);
+        let relay_slot = std::iter::once(&config.source.slot);
         Evidence::Account {
-            slots: own.chain(&prune.slots).cloned().collect(),
+            slots: relay_slot.chain(&prune.slots).cloned().collect(),
             columns: account_columns(config),
             dead_letters: Box::new(dead_letters),
             store: config.poison.topic.clone(),
@@ -297,17 +299,17 @@ fn unaccounted(found: &[Unaccounted], what: String) -> Failure {
 
 /// Writes the remedies for keys that are not published, and for a table without a key, each after `. `.
 fn more_remedies(found: &[Unaccounted]) -> String {
-    let mut more = String::new();
+    let mut remedies = String::new();
     if found.iter().any(|one| !one.unpublished_key.is_empty()) {
-        more.push_str(
+        remedies.push_str(
             ". Let the publication carry all columns of the primary key first (ALTER PUBLICATION … SET TABLE)",
         );
     }
     if let Some(keyless) = found.iter().find(|one| one.is_keyless) {
-        more.push_str(". ");
-        more.push_str(no_account_remedy(&NoAccount::Key(keyless.table.clone())));
+        remedies.push_str(". ");
+        remedies.push_str(no_account_remedy(&NoAccount::Key(keyless.table.clone())));
     }
-    more
+    remedies
 }
 
 pub(crate) fn failed(error: PruneError) -> Failure {

@@ -66,7 +66,11 @@ async fn create(args: &CreateSlotArgs, server: Server) -> Result<(), Failure> {
     }
     let in_recovery = "SELECT pg_catalog.pg_is_in_recovery()";
     let rows = session.query(in_recovery).await.map_err(failure)?;
-    if rows.first().and_then(|row| row.get(0).map(|it| it == "t")) == Some(true) {
+    if rows
+        .first()
+        .and_then(|row| row.get(0).map(|answer| answer == "t"))
+        == Some(true)
+    {
         print_notice(&format!("creating slot {name}: {ON_STANDBY}"));
     }
     let raised = raise_for_new_slot(&mut session, name).await;

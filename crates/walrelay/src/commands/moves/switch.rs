@@ -217,10 +217,10 @@ async fn wait_for_subscriptions(
     let mut publisher = former.server.connect().await?;
     let until = Instant::now() + PATIENCE;
     loop {
-        let found = subscriptions(session, place.tables())
+        let subscriptions = subscriptions(session, place.tables())
             .await
             .map_err(failure)?;
-        if found.is_empty() {
+        if subscriptions.is_empty() {
             let what = "no subscription fills the outbox of this server: nothing shows that the rows from before the drain are here";
             return Err(Failure::new("move-behind", Exit::Config, what).remedy(
                 "if another service copies them, wait until it has ended; then say --rows-arrived: a row that arrives \
@@ -228,7 +228,7 @@ async fn wait_for_subscriptions(
             ));
         }
         let all = slots(&mut publisher).await?;
-        let behind = found.iter().find(|subscription| {
+        let behind = subscriptions.iter().find(|subscription| {
             let slot = all.iter().find(|slot| slot.name == subscription.slot);
             let applied = slot.and_then(|slot| slot.confirmed);
             !subscription.is_copied || applied.is_none_or(|applied| applied < barrier)

@@ -75,14 +75,14 @@ fn with_password(mut info: ConnInfo, env: EnvVars<'_>) -> ConnInfo {
 
 /// Finds the outbox tables. Asks for the password if the server asks for one and there is none.
 fn candidates_of(mut info: ConnInfo) -> Result<Vec<OutboxCandidate>, Failure> {
-    let mut found = find_candidates(&info)?;
-    if found.as_ref().is_err_and(misses_password) {
+    let mut candidates = find_candidates(&info)?;
+    if candidates.as_ref().is_err_and(misses_password) {
         info.password = confirm::ask_password("Your password for the database: ");
         if info.password.is_some() {
-            found = find_candidates(&info)?;
+            candidates = find_candidates(&info)?;
         }
     }
-    found.map_err(|error| {
+    candidates.map_err(|error| {
         let is_missing = misses_password(&error);
         let failure = Failure::from(error);
         if is_missing {
@@ -99,9 +99,9 @@ fn candidates_of(mut info: ConnInfo) -> Result<Vec<OutboxCandidate>, Failure> {
 fn find_candidates(info: &ConnInfo) -> Result<Result<Vec<OutboxCandidate>, Error>, Failure> {
     block_on(async {
         let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-        let found = outbox_candidates(&mut session).await;
+        let candidates = outbox_candidates(&mut session).await;
         session.close().await;
-        found
+        candidates
     })
 }
 
@@ -261,7 +261,7 @@ fn variables(sections: &str) -> impl Iterator<Item = &str> {
 /// Writes the text about what was written, and the next steps.
 fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> String {
     let is_other = candidates.is_empty() && preset != DEFAULT;
-    let found = match candidates {
+    let choice = match candidates {
         [] if is_other => format!(
             "no table has the columns of preset {preset}, so it names {}, which walrelay init --preset {preset} makes",
             new_table(preset)
@@ -289,7 +289,7 @@ fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate], preset: &str
         "walrelay init --dry-run > init.sql".to_owned()
     };
     format!(
-        "{} is written: {found}. Alongside it, {SCHEMA_FILE} lets an editor complete and check it.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  {exports}\
+        "{} is written: {choice}. Alongside it, {SCHEMA_FILE} lets an editor complete and check it.\n\nNext:\n  export RELAY_PASSWORD=…             # of the relay's role\n  {exports}\
          {init}  # an administrator runs it, and gives the role its password\n  \
          walrelay check\n  walrelay run\n",
         path.display()

@@ -15,8 +15,8 @@ const LEAST: usize = 30;
 pub(crate) fn columns(env: EnvVars<'_>) -> usize {
     let wanted = env("COLUMNS").and_then(|columns| columns.parse().ok());
     let shown = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| width.0.into());
-    let known = wanted.or_else(shown).filter(|columns| *columns > 0);
-    known.unwrap_or(UNKNOWN)
+    let columns = wanted.or_else(shown).filter(|columns| *columns > 0);
+    columns.unwrap_or(UNKNOWN)
 }
 
 /// Breaks each line of the text between words so that it fits, and indents all lines but the first. Spaces at the

@@ -258,8 +258,8 @@ async fn create_tables(
         Err(SetupError::Table(TableSetupError::Missing { .. })) if new_table.is_some() => {}
         Err(error) => return Err(error.into()),
     }
-    for (table, found) in &facts.tables {
-        if found.is_none()
+    for (table, existing) in &facts.tables {
+        if existing.is_none()
             && let Some(new_table) = new_table
         {
             if new_table.needs_uuidv7() {
@@ -393,8 +393,8 @@ async fn create_emit(
     done: &mut Done,
 ) -> Result<(), Error> {
     let name = function.name();
-    let found = session.query(function.find()).await?;
-    let Some(row) = found.first() else {
+    let rows = session.query(function.find()).await?;
+    let Some(row) = rows.first() else {
         session.query(&function.create(prefix)).await?;
         done.created.push(format!("function {name}"));
         return Ok(());
@@ -410,9 +410,9 @@ async fn create_emit(
 
 /// Creates the function `outbox.uuidv7`, unless it exists.
 async fn create_uuidv7(session: &mut Session, done: &mut Done) -> Result<(), Error> {
-    let found =
+    let sql =
         "SELECT FROM pg_catalog.pg_proc WHERE oid = pg_catalog.to_regprocedure('outbox.uuidv7()')";
-    if session.query(found).await?.is_empty() {
+    if session.query(sql).await?.is_empty() {
         session.query(consumer::UUIDV7).await?;
         done.created.push("function outbox.uuidv7".to_owned());
     }

@@ -111,12 +111,12 @@ impl NoteFile {
         let lock = take_lock(&path, id)?;
         // Read under the lock, so that the note is the last one of the run before.
         let text = fs::read(&path).map_err(unread)?;
-        let found: Versioned =
+        let versioned: Versioned =
             serde_json::from_slice(&text).map_err(|error| unusable(id).caused_by(error))?;
-        if found.version > VERSION {
+        if versioned.version > VERSION {
             let what = format!(
                 "the file of replay {id} is of version {}, this walrelay knows version {VERSION}",
-                found.version
+                versioned.version
             );
             return Err(Failure::new("replay-resume", Exit::Config, what).remedy(
                 "resume it with the newer walrelay, which began it; or begin the replay again",

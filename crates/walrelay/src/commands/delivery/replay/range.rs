@@ -151,10 +151,10 @@ fn named<'c>(
     slot: &str,
     name: &str,
 ) -> Result<&'c Candidate, Failure> {
-    let found = candidates
+    let candidate = candidates
         .iter()
-        .find(|found| found.bookmark.as_deref() == Some(name));
-    found.ok_or_else(|| unknown_bookmark(slot, name))
+        .find(|candidate| candidate.bookmark.as_deref() == Some(name));
+    candidate.ok_or_else(|| unknown_bookmark(slot, name))
 }
 
 /// Returns the newest candidate that has all transactions committed from this position on.
@@ -164,8 +164,10 @@ fn at_position(candidates: &[Candidate], from: Lsn, end: Lsn) -> Result<&Candida
             "the log ends at {end}, before {from}"
         )));
     }
-    let found = candidates.iter().rfind(|found| found.position <= from);
-    found.ok_or_else(|| not_retained(from, oldest_position(candidates)))
+    let candidate = candidates
+        .iter()
+        .rfind(|candidate| candidate.position <= from);
+    candidate.ok_or_else(|| not_retained(from, oldest_position(candidates)))
 }
 
 fn oldest_position(candidates: &[Candidate]) -> Option<String> {
@@ -185,18 +187,18 @@ async fn at_time<'c>(
     let mut oldest = None;
     for candidate in candidates.iter().rev() {
         // Reading the WAL is slow: only if the slot's `inactive_since` does not suffice.
-        let mut known = candidate.since;
-        if known.is_none_or(|since| since > time) {
+        let mut earliest = candidate.since;
+        if earliest.is_none_or(|since| since > time) {
             let first = server.first_commit(&candidate.slot, end).await?;
-            known = known.into_iter().chain(first).min();
+            earliest = earliest.into_iter().chain(first).min();
         }
-        match known {
-            Some(known) if known <= time => return Ok((candidate, time)),
-            Some(known) => oldest = Some((candidate, known)),
+        match earliest {
+            Some(earliest) if earliest <= time => return Ok((candidate, time)),
+            Some(earliest) => oldest = Some((candidate, earliest)),
             None => {}
         }
     }
-    let oldest = oldest.map(|(candidate, known)| format!("{known}, of {candidate}"));
+    let oldest = oldest.map(|(candidate, earliest)| format!("{earliest}, of {candidate}"));
     Err(not_retained(
         from.format(&Rfc3339).unwrap_or_default(),
         oldest,

@@ -94,7 +94,10 @@ fn run_checks(args: &CheckArgs, env: EnvVars<'_>) -> Result<Checks, Failure> {
             }
         }
         // The address of a sink replaces the topic of the route.
-        let address = config.address.as_ref().and_then(|it| it.topic.as_ref());
+        let address = config
+            .address
+            .as_ref()
+            .and_then(|address| address.topic.as_ref());
         let constant = match address {
             Some(part) => part.template.constant(),
             None => route(&config.router).constant_topic(),

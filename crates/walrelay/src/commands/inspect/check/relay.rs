@@ -134,15 +134,15 @@ fn servers(sink: &SinkReport) -> Option<Check> {
         .partition(|endpoint| endpoint.state == EndpointStats::UP);
     let lost = lost.into_iter();
     let lost = lost.map(|endpoint| format!("{} is {}", endpoint.name, endpoint.state));
-    let mut found = shortened(lost.collect(), NAMED);
+    let mut faults = shortened(lost.collect(), NAMED);
     if sink.unavailable_count > 0 {
         let named = sink.unavailable.iter().take(NAMED).cloned();
         let named: Vec<String> = named.collect();
         let (count, what) = (sink.unavailable_count, &sink.unavailable_term);
-        found.push(format!("{count} {what}: {}", named.join(", ")));
+        faults.push(format!("{count} {what}: {}", named.join(", ")));
     }
     let finding = format!("{} of {} {term}s up", up.len(), endpoints.len());
-    if found.is_empty() {
+    if faults.is_empty() {
         return Some(Check::pass(finding));
     }
     let start = || {
@@ -152,10 +152,10 @@ fn servers(sink: &SinkReport) -> Option<Check> {
             sink.unavailable_term
         )
     };
-    let known = sink.failure.as_ref().map(|failure| failure.remedy.clone());
+    let remedy = sink.failure.as_ref().map(|failure| failure.remedy.clone());
     Some(Check::warn(
-        format!("{finding}: {}", found.join("; ")),
-        known.unwrap_or_else(start),
+        format!("{finding}: {}", faults.join("; ")),
+        remedy.unwrap_or_else(start),
     ))
 }
 

@@ -156,10 +156,10 @@ impl ColumnType {
                 (name.trim().to_owned(), numbers.map_err(|_| wrong())?)
             }
         };
-        let found = TYPES
+        let entry = TYPES
             .iter()
-            .find(|(names, ..)| names.split('|').any(|known| known == name));
-        let Some((_, oid, array_oid, modifier)) = found else {
+            .find(|(names, ..)| names.split('|').any(|alias| alias == name));
+        let Some((_, oid, array_oid, modifier)) = entry else {
             return Err(unknown(&name));
         };
         let modifier = match (modifier, numbers.as_slice()) {
@@ -178,9 +178,9 @@ impl ColumnType {
 }
 
 fn unknown(name: &str) -> String {
-    let known = TYPES.iter().flat_map(|(names, ..)| names.split('|'));
-    match walrelay_settings::nearest(name, known) {
-        Some(known) => format!("there is no type {name:?}; did you mean {known:?}?"),
+    let names = TYPES.iter().flat_map(|(names, ..)| names.split('|'));
+    match walrelay_settings::nearest(name, names) {
+        Some(nearest) => format!("there is no type {name:?}; did you mean {nearest:?}?"),
         None => format!(
             "there is no type {name:?} that is known here; an enum, a domain or a composite is \
              \"user-defined\""

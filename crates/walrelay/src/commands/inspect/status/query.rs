@@ -27,24 +27,24 @@ pub(super) fn query_status(config: &Config, env: EnvVars<'_>) -> Result<Status, 
         Some(http) => fetch_status(http),
         None => Err("[http] listen is not configured".to_owned().into()),
     };
-    let found = match &relay {
+    let state = match &relay {
         Ok(_) => Found::default(),
         Err(_) => query_slot(&config.pipeline, env)?,
     };
-    let losses = found.run.iter().flat_map(|run| &run.losses);
+    let losses = state.run.iter().flat_map(|run| &run.losses);
     let no_document = relay.as_ref().err();
     Ok(Status {
         relay_error: no_document.map(ToString::to_string),
         is_silent: no_document.is_some_and(|reason| reason.is_silent),
         has_endpoint: config.process.http.is_some(),
         relay: relay.ok(),
-        slot: found.slot,
-        last_error: found.last_error,
-        moved: found.moved,
+        slot: state.slot,
+        last_error: state.last_error,
+        moved: state.moved,
         losses: losses
-            .map(|loss| LossReport::new(loss, found.epoch))
+            .map(|loss| LossReport::new(loss, state.epoch))
             .collect(),
-        last_run: found.run.as_ref().map(former_run_report),
+        last_run: state.run.as_ref().map(former_run_report),
     })
 }
 

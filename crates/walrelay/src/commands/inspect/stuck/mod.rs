@@ -218,10 +218,10 @@ async fn first_look(
     letters: &DeadLetters,
 ) -> Result<Vec<Found>, Failure> {
     let mut session = connect(args, server).await?;
-    let mut found = Vec::new();
+    let mut findings = Vec::new();
     for name in &server.config.source.tables {
         let table = table(&mut session, &server.config, name, column, letters).await?;
-        found.push(match known {
+        findings.push(match known {
             Known::Marks(marks) => Found {
                 rows: table
                     .unmarked(&mut session, marks, server.slot(), &span(args))
@@ -240,7 +240,7 @@ async fn first_look(
         });
     }
     session.close().await;
-    Ok(found)
+    Ok(findings)
 }
 
 /// Looks again, after the log was read: returns the rows of each table that still have no evidence, and those of
@@ -265,7 +265,7 @@ async fn second_look(
         let once_from = first.rows.last().filter(|_| is_full).map(|last| last.at_ms);
         match known {
             Known::Marks(marks) => {
-                let found = table.unmarked(&mut session, marks, server.slot(), &span);
+                let unmarked = table.unmarked(&mut session, marks, server.slot(), &span);
                 let before: BTreeSet<&UnseenRow> = first.rows.iter().collect();
                 let is_same = |row: &UnseenRow| {
                     let row = UnseenRow {
@@ -274,7 +274,13 @@ async fn second_look(
                     };
                     before.contains(&row) || once_from.is_some_and(|from| row.at_ms >= from)
                 };
-                rows.extend(found.await.map_err(unreadable)?.into_iter().filter(is_same));
+                rows.extend(
+                    unmarked
+                        .await
+                        .map_err(unreadable)?
+                        .into_iter()
+                        .filter(is_same),
+                );
             }
             Known::Account(pruning) => {
                 let extra = pruning.extra_rows(&mut session, &table, name, &first.buckets, &ids);

@@ -75,11 +75,11 @@ impl Distribution {
     pub(super) fn at(&self, share: f64) -> Option<f64> {
         let rank = (self.total as f64 * share).ceil() as u64;
         let mut passed = 0;
-        let found = self.counts.iter().find(|(_, count)| {
+        let entry = self.counts.iter().find(|(_, count)| {
             passed += **count;
             passed >= rank.max(1)
         });
-        found.map(|(value, _)| *value as f64)
+        entry.map(|(value, _)| *value as f64)
     }
 }
 

@@ -231,9 +231,9 @@ fn expected(
 ) -> Result<Ids, Failure> {
     block_on(async {
         let mut session = server.connect().await?;
-        let found = server.find_slot(&mut session).await?;
+        let slot = server.find_slot(&mut session).await?;
         session.close().await;
-        found.map(drop).ok_or_else(|| {
+        slot.map(drop).ok_or_else(|| {
             let what = format!("there is no slot {}: nothing confirms rows", server.slot());
             Failure::new("verify-topic-slot", Exit::Config, what)
                 .remedy("start walrelay run, or leave --against-table out")

@@ -178,7 +178,7 @@ async fn tables(args: &WhereArgs, server: &Server, column: &str) -> Vec<Table> {
         }
     };
     for table in &config.source.tables {
-        let found = find_rows(
+        let search = find_rows(
             &mut session,
             table,
             (column, &args.event),
@@ -187,7 +187,7 @@ async fn tables(args: &WhereArgs, server: &Server, column: &str) -> Vec<Table> {
             server.slot(),
             args.timeout,
         );
-        let look = match found.await {
+        let look = match search.await {
             Ok(Look::Rows(rows)) => Ok(Some(rows.into_iter().map(row).collect())),
             Ok(Look::NoIndex) => Err(format!(
                 "not read: no index of it begins with {column}, and no table is read as a whole"

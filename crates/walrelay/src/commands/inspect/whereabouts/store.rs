@@ -102,9 +102,9 @@ impl Search<'_> {
         };
         dead_letters.read(&is_of_event)?;
         let listed = dead_letters.selected(true);
-        let mut found = Vec::new();
+        let mut of_event = Vec::new();
         dead_letters.each(&listed, &mut |listed, record| {
-            found.extend(record.map(|record| {
+            of_event.extend(record.map(|record| {
                 DeadLetter {
                     name: listed.name.id.to_string(),
                     class: record.class.clone(),
@@ -116,7 +116,7 @@ impl Search<'_> {
             }));
             ControlFlow::Continue(())
         })?;
-        Ok(Some(found))
+        Ok(Some(of_event))
     }
 
     /// Looks for the event's record in each topic.
@@ -136,12 +136,12 @@ impl Search<'_> {
         }
         let look = |name: &String| {
             let reader = |from_ms| TopicReader::new(topics, from_ms, self.place.cloned());
-            let mut found = reader(self.from_ms).and_then(|reader| self.record(name, reader));
+            let mut topic = reader(self.from_ms).and_then(|reader| self.record(name, reader));
             // Some streams do not tell times: all of them is read then.
-            if found.is_err() && self.from_ms > 0 {
-                found = reader(0).and_then(|reader| self.record(name, reader));
+            if topic.is_err() && self.from_ms > 0 {
+                topic = reader(0).and_then(|reader| self.record(name, reader));
             }
-            found.map_err(|failure| with_causes(&failure))
+            topic.map_err(|failure| with_causes(&failure))
         };
         Ok(names
             .iter()

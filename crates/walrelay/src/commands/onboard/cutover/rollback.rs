@@ -426,7 +426,7 @@ fn other_table(events: &EventsWithoutRow) -> String {
 
 /// Makes the failure of a rollback whose slot is dropped, and whose bookmark may hold events without a row.
 fn left_failure(error: RollbackError, done: &Done, bookmark: &str) -> Failure {
-    let found = match &error {
+    let finding = match &error {
         RollbackError::WithoutRow(_) => "the polling relay would never send events without a row",
         _ => "whether the log holds events that have no row is not known",
     };
@@ -435,7 +435,7 @@ fn left_failure(error: RollbackError, done: &Done, bookmark: &str) -> Failure {
     } = log_failure(error);
     let failure = Failure {
         source,
-        ..Failure::new(id, exit, format!("{done}, but {found}"))
+        ..Failure::new(id, exit, format!("{done}, but {finding}"))
     };
     failure.remedy(format!(
         "end the writers that use outbox.emit or delete their rows, and send the events: walrelay replay --from \

@@ -57,8 +57,8 @@ pub(super) fn verify(args: &VerifyCutoverArgs, server: &Server) -> Result<(), Fa
     // Without a configured order, the snapshot may read rows in another order than that of their
     // commits.
     if config.source.snapshot_order.is_empty() {
-        let found = &mut comparison.found;
-        found.retain(|difference| difference.kind != DifferenceKind::Order);
+        let differences = &mut comparison.found;
+        differences.retain(|difference| difference.kind != DifferenceKind::Order);
         comparison.counts.remove(&DifferenceKind::Order);
     }
     print_differences(&mut comparison, args.output)?;
@@ -92,7 +92,7 @@ impl Count for Expected {
 
 async fn require_slot(server: &Server) -> Result<(), Failure> {
     let mut session = server.connect().await?;
-    let found = server.find_slot(&mut session).await?;
+    let slot = server.find_slot(&mut session).await?;
     session.close().await;
-    found.map(drop).ok_or_else(|| no_slot(server))
+    slot.map(drop).ok_or_else(|| no_slot(server))
 }

@@ -48,7 +48,7 @@ pub(super) async fn check(
     }
     let first_changes = core_of(db, described.clone(), CHANGES)?;
     let tables = core_of(db, described, 1)?;
-    let found = async {
+    let reading = async {
         let waiting = waiting(info, &db.wanted, confirmed).await?;
         let mut found = Found::default();
         if let Some(changes) = &waiting.changes {
@@ -63,7 +63,7 @@ pub(super) async fn check(
         place_all(session, db, tables, waiting.relations, &mut found).await?;
         Ok::<_, Error>(found)
     };
-    Some(match found.await {
+    Some(match reading.await {
         Ok(found) if found.is_nothing() => {
             let looked_at = looked_at(db, confirmed);
             vec![match found.events {

@@ -91,8 +91,8 @@ pub(super) fn standby_slots(db: &DatabaseState<'_>) -> Check {
         );
     }
     for name in &listed {
-        let found = standby_streaming_slots(db).find(|slot| slot.name == *name);
-        let problem = match found {
+        let slot = standby_streaming_slots(db).find(|slot| slot.name == *name);
+        let problem = match slot {
             None => "does not exist",
             Some(slot) if slot.active_pid.is_none() => "is read by no standby",
             Some(_) => continue,
@@ -152,13 +152,13 @@ async fn standby_slot_rows(info: &ConnInfo) -> Result<Option<Vec<SlotRow>>, Erro
     let sql = "SELECT pg_catalog.pg_is_in_recovery()";
     let rows = session.query(sql).await?;
     let standby = rows.first().is_some_and(|row| row.get(0) == Some("t"));
-    let found = if standby {
+    let slot_rows = if standby {
         Some(slots(&mut session).await?)
     } else {
         None
     };
     session.close().await;
-    Ok(found)
+    Ok(slot_rows)
 }
 
 /// Checks whether each standby has a copy of the slot that survives its promotion.

@@ -87,7 +87,8 @@ fn operations(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
 /// Checks that rows of a partitioned table are announced under the table's name.
 fn partitions(db: &DatabaseState<'_>, publication: &PublicationFacts) -> Check {
     let tables = db.facts.tables.iter();
-    let partitioned = tables.filter(|(_, table)| table.as_ref().is_some_and(|it| it.kind == "p"));
+    let partitioned =
+        tables.filter(|(_, table)| table.as_ref().is_some_and(|table| table.kind == "p"));
     let mut partitioned = partitioned.map(|(name, _)| name).peekable();
     if partitioned.peek().is_none() {
         return Check::pass("no outbox table is partitioned");

@@ -98,8 +98,8 @@ fn free_of_limit(
     let limit = u64::try_from(db.survey.number(setting)?).unwrap_or(0);
     let free = limit.saturating_sub(used);
     let finding = format!("{free} of {setting} = {limit} are free");
-    let more = (limit + 5).max(10);
-    let raise = format!("ALTER SYSTEM SET {setting} = {more}; then restart the server");
+    let raised = (limit + 5).max(10);
+    let raise = format!("ALTER SYSTEM SET {setting} = {raised}; then restart the server");
     Some((free, finding, raise))
 }
 

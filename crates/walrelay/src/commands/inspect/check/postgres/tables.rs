@@ -34,8 +34,8 @@ pub(super) fn locks(locks: &[TableLock]) -> Check {
     let Some(remedy) = TableLock::remedy(locks) else {
         return Check::pass("no session keeps services from writing to an outbox table");
     };
-    let found: Vec<String> = locks.iter().map(ToString::to_string).collect();
-    Check::warn(found.join("; "), remedy)
+    let holders: Vec<String> = locks.iter().map(ToString::to_string).collect();
+    Check::warn(holders.join("; "), remedy)
 }
 
 /// Checks that a table has the columns that the router reads, that the server sends them, and that
