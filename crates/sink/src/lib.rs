@@ -19,8 +19,8 @@
 //!   destination has lost.
 //! - [`dlq_headers`], [`dlq_shape`], [`EventPosition`]: the format of a dead letter. [`Parking`]: the keys whose
 //!   events must follow an open dead letter.
-//! - [`id_text`]: an event's id for logs. [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread.
-//!   Both are for the crates above too.
+//! - [`id_text`]: an event's id for logs. [`lock`]: locks a mutex; [`in_current_span`]: keeps the pipeline of log lines on a new thread;
+//!   [`run_program`]: runs another program to its end. All three are for the crates above too.
 //! - [`clock_offset`]: compares the clock of a server with this machine's; [`micros_now`],
 //!   [`ServerClocks`].
 //!
@@ -52,6 +52,7 @@ mod object;
 mod open_request;
 mod options;
 mod parking;
+mod program;
 mod record;
 mod silent_servers;
 mod sink;
@@ -77,6 +78,7 @@ pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use open_request::OpenRequest;
 pub use options::SinkOptions;
 pub use parking::Parking;
+pub use program::{EndedProgram, ProgramError, run_program};
 pub use record::{Header, Record, RecordKind};
 pub use silent_servers::ANSWER_LIMIT;
 pub use sink::{

@@ -4,17 +4,16 @@
 //! nor listens for its signals.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use walrelay_failure::Exit;
 use walrelay_observe::EventCommands;
+use walrelay_sink::run_program;
 
 use crate::cli::ConfigArgs;
 use crate::config::Config;
@@ -23,10 +22,8 @@ use crate::config::Config;
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// `--timeout` of the commands.
 const PLACE_TIMEOUT: &str = "20s";
-/// Interval of the checks whether the program has ended, after its output has.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Largest output that is kept, in bytes.
-const MOST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: usize = 1 << 20;
 /// The part of the result of `resend` by which it is found.
 const ACKNOWLEDGED: &str = "records acknowledged";
 /// Notice of a sending that failed.
@@ -61,19 +58,26 @@ impl OperatorCommands {
         }
         arguments.push("--end-with-stdin".into());
         arguments.extend(more.iter().map(OsString::from));
-        command.arg0("walrelay").args(arguments);
-        let ended = output(command, TIMEOUT)?;
+        // Standard input is closed when this process ends, also by SIGKILL: the command ends then (`--end-with-stdin`).
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command = piped
+            .stderr(Stdio::piped())
+            .arg0("walrelay")
+            .args(arguments);
+        let ended = run_program(command, TIMEOUT, MOST_BYTES).map_err(|error| error.to_string())?;
+        let [output, notices] =
+            [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         if expected
             .iter()
             .any(|exit| ended.status.code() == Some(i32::from(exit.code())))
         {
-            return Ok((ended.output, ended.notices));
+            return Ok((output, notices));
         }
         // A killed process reports nothing.
         let signal = ended.status.signal().map_or_else(String::new, |signal| {
             format!("\nits process was ended by signal {signal}")
         });
-        let notices = ended.notices + &signal;
+        let notices = notices + &signal;
         let notices: Vec<char> = notices.trim().chars().collect();
         let shown = notices.len().saturating_sub(MOST_SHOWN);
         Err(notices[shown..].iter().collect())
@@ -125,110 +129,5 @@ fn program() -> io::Result<PathBuf> {
         Ok(PathBuf::from("/proc/self/exe"))
     } else {
         std::env::current_exe()
-    }
-}
-
-/// A command that has ended.
-struct Ended {
-    status: ExitStatus,
-    output: String,
-    notices: String,
-}
-
-/// Runs a command to its end. One that has not ended after `limit` is killed.
-fn output(mut command: Command, limit: Duration) -> Result<Ended, String> {
-    let deadline = Instant::now() + limit;
-    let slow = || {
-        format!(
-            "it has not ended after {} s, and was killed",
-            limit.as_secs()
-        )
-    };
-    let child = command
-        // Closed when this process ends, also by SIGKILL: the command ends then (`--end-with-stdin`).
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = KillOnDrop(child.map_err(|error| error.to_string())?);
-    // On threads, because a read of a pipe has no timeout, and a full pipe holds the program up.
-    let (sender, receiver) = channel();
-    let (output, notices) = (child.0.stdout.take(), child.0.stderr.take());
-    read_aside(0, output, sender.clone()).map_err(|error| error.to_string())?;
-    read_aside(1, notices, sender).map_err(|error| error.to_string())?;
-    let mut texts = [String::new(), String::new()];
-    for _ in 0..texts.len() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let (at, read) = receiver.recv_timeout(left).map_err(|_| slow())?;
-        let bytes = read.map_err(|error| error.to_string())?;
-        texts[at] = String::from_utf8_lossy(&bytes).into_owned();
-    }
-    let status = loop {
-        match child.0.try_wait().map_err(|error| error.to_string())? {
-            Some(status) => break status,
-            None if Instant::now() >= deadline => return Err(slow()),
-            None => thread::sleep(POLL_INTERVAL),
-        }
-    };
-    let [output, notices] = texts;
-    Ok(Ended {
-        status,
-        output,
-        notices,
-    })
-}
-
-type Bytes = (usize, io::Result<Vec<u8>>);
-
-/// Reads a pipe on a thread, and sends its content with its number.
-fn read_aside(
-    at: usize,
-    pipe: Option<impl Read + Send + 'static>,
-    sender: Sender<Bytes>,
-) -> io::Result<()> {
-    let read = move || {
-        let mut bytes = Vec::new();
-        // The rest is read as well, because a closed pipe would end the command.
-        let read = pipe.map_or(Ok(0), |mut pipe| {
-            pipe.by_ref().take(MOST_BYTES).read_to_end(&mut bytes)?;
-            io::copy(&mut pipe, &mut io::sink())
-        });
-        // The receiver may be gone.
-        let _ = sender.send((at, read.map(|_| bytes)));
-    };
-    let thread = thread::Builder::new().name("event-output".to_owned());
-    thread.spawn(read).map(drop)
-}
-
-/// A child process that is killed and reaped on drop, if it has not ended.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shell(line: &str) -> Command {
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", line]);
-        command
-    }
-
-    #[test]
-    fn a_command_is_read_to_its_end_or_killed() {
-        let both = "head -c 2000000 /dev/zero | tr '\\0' x >&2; echo out; exit 3";
-        let ended = output(shell(both), TIMEOUT).expect("ended");
-        assert_eq!((ended.status.code(), &*ended.output), (Some(3), "out\n"));
-        assert_eq!(ended.notices.len() as u64, MOST_BYTES);
-        let slow = output(shell("exec sleep 600"), Duration::from_millis(50));
-        assert!(slow.is_err_and(|why| why.contains("was killed")));
     }
 }

@@ -1,16 +1,17 @@
 //! Tokens for Kafka's SASL OAUTHBEARER, from a file that another program renews, or from a command.
 
-mod command;
 mod error;
 
 use std::error::Error;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Token, TokenError, TokenSource};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
+use walrelay_sink::{ProgramError, run_program};
 
 use crate::section::{Bearer, TokenOrigin};
 use error::Problem;
@@ -42,12 +43,31 @@ impl TokenSource for Bearer {
 fn read(bearer: &Bearer) -> Result<Token, Problem> {
     let raw = match &bearer.origin {
         TokenOrigin::File(path) => read_file(path)?,
-        TokenOrigin::Command(command) => command::output(command, bearer.timeout)?,
+        TokenOrigin::Command(command) => run_command(command, bearer.timeout)?,
     };
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     token(raw.trim(), bearer.lifetime, now)
+}
+
+/// Runs a program and returns its output: without a shell, with the relay's environment and without standard input.
+/// Its standard error is discarded.
+fn run_command(command: &[String], limit: Duration) -> Result<String, Problem> {
+    let (program, arguments) = command.split_first().ok_or(Problem::Empty)?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let ended = run_program(&mut command, limit, MAX_TOKEN + 1).map_err(|error| match error {
+        ProgramError::Start(error) => Problem::Start(error),
+        ProgramError::Output(error) => Problem::Output(error),
+        ProgramError::Slow { limit } => Problem::Slow { after: limit },
+    })?;
+    if !ended.status.success() {
+        let status = ended.status;
+        return Err(Problem::Status { status });
+    }
+    text(ended.stdout)
 }
 
 fn read_file(path: &Path) -> Result<String, Problem> {

@@ -132,7 +132,7 @@ fn the_error_of_a_command_does_not_show_its_arguments() {
 fn a_command_that_does_not_end_is_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.unwrap().success());
     let held = fs::File::options().read(true).write(true).open(&pipe);
     let with_child = format!("cat '{}' & exec sleep 3600", pipe.display());
