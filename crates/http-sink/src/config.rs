@@ -1,7 +1,6 @@
 //! [`HttpConfig`]: the settings of the sink, with certificates and secrets read.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use rustls::ClientConfig;
 use walrelay_sink::SinkOptions;
-use walrelay_sink_client::client_config;
+use walrelay_sink_client::TlsFiles;
 
 use crate::address::UrlTemplate;
 use crate::error::HttpError;
@@ -22,15 +21,6 @@ pub enum HttpVersion {
     One,
     /// HTTP/2: one connection to a server.
     Two,
-}
-
-/// The files of TLS, all in PEM.
-#[derive(Debug, Clone, Default)]
-pub struct ClientFiles {
-    /// The certificates to trust; `None`: those of the operating system.
-    pub ca: Option<PathBuf>,
-    /// The relay's certificate with its chain, and its private key.
-    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// A proxy: `http://host:port`.
@@ -135,10 +125,8 @@ impl HttpConfig {
     ///
     /// # Errors
     /// If a file cannot be read, or does not have what it is for.
-    pub fn with_tls(mut self, files: &ClientFiles) -> Result<Self, HttpError> {
-        let identity = files.identity.as_ref();
-        let identity = identity.map(|(chain, key)| (chain.as_path(), key.as_path()));
-        let mut tls = client_config(files.ca.as_deref(), identity)?;
+    pub fn with_tls(mut self, files: &TlsFiles) -> Result<Self, HttpError> {
+        let mut tls = files.client_config()?;
         tls.alpn_protocols = match self.version {
             HttpVersion::One => vec![b"http/1.1".to_vec()],
             HttpVersion::Two => vec![b"h2".to_vec()],

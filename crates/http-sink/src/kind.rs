@@ -1,6 +1,5 @@
 //! HTTP as a [`SinkKind`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -8,7 +7,7 @@ use tokio::runtime;
 use tokio::time::timeout;
 use walrelay_failure::{Exit, Failure, ToFailure as _};
 use walrelay_sink::{AnySinkFactory, SinkOptions, SinkStats, any_factory};
-use walrelay_sink_client::expiry_warning;
+use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
 use walrelay_sink_kind::{Ability, KindDescription, SinkKind};
 
@@ -25,8 +24,7 @@ const SERVER: &str = "http-server";
 #[derive(Debug)]
 pub struct HttpKind {
     config: HttpConfig,
-    /// The file of the client's certificate.
-    certificate_file: Option<PathBuf>,
+    files: TlsFiles,
 }
 
 impl HttpKind {
@@ -51,10 +49,9 @@ impl HttpKind {
     pub fn new(section: &HttpSection, options: SinkOptions) -> Result<Self, Failure> {
         let config = section.config(options);
         let config = config.map_err(|error| error.to_failure())?;
-        let certificate_file = section.certificate_file.clone();
         Ok(Self {
             config,
-            certificate_file,
+            files: section.files.clone(),
         })
     }
 
@@ -127,7 +124,7 @@ impl SinkKind for HttpKind {
                 "let url and dead_letter_url in [sink.http] begin with https://",
             )
         });
-        let expiry = self.certificate_file.as_deref().and_then(expiry_warning);
+        let expiry = self.files.expiry_warning();
         warning.into_iter().chain(expiry).collect()
     }
 

@@ -34,7 +34,7 @@ mod stream_body;
 mod worker;
 
 pub use address::UrlTemplate;
-pub use config::{ClientFiles, HttpConfig, HttpVersion, Proxy};
+pub use config::{HttpConfig, HttpVersion, Proxy};
 pub use error::HttpError;
 pub use kind::HttpKind;
 pub use section::HttpSection;

@@ -1,18 +1,18 @@
 //! `[sink.http]`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use walrelay_settings::{
     AlreadyReported, MINUTE, Reader, SECOND, Section as _, boolean, choice, duration, integer,
-    path, secret, section, text,
+    nested, secret, section, text,
 };
 use walrelay_sink::{Record, SinkOptions};
+use walrelay_sink_client::TlsFiles;
 
 use crate::address::UrlTemplate;
-use crate::config::{ClientFiles, HttpConfig, HttpVersion, Proxy};
+use crate::config::{HttpConfig, HttpVersion, Proxy};
 use crate::error::HttpError;
 use crate::signature::SigningSecret;
 
@@ -44,12 +44,8 @@ pub struct HttpSection at "sink.http" {
     "token" token: Option<SecretString> = secret(token).optional();
     /// Secrets of Standard Webhooks, `whsec_…`, separated by white space: each signs each request.
     "secrets" secrets: Option<SecretString> = secret(secrets).optional();
-    /// PEM file of certificates to trust, instead of those of the operating system.
-    "ca_file" ca_file: Option<PathBuf> = path().optional();
-    /// PEM file of the relay's certificate and its chain.
-    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
-    /// PEM file of the certificate's private key.
-    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The files of TLS.
+    "" files: TlsFiles = nested::<TlsFiles>();
     /// A proxy, `http://host:port`. Proxies of the environment are not used.
     "proxy" proxy: Option<Proxy> = text(Proxy::parse).optional();
     /// Whether a host that an event chooses may have a private address.
@@ -97,19 +93,7 @@ impl HttpSection {
         if in_use && section.url.is_none() {
             return Err(reader.missing(&at("url"), "\"https://host/path\""));
         }
-        for (set, other, key) in [
-            (
-                &section.certificate_file,
-                &section.key_file,
-                "certificate_file",
-            ),
-            (&section.key_file, &section.certificate_file, "key_file"),
-        ] {
-            if set.is_some() && other.is_none() {
-                let what = "`certificate_file` and `key_file` go together".to_owned();
-                return Err(reader.conflict(&at(key), what));
-            }
-        }
+        section.files.check_identity(reader, Self::AT)?;
         let chosen = |url: &Option<UrlTemplate>| url.as_ref().is_some_and(|url| url.chooses_host);
         let chosen = chosen(&section.url) || chosen(&section.dead_letter_url);
         if section.proxy.is_some() && !section.allow_private && chosen {
@@ -152,13 +136,9 @@ impl HttpSection {
             // They were checked when they were read.
             config.secrets = SigningSecret::parse_all(secrets.expose_secret()).unwrap_or_default();
         }
-        let files = ClientFiles {
-            ca: self.ca_file.clone(),
-            identity: self.certificate_file.clone().zip(self.key_file.clone()),
-        };
         let urls = [&self.url, &self.dead_letter_url];
         if urls.into_iter().flatten().any(UrlTemplate::is_secure) {
-            config = config.with_tls(&files)?;
+            config = config.with_tls(&self.files)?;
         }
         Ok(config)
     }

@@ -1,11 +1,10 @@
 //! NATS JetStream as a [`SinkKind`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use walrelay_failure::{Failure, ToFailure as _};
 use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkOptions, SinkStats, any_factory};
-use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
+use walrelay_sink_client::{Patience, Servers, TlsFiles};
 use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
 use walrelay_sink_kind::dead_letters::DeadLetterStore;
 use walrelay_sink_kind::topics::ReadableTopics;
@@ -28,8 +27,7 @@ pub struct NatsKind {
     topics: NatsTopics,
     dead_letters: NatsDeadLetters,
     plain_text: bool,
-    /// The file of the client's certificate.
-    certificate_file: Option<PathBuf>,
+    files: TlsFiles,
 }
 
 impl NatsKind {
@@ -62,7 +60,7 @@ impl NatsKind {
         });
         let secret = section.password.is_some() || section.token.is_some();
         Ok(Self {
-            certificate_file: section.certificate_file.clone(),
+            files: section.files.clone(),
             plain_text: !section.tls && secret,
             topics: NatsTopics {
                 login: Arc::clone(&login),
@@ -76,13 +74,7 @@ impl NatsKind {
 }
 
 fn login(section: &NatsSection) -> Result<Login, NatsError> {
-    let client = section
-        .certificate_file
-        .as_deref()
-        .zip(section.key_file.as_deref());
-    let tls = section
-        .tls
-        .then(|| client_config(section.ca_file.as_deref(), client));
+    let tls = section.tls.then(|| section.files.client_config());
     let credentials = section.credentials_file.as_deref().map(Credentials::read);
     let hosts = section.hosts.iter().filter_map(|host| address(host));
     Ok(Login {
@@ -118,9 +110,8 @@ impl SinkKind for NatsKind {
         let what = "the password or token and the events are sent without TLS: others on the way \
                     can read them";
         let warning = Check::warn(what, "set tls = true in [sink.nats]");
-        let expiry = self.certificate_file.as_deref();
-        let expiry = expiry.and_then(expiry_warning);
         let warning = self.plain_text.then_some(warning);
+        let expiry = self.files.expiry_warning();
         warning.into_iter().chain(expiry).collect()
     }
 

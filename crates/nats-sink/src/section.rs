@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use walrelay_settings::{
-    AlreadyReported, MINUTE, Reader, SECOND, boolean, duration, path, secret, section, size,
-    strings, text,
+    AlreadyReported, MINUTE, Reader, SECOND, Section as _, boolean, duration, nested, path, secret,
+    section, size, strings, text,
 };
-use walrelay_sink_client::address_fault;
+use walrelay_sink_client::{TlsFiles, address_fault};
 
 use crate::client::jetstream::is_stream_name;
 
@@ -28,12 +28,8 @@ pub struct NatsSection at "sink.nats" {
     "credentials_file" credentials_file: Option<PathBuf> = path().optional();
     /// Whether the connection is encrypted, and the server's certificate verified.
     "tls" tls: bool = boolean().or("false");
-    /// PEM file of certificates to trust, instead of those of the operating system.
-    "ca_file" ca_file: Option<PathBuf> = path().optional();
-    /// PEM file of the relay's certificate and its chain.
-    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
-    /// PEM file of the certificate's private key.
-    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The files of TLS.
+    "" files: TlsFiles = nested::<TlsFiles>();
     /// The stream's `max_msg_size` and the server's `max_payload`, or less: events with more bytes of headers and payload are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(64 << 20)).or("1MiB");
     /// The stream that only this relay writes to. Each event carries the number and the id of the message it must follow, so the stream stores nothing late from a displaced relay.
@@ -65,7 +61,7 @@ impl NatsSection {
     /// # Errors
     /// If a problem was reported to `reader`.
     pub fn read_for(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
-        let section = <Self as walrelay_settings::Section>::read(reader)?;
+        let section = Self::read(reader)?;
         if !in_use {
             return Ok(section);
         }
@@ -97,20 +93,9 @@ impl NatsSection {
             };
             return Err(reader.conflict(&at(set), what.to_owned()));
         }
-        if section.certificate_file.is_some() != section.key_file.is_some() {
-            let what = "`certificate_file` and `key_file` go together".to_owned();
-            let set = match section.key_file {
-                Some(_) => "key_file",
-                None => "certificate_file",
-            };
-            return Err(reader.conflict(&at(set), what));
-        }
+        section.files.check_identity(reader, Self::AT)?;
         if !section.tls {
-            for key in ["ca_file", "certificate_file"] {
-                if reader.has(&at(key)) {
-                    return Err(reader.no_effect(&at(key), "while `tls` is false"));
-                }
-            }
+            TlsFiles::check_unused(reader, Self::AT, &["ca_file", "certificate_file"])?;
         }
         Ok(section)
     }

@@ -1,12 +1,11 @@
 //! RabbitMQ as a [`SinkKind`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_failure::{Failure, ToFailure as _};
 use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkOptions, SinkStats, any_factory};
-use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning, host_and_port};
+use walrelay_sink_client::{Patience, Servers, TlsFiles, host_and_port};
 use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
 use walrelay_sink_kind::topics::ReadableTopics;
 use walrelay_sink_kind::{Ability, KindDescription, SinkKind, SinkTerms};
@@ -42,8 +41,7 @@ pub struct RabbitmqKind {
     routing_key: Option<String>,
     topics: RabbitmqTopics,
     plain_text: bool,
-    /// The file of the client's certificate.
-    certificate_file: Option<PathBuf>,
+    files: TlsFiles,
     /// The password is sent to the management interface of another machine without TLS.
     plain_management: bool,
 }
@@ -73,13 +71,7 @@ impl RabbitmqKind {
             .hosts
             .iter()
             .filter_map(|host| host_and_port(host, port));
-        let client = section
-            .certificate_file
-            .as_deref()
-            .zip(section.key_file.as_deref());
-        let tls = section
-            .tls
-            .then(|| client_config(section.ca_file.as_deref(), client));
+        let tls = section.tls.then(|| section.files.client_config());
         let tls = tls
             .transpose()
             .map_err(|error| RabbitmqError::from(error).to_failure())?;
@@ -106,7 +98,7 @@ impl RabbitmqKind {
             username: login.username.clone(),
             password: login.password.clone(),
             vhost: login.vhost.clone(),
-            ca_file: section.ca_file.clone(),
+            ca_file: section.files.ca_file.clone(),
             timeout: section.connect_timeout,
         });
         let plain = section.management_url.as_deref();
@@ -117,7 +109,7 @@ impl RabbitmqKind {
                 login: Arc::clone(&login),
                 management,
             },
-            certificate_file: section.certificate_file.clone(),
+            files: section.files.clone(),
             plain_text: !section.tls && section.password.is_some(),
             login,
             routing_key: address.routing_key,
@@ -182,10 +174,8 @@ impl SinkKind for RabbitmqKind {
         let of_management = Check::warn(what, "set an https URL in [sink.rabbitmq]");
         let of_management = self.plain_management.then_some(of_management);
         let warning = self.plain_text.then_some(warning);
-        let expiry = self.certificate_file.as_deref();
-        let expiry = expiry.and_then(expiry_warning);
         let warnings = warning.into_iter().chain(of_management);
-        warnings.chain(expiry).collect()
+        warnings.chain(self.files.expiry_warning()).collect()
     }
 
     fn factory(&self, stats: Option<Arc<SinkStats>>) -> (AnySinkFactory, Option<Arc<SinkStats>>) {

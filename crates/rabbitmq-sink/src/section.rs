@@ -1,15 +1,14 @@
 //! `[sink.rabbitmq]`. The templates of the address are read by the configuration of the router.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
 use walrelay_http_client::one_url;
 use walrelay_settings::{
-    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
-    section, size, string, strings, text,
+    AlreadyReported, MINUTE, Reader, SECOND, Section as _, boolean, choice, duration, integer,
+    nested, secret, section, size, string, strings, text,
 };
-use walrelay_sink_client::address_fault;
+use walrelay_sink_client::{TlsFiles, address_fault};
 
 /// The way in which the relay logs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +37,8 @@ pub struct RabbitmqSection at "sink.rabbitmq" {
     "auth" auth: Auth = choice(AUTHS).or("plain");
     /// Whether the connection is encrypted, and the server's certificate verified.
     "tls" tls: bool = boolean().or("false");
-    /// PEM file of certificates to trust, instead of those of the operating system.
-    "ca_file" ca_file: Option<PathBuf> = path().optional();
-    /// PEM file of the relay's certificate and its chain.
-    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
-    /// PEM file of the certificate's private key.
-    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The files of TLS.
+    "" files: TlsFiles = nested::<TlsFiles>();
     /// The server's `max_message_size`, or less: larger events are oversize.
     "max_message_size" max_message_size: u64 = size(1..=(512 << 20)).or("16MiB");
     /// The number of channels, 1 to 64. Each is a process of the server: several use more of its processors. Events of a key stay in order.
@@ -88,7 +83,7 @@ impl RabbitmqSection {
     /// # Errors
     /// If a problem was reported to `reader`.
     pub fn read_for(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
-        let section = <Self as walrelay_settings::Section>::read(reader)?;
+        let section = Self::read(reader)?;
         if !in_use {
             return Ok(section);
         }
@@ -100,16 +95,9 @@ impl RabbitmqSection {
         if let Some(what) = hosts.find_map(|host| address_fault(&at("hosts"), host)) {
             return Err(reader.conflict(&at("hosts"), what));
         }
-        if section.certificate_file.is_some() != section.key_file.is_some() {
-            let what = "`certificate_file` and `key_file` go together".to_owned();
-            let set = match section.key_file {
-                Some(_) => "key_file",
-                None => "certificate_file",
-            };
-            return Err(reader.conflict(&at(set), what));
-        }
+        section.files.check_identity(reader, Self::AT)?;
         match section.auth {
-            Auth::External if section.certificate_file.is_none() || !section.tls => {
+            Auth::External if section.files.certificate_file.is_none() || !section.tls => {
                 let what =
                     "`auth` is \"external\", which needs `tls`, `certificate_file` and `key_file`";
                 return Err(reader.conflict(&at("auth"), what.to_owned()));
@@ -133,11 +121,12 @@ impl RabbitmqSection {
             // `management_url` may be encrypted by itself.
             let management = section.management_url.as_deref();
             let is_encrypted = management.is_some_and(|url| url.starts_with("https:"));
-            for key in ["ca_file", "certificate_file"] {
-                if reader.has(&at(key)) && !(key == "ca_file" && is_encrypted) {
-                    return Err(reader.no_effect(&at(key), "while `tls` is false"));
-                }
-            }
+            let unused: &[&str] = if is_encrypted {
+                &["certificate_file"]
+            } else {
+                &["ca_file", "certificate_file"]
+            };
+            TlsFiles::check_unused(reader, Self::AT, unused)?;
         }
         if section.declare && section.queue.is_none() {
             return Err(reader.missing(&at("queue"), "\"orders\""));

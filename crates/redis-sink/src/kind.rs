@@ -1,12 +1,11 @@
 //! Redis as a [`SinkKind`].
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use walrelay_failure::{Failure, ToFailure as _};
 use walrelay_sink::{AnySinkFactory, DeliveryError, Record, SinkOptions, SinkStats, any_factory};
-use walrelay_sink_client::{Patience, Servers, client_config, expiry_warning};
+use walrelay_sink_client::{Patience, Servers, TlsFiles};
 use walrelay_sink_kind::check::{Check, CheckInput, SinkChecks};
 use walrelay_sink_kind::dead_letters::DeadLetterStore;
 use walrelay_sink_kind::topics::ReadableTopics;
@@ -33,8 +32,7 @@ pub struct RedisKind {
     dead_letters: RedisDeadLetters,
     topics: RedisTopics,
     plain_text: bool,
-    /// The file of the client's certificate.
-    certificate_file: Option<PathBuf>,
+    files: TlsFiles,
 }
 
 impl RedisKind {
@@ -53,13 +51,7 @@ impl RedisKind {
     /// # Errors
     /// If a certificate or key cannot be used.
     pub fn new(section: &RedisSection, options: &SinkOptions) -> Result<Self, Failure> {
-        let client = section
-            .certificate_file
-            .as_deref()
-            .zip(section.key_file.as_deref());
-        let tls = section
-            .tls
-            .then(|| client_config(section.ca_file.as_deref(), client));
+        let tls = section.tls.then(|| section.files.client_config());
         let tls = tls
             .transpose()
             .map_err(|error| RedisError::from(error).to_failure())?;
@@ -102,7 +94,7 @@ impl RedisKind {
             },
         });
         Ok(Self {
-            certificate_file: section.certificate_file.clone(),
+            files: section.files.clone(),
             plain_text: !section.tls
                 && (section.password.is_some() || section.sentinel_password.is_some()),
             topics: RedisTopics {
@@ -137,9 +129,8 @@ impl SinkKind for RedisKind {
         let what = "the password and the events are sent without TLS: anyone on the network path can read \
                     them";
         let warning = Check::warn(what, "set tls = true in [sink.redis]");
-        let expiry = self.certificate_file.as_deref();
-        let expiry = expiry.and_then(expiry_warning);
         let warning = self.plain_text.then_some(warning);
+        let expiry = self.files.expiry_warning();
         warning.into_iter().chain(expiry).collect()
     }
 

@@ -1,14 +1,13 @@
 //! `[sink.redis]`. The template of the stream is read by the configuration of the router.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use secrecy::SecretString;
 use walrelay_settings::{
-    AlreadyReported, MINUTE, Reader, SECOND, boolean, choice, duration, integer, path, secret,
-    section, size, strings, text,
+    AlreadyReported, MINUTE, Reader, SECOND, Section as _, boolean, choice, duration, integer,
+    nested, secret, section, size, strings, text,
 };
-use walrelay_sink_client::{address_fault, host_and_port};
+use walrelay_sink_client::{TlsFiles, address_fault, host_and_port};
 
 /// The ids of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,12 +42,8 @@ pub struct RedisSection at "sink.redis" {
     "password" password: Option<SecretString> = secret(|_| Ok(())).optional();
     /// Whether the connection is encrypted, and the server's certificate verified.
     "tls" tls: bool = boolean().or("false");
-    /// PEM file of certificates to trust, instead of those of the operating system.
-    "ca_file" ca_file: Option<PathBuf> = path().optional();
-    /// PEM file of the relay's certificate and its chain.
-    "certificate_file" certificate_file: Option<PathBuf> = path().optional();
-    /// PEM file of the certificate's private key.
-    "key_file" key_file: Option<PathBuf> = path().optional();
+    /// The files of TLS.
+    "" files: TlsFiles = nested::<TlsFiles>();
     /// The ids of entries. `position`: the event's position in the WAL, so that the server refuses repeats. `server`: the server's clock.
     "ids" ids: Ids = choice(IDS).or("position");
     /// The replicas that must have an event before it counts as delivered (`WAIT`), at most 100.
@@ -79,7 +74,7 @@ impl RedisSection {
     /// # Errors
     /// If a problem was reported to `reader`.
     pub fn read_for(reader: &mut Reader<'_>, in_use: bool) -> Result<Self, AlreadyReported> {
-        let section = <Self as walrelay_settings::Section>::read(reader)?;
+        let section = Self::read(reader)?;
         if !in_use {
             return Ok(section);
         }
@@ -97,25 +92,14 @@ impl RedisSection {
                 return Err(reader.missing(&at(key), "\"/run/secrets/redis\""));
             }
         }
-        if section.certificate_file.is_some() != section.key_file.is_some() {
-            let what = "`certificate_file` and `key_file` go together".to_owned();
-            let set = match section.key_file {
-                Some(_) => "key_file",
-                None => "certificate_file",
-            };
-            return Err(reader.conflict(&at(set), what));
-        }
+        section.files.check_identity(reader, Self::AT)?;
         let waits = section.wait_replicas > 0 || section.wait_fsync;
         if !waits && reader.has(&at("wait_timeout")) {
             let unless = "without `wait_replicas` and `wait_fsync`";
             return Err(reader.no_effect(&at("wait_timeout"), unless));
         }
         if !section.tls {
-            for key in ["ca_file", "certificate_file"] {
-                if reader.has(&at(key)) {
-                    return Err(reader.no_effect(&at(key), "while `tls` is false"));
-                }
-            }
+            TlsFiles::check_unused(reader, Self::AT, &["ca_file", "certificate_file"])?;
         }
         Ok(section)
     }

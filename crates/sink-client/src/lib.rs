@@ -1,7 +1,7 @@
 //! What sinks share that keep one connection on a thread of their own.
 //!
 //! # Contents
-//! - [`Servers`]: connects to the first server that answers. [`client_config`]: the TLS settings;
+//! - [`Servers`]: connects to the first server that answers. [`TlsFiles`]: the keys of TLS, and its settings;
 //!   [`expiry_warning`]: of the client's certificate.
 //!   [`Stream`]: what a connection is then. [`within`]: bounds a wait.
 //! - [`ConnectError`], [`ClientError`]: why there is no connection. [`certificate_fault`]: what is
@@ -42,4 +42,4 @@ pub use patience::Patience;
 pub use reconnects::{Connected, Reconnects, pause};
 pub use shared::{FOREVER, Failure, Queue, Shared, SinkState, StateGuard};
 pub use thread::SinkThread;
-pub use tls::{client_config, expiry_warning};
+pub use tls::{TlsFiles, expiry_warning};

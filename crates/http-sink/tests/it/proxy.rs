@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::support::{Reaction, Server, config};
-use walrelay_http_sink::{ClientFiles, HttpConfig, HttpSinkFactory, HttpVersion, Proxy};
+use walrelay_http_sink::{HttpConfig, HttpSinkFactory, HttpVersion, Proxy};
 use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, Record, Sink as _, SinkFactory as _, SinkStats, lock,
 };
+use walrelay_sink_client::TlsFiles;
 use walrelay_testkit::conformance::Bounds;
 use walrelay_testkit::{Authority, Reports};
 
@@ -132,9 +133,9 @@ fn https_goes_through_a_tunnel_and_the_certificate_is_that_of_the_server() {
         let server = Server::reacting(version, Some(Arc::new(tls)), |_, _| Reaction::Store(200));
         let proxy = ScriptedProxy::start(server.address(), "200 Connection established");
         let config = config("https://events.example/x", version, ROOMY);
-        let files = ClientFiles {
-            ca: Some(ca.clone()),
-            identity: None,
+        let files = TlsFiles {
+            ca_file: Some(ca.clone()),
+            ..TlsFiles::default()
         };
         let config = config.with_tls(&files).unwrap();
         assert_eq!(sent(proxy.add_to(config)), Ok(()));
@@ -154,9 +155,9 @@ fn a_proxy_that_refuses_the_relay_stops_it_with_and_without_a_tunnel() {
     let dir = tempfile::tempdir().unwrap();
     let ca = dir.path().join("ca.pem");
     std::fs::write(&ca, Authority::new("test").pem()).unwrap();
-    let files = ClientFiles {
-        ca: Some(ca),
-        identity: None,
+    let files = TlsFiles {
+        ca_file: Some(ca),
+        ..TlsFiles::default()
     };
     for url in ["http://events.example/", "https://events.example/"] {
         let config = config(url, HttpVersion::One, ROOMY);

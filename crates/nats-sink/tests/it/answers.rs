@@ -15,6 +15,7 @@ use crate::support::{Server, factory, options, section, start};
 use serde_json::json;
 use walrelay_nats_sink::{NatsKind, NatsSection};
 use walrelay_sink::{Disposition, EventPosition, Poison, Record, SinkOptions, StreamStart};
+use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::SinkKind as _;
 use walrelay_testkit::{Authority, Nats, OpenSink, PATIENCE, silence_is_shown};
 
@@ -334,9 +335,11 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
     let with = |host: &str, ca: &Path| NatsSection {
         hosts: vec![format!("{host}:{}", nats.port())],
         tls: true,
-        ca_file: Some(ca.to_owned()),
-        certificate_file: Some(write("own.pem", &own.certificate)),
-        key_file: Some(write("own-key.pem", &own.key)),
+        files: TlsFiles {
+            ca_file: Some(ca.to_owned()),
+            certificate_file: Some(write("own.pem", &own.certificate)),
+            key_file: Some(write("own-key.pem", &own.key)),
+        },
         ..section(nats.port())
     };
     let mut relay = Relay::with(&with("localhost", &ca), &options());
@@ -358,8 +361,11 @@ fn events_go_by_tls_and_a_server_without_it_is_refused() {
     }
     let expired = authority.expired_client("walrelay");
     let own = NatsSection {
-        certificate_file: Some(write("expired.pem", &expired.certificate)),
-        key_file: Some(write("expired-key.pem", &expired.key)),
+        files: TlsFiles {
+            ca_file: Some(ca.clone()),
+            certificate_file: Some(write("expired.pem", &expired.certificate)),
+            key_file: Some(write("expired-key.pem", &expired.key)),
+        },
         ..with("localhost", &ca)
     };
     let mut relay = Relay::with(&own, &options());

@@ -11,7 +11,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::support::{Server, options, section};
+use crate::support::{Server, options, section, trusting};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{AnySinkFactory, Disposition, EventPosition, Record, SinkOptions};
 use walrelay_sink_kind::SinkKind as _;
@@ -379,7 +379,7 @@ fn the_certificate_of_the_server_is_verified() {
     let with = |host: &str, ca: &std::path::Path| RedisSection {
         hosts: vec![format!("{host}:{port}")],
         tls: true,
-        ca_file: Some(ca.to_owned()),
+        files: trusting(ca),
         ..section(port, Ids::Position)
     };
     let mut relay = Relay::with(&with("localhost", &ca));

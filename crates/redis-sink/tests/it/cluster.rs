@@ -13,7 +13,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{NO_STREAM, options, refusals, section, stored, without_stream};
+use crate::support::{NO_STREAM, options, refusals, section, stored, trusting, without_stream};
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{
     AnySinkFactory, Deliveries, Disposition, EventPosition, Header, HeldRecord, Obstacle, Record,
@@ -325,7 +325,7 @@ fn events_go_by_tls_to_the_names_that_the_cluster_announces() {
     let section = RedisSection {
         hosts: vec![format!("localhost:{}", cluster.node(0).tls_port().unwrap())],
         tls: true,
-        ca_file: Some(ca.path().to_owned()),
+        files: trusting(ca.path()),
         cluster: true,
         ..section(cluster.node(0).port(), Ids::Position)
     };

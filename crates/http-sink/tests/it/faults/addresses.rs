@@ -1,5 +1,9 @@
 //! The address of a request: the URL that a row decides, and the certificates of both sides.
 
+use std::path::PathBuf;
+
+use walrelay_sink_client::TlsFiles;
+
 use super::*;
 
 #[test]
@@ -13,7 +17,10 @@ fn tls_verifies_the_server_and_has_the_configured_version() {
         tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let server = Server::reacting(version, Some(Arc::new(tls)), |_, _| Reaction::Store(200));
         let url = format!("https://localhost:{}/x", server.address().port());
-        let files = |ca| walrelay_http_sink::ClientFiles { ca, identity: None };
+        let files = |ca_file| TlsFiles {
+            ca_file,
+            ..TlsFiles::default()
+        };
         let trusting = config(&url, version, ROOMY).with_tls(&files(Some(ca.clone())));
         let mut sending = Sending::new(trusting.unwrap());
         sending.send("k", "v", 0);
@@ -56,10 +63,12 @@ fn the_relay_shows_its_certificate_to_a_server_that_asks_for_one() {
     let tls = authority.server("localhost").server_config_for(&authority);
     let server = Server::reacting(HttpVersion::One, Some(tls), |_, _| Reaction::Store(200));
     let url = format!("https://localhost:{}/x", server.address().port());
-    let sending = |identity| {
-        let files = walrelay_http_sink::ClientFiles {
-            ca: Some(ca.clone()),
-            identity,
+    let sending = |identity: Option<(PathBuf, PathBuf)>| {
+        let (certificate_file, key_file) = identity.unzip();
+        let files = TlsFiles {
+            ca_file: Some(ca.clone()),
+            certificate_file,
+            key_file,
         };
         let config = config(&url, HttpVersion::One, ROOMY).with_tls(&files);
         let mut sending = Sending::new(config.unwrap());

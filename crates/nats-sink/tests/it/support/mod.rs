@@ -13,6 +13,7 @@ use walrelay_sink::{
     AnySinkFactory, Deliveries, Disposition, Poison, Sink, SinkError, SinkFactory, SinkOptions,
     StreamStart,
 };
+use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::SinkKind as _;
 pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
@@ -35,9 +36,7 @@ pub(crate) fn section(port: u16) -> NatsSection {
         token: None,
         credentials_file: None,
         tls: false,
-        ca_file: None,
-        certificate_file: None,
-        key_file: None,
+        files: TlsFiles::default(),
         max_message_size: MAX_MESSAGE,
         exclusive_stream: None,
         ack_timeout: Duration::from_secs(20),

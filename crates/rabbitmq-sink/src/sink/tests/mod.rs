@@ -6,7 +6,7 @@ use walrelay_sink::{
     Deliveries, DeliveryError, Disposition, EndpointStats, EventPosition, Header, Poison, Record,
     RecordKind, SendError, Sink, SinkFactory, SinkStats, dlq_headers, lock,
 };
-use walrelay_sink_client::{Patience, Servers, client_config};
+use walrelay_sink_client::{Patience, Servers, TlsFiles};
 use walrelay_testkit::{Authority, PATIENCE, Reports, eventually};
 
 use super::{RabbitmqSink, RabbitmqSinkFactory, Settings};
@@ -463,12 +463,15 @@ fn a_certificate_names_the_user_and_the_server_is_verified() {
         file("client.key", &client.key),
     );
     let ca = file("ca.pem", &authority.pem());
+    let files = |ca: &std::path::Path| TlsFiles {
+        ca_file: Some(ca.to_owned()),
+        certificate_file: Some(certificate.clone()),
+        key_file: Some(key.clone()),
+    };
     let login = |ca: &std::path::Path, host: &str| Login {
         servers: Servers {
             hosts: vec![(host.to_owned(), scripted.address.port())],
-            tls: Some(Arc::new(
-                client_config(Some(ca), Some((&certificate, &key))).unwrap(),
-            )),
+            tls: Some(Arc::new(files(ca).client_config().unwrap())),
             timeout: Duration::from_secs(60),
         },
         external: true,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use walrelay_rabbitmq_sink::{Auth, ConstantAddress, RabbitmqKind, RabbitmqSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkOptions};
+use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::SinkKind as _;
 pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
@@ -30,9 +31,7 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
         password: Some("guest".into()),
         auth: Auth::Plain,
         tls: false,
-        ca_file: None,
-        certificate_file: None,
-        key_file: None,
+        files: TlsFiles::default(),
         channels: 1,
         max_message_size: MAX_MESSAGE,
         streams: true,

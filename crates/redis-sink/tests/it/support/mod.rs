@@ -2,11 +2,13 @@
 
 #![allow(clippy::expect_used, reason = "a test may panic")]
 
+use std::path::Path;
 use std::process;
 use std::time::Duration;
 
 use walrelay_redis_sink::{Ids, RedisKind, RedisSection};
 use walrelay_sink::{AnySinkFactory, Poison, SinkOptions};
+use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::SinkKind as _;
 pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
@@ -14,6 +16,14 @@ use walrelay_testkit::{Redis, RedisClient, RedisInTurn, StreamEntry};
 
 /// The most bytes of an event that the tests write.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
+
+/// The files of TLS of a relay that trusts this authority.
+pub(crate) fn trusting(ca: &Path) -> TlsFiles {
+    TlsFiles {
+        ca_file: Some(ca.to_owned()),
+        ..TlsFiles::default()
+    }
+}
 
 /// The section of the default user of a server on this machine.
 pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
@@ -27,9 +37,7 @@ pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
         username: None,
         password: None,
         tls: false,
-        ca_file: None,
-        certificate_file: None,
-        key_file: None,
+        files: TlsFiles::default(),
         ids,
         wait_replicas: 0,
         wait_fsync: false,
