@@ -18,6 +18,7 @@
 //! - [`unfit_tables`]: tables of which the log lacks rows or content, or has an event twice.
 //! - [`places`]: the log has tables and columns by their names of then.
 //! - [`conformance`]: the sink keeps the promises of every sink.
+//! - [`every_sink`]: each sink has each event, in order, while the relay is killed.
 //! - [`rabbitmq`]: events are published to RabbitMQ; [`redis`]: written to Redis;
 //!   [`nats`]: published to NATS.
 //! - [`position`]: the header with an event's position.
@@ -91,6 +92,9 @@ mod crashes;
 mod cutover;
 mod dead_letters;
 mod debezium;
+#[allow(dead_code, reason = "shared with tests/faults, which uses all of it")]
+#[path = "../faults/destination/mod.rs"]
+mod destination;
 mod dlq;
 mod dlq_streams;
 mod docs;
@@ -98,6 +102,7 @@ mod emitting;
 mod endpoint;
 mod errors;
 mod event_page;
+mod every_sink;
 mod evidence_cost;
 mod formats;
 mod history;

@@ -16,23 +16,17 @@ use std::time::Duration;
 use fastrand::Rng;
 use walrelay_lsn::Lsn;
 use walrelay_testkit::{
-    ChaosProxy, CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaBuilder,
-    KafkaCluster, LoggedRow, Running, Sighting, SlotWatch, Workload, check, confirmed_early,
-    eventually, eventually_while_moving, lock, millis_now, rng_of, servers,
+    ChaosProxy, CommitLog, Committed, Db, Delivered, EarlyWatch, History, Kafka, KafkaCluster,
+    LoggedRow, Running, Sighting, SlotWatch, Workload, check, confirmed_early, eventually,
+    eventually_while_moving, lock, millis_now, rng_of, servers,
 };
 use walrelay_throwaway::Postgres;
 
-use crate::destination::{Destination, Servers};
+use crate::destination::{Destination, Servers, stamping};
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay, create_slot, run_command, unique};
 
 use recovery::{Fault, recoveries};
-
-/// Makes the broker stamp records with the time when it appended them. The check of early
-/// confirmation needs that.
-pub(crate) fn stamping(builder: KafkaBuilder) -> KafkaBuilder {
-    builder.setting("log.message.timestamp.type", "LogAppendTime")
-}
 
 /// Whether repeats may leave rows out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

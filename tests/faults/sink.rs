@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use walrelay_testkit::{Kafka, Running, SlotState, SlotWatch, eventually};
 
-use crate::context::{Context, Ragged, stamping};
+use crate::context::{Context, Ragged};
+use crate::destination::stamping;
 use crate::outcome::Outcome;
 use crate::rig::{PATIENCE, Relay};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use walrelay_testkit::{ChaosProxy, Delivered, HttpReceiver, Reaction, Received};
 
-use super::Destination;
+use super::{Destination, LARGE};
 
 pub(super) struct Server {
     receiver: HttpReceiver,
@@ -20,9 +20,11 @@ impl Server {
         let full = Arc::<AtomicBool>::default();
         let receiver = HttpReceiver::start(two, None, {
             let full = Arc::clone(&full);
-            move |_, _| {
+            move |_, received| {
                 if full.load(Ordering::SeqCst) {
                     Reaction::Answer(503, Vec::new())
+                } else if received.body.len() > LARGE {
+                    Reaction::Answer(413, Vec::new())
                 } else {
                     Reaction::Store(200)
                 }
@@ -53,11 +55,16 @@ impl Destination for Server {
     }
 
     fn address_setting(&self, address: &str) -> String {
-        format!("sink.http.url = \"http://{address}/{{topic}}\"")
+        let url = format!("http://{address}/{{topic}}");
+        format!("sink.http.url = \"{url}\"\nsink.http.dead_letter_url = \"{url}\"")
     }
 
     fn short_timeouts(&self) -> &'static str {
         "sink.http.timeout = \"2s\""
+    }
+
+    fn size_limit(&self) -> &'static str {
+        "poison.retry_for = \"1s\""
     }
 
     fn address(&self) -> String {

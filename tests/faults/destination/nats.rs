@@ -76,6 +76,10 @@ impl Destination for Server {
         "sink.nats.ack_timeout = \"2s\"\nsink.nats.connect_timeout = \"2s\""
     }
 
+    fn size_limit(&self) -> &'static str {
+        "sink.nats.max_message_size = \"64KiB\""
+    }
+
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.nats.port())
     }

@@ -76,6 +76,10 @@ impl Destination for Server {
         "sink.rabbitmq.confirm_timeout = \"2s\"\nsink.rabbitmq.heartbeat = \"1s\""
     }
 
+    fn size_limit(&self) -> &'static str {
+        "sink.rabbitmq.max_message_size = \"64KiB\""
+    }
+
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.rabbitmq.port())
     }

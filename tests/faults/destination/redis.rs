@@ -38,6 +38,10 @@ impl Destination for Server {
         "sink.redis.reply_timeout = \"2s\"\nsink.redis.connect_timeout = \"2s\""
     }
 
+    fn size_limit(&self) -> &'static str {
+        "sink.redis.max_message_size = \"64KiB\""
+    }
+
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.redis.port())
     }

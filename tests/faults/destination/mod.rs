@@ -11,12 +11,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use walrelay_testkit::{ChaosProxy, Delivered, History, Kafka};
-
-use crate::context::stamping;
+use walrelay_testkit::{
+    ChaosProxy, Delivered, History, Kafka, KafkaBuilder, Nats, RabbitMq, Redis,
+};
 
 /// The interval of the reads for the records that are still to come.
 const READ_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Bytes of the largest event of a relay with [`size_limit`](Destination::size_limit).
+#[allow(dead_code, reason = "for tests/e2e")]
+pub(crate) const LARGE: usize = 64 << 10;
+
+/// Makes the broker stamp records with the time when it appended them. The check of early
+/// confirmation needs that.
+pub(crate) fn stamping(builder: KafkaBuilder) -> KafkaBuilder {
+    builder.setting("log.message.timestamp.type", "LogAppendTime")
+}
 
 /// A server with all that it has received. A call that changes it returns when the change has taken
 /// effect.
@@ -29,6 +39,10 @@ pub(crate) trait Destination: Send + Sync {
 
     /// Lines of the configuration with which a relay soon gives up a silent server.
     fn short_timeouts(&self) -> &'static str;
+
+    /// Lines of the configuration with which events of more than [`LARGE`] bytes are oversize.
+    #[allow(dead_code, reason = "for tests/e2e")]
+    fn size_limit(&self) -> &'static str;
 
     /// The server's own address.
     fn address(&self) -> String;
@@ -105,6 +119,10 @@ impl Destination for Kafka {
 
     fn short_timeouts(&self) -> &'static str {
         "sink.kafka.\"socket.timeout.ms\" = 2000\nsink.kafka.\"request.timeout.ms\" = 1500"
+    }
+
+    fn size_limit(&self) -> &'static str {
+        "sink.kafka.\"message.max.bytes\" = 65536"
     }
 
     fn address(&self) -> String {
@@ -197,6 +215,20 @@ impl Kind {
         found
             .unwrap_or_else(|| panic!("FAULTS_SINK: {name:?} is none of {}", names.join(", ")))
             .1
+    }
+
+    /// Returns true if tests with such a server are to run. Otherwise says that they do not.
+    #[allow(
+        dead_code,
+        reason = "the suite of faults runs the kind that it is asked for"
+    )]
+    pub(crate) fn is_wanted(self) -> bool {
+        match self {
+            Self::Kafka | Self::Http { .. } => true,
+            Self::RabbitMq(_) => RabbitMq::is_wanted(),
+            Self::Redis => Redis::is_wanted(),
+            Self::Nats { .. } => Nats::is_wanted(),
+        }
     }
 
     /// Starts a server of the lane.
