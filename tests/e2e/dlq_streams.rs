@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use walrelay_testkit::{Nats, NatsInTurn, Redis, RedisInTurn, eventually};
+use walrelay_testkit::{InTurn, Nats, NatsServer, Redis, RedisServer, eventually};
 
 use crate::rig::{PATIENCE, Rig, assert_lacks, done, insert_of, output_with, stdout, with_source};
 
@@ -31,8 +31,8 @@ enum Kind {
 }
 
 enum Server {
-    Redis(RedisInTurn),
-    Nats(NatsInTurn),
+    Redis(InTurn<RedisServer>),
+    Nats(InTurn<NatsServer>),
 }
 
 /// A server, an outbox, and the address of its events and dead letters.

@@ -4,6 +4,8 @@
 //! # Contents
 //! - [`servers`]: Postgres by major version; [`Kafka`]: one real broker; [`KafkaCluster`]: three.
 //!   All can be stopped, killed and started again on the same ports and data.
+//! - [`TestServer`]: a server of one of the kinds below. [`InTurn`]: one that a test has to itself.
+//!   [`ServerKind`], [`SharedServers`]: what a kind brings along.
 //! - [`RabbitMq`]: a RabbitMQ server. [`AmqpClient`] declares and reads there.
 //! - [`Nats`]: a NATS server. [`NatsClient`] creates and reads streams there.
 //! - [`Redis`]: a Redis server. [`RedisClient`] reads streams there. [`RedisGroup`]: a master, a replica
@@ -72,6 +74,7 @@ mod redis;
 mod registry;
 mod reports;
 mod seed;
+mod server;
 pub mod servers;
 mod silence;
 mod slot;
@@ -90,19 +93,20 @@ pub use early::{EarlyWatch, Sighting, TooEarly, confirmed_early, first_appended,
 pub use history::{Altered, Committed, Delivered, History, OutOfOrder, Verdict, check};
 pub use http::{HttpAnswer, HttpRequest, HttpServer};
 pub use kafka::{Kafka, KafkaBuilder, KafkaCluster, SecureKafka};
-pub use nats::{Nats, NatsClient, NatsCluster, NatsInTurn, NatsMessage};
+pub use nats::{Nats, NatsClient, NatsCluster, NatsMessage, NatsServer};
 pub use open_sink::OpenSink;
 pub use producer::Producer;
 pub use program::{Program, output};
 pub use proxy::{ChaosProxy, Cut, Direction};
-pub use rabbitmq::{AmqpClient, AmqpMessage, Publication, QueueOptions, RabbitMq, RabbitMqInTurn};
+pub use rabbitmq::{AmqpClient, AmqpMessage, AmqpServer, Publication, QueueOptions, RabbitMq};
 pub use receiver::{HttpReceiver, Reaction, Received};
 pub use redis::{
-    Redis, RedisClient, RedisCluster, RedisGroup, RedisInTurn, RedisReply, StreamEntry,
+    Redis, RedisClient, RedisCluster, RedisGroup, RedisReply, RedisServer, StreamEntry,
 };
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};
+pub use server::{InTurn, ServerKind, SharedServers, TestServer};
 pub use silence::silence_is_shown;
 pub use slot::{SlotState, SlotWatch};
 pub use standby::Standby;

@@ -18,8 +18,9 @@
 //! - [`PostgresBinaries`], [`Version`]: an installed server and where it was found.
 //! - [`RabbitMqServer`], [`RabbitMqOptions`], [`RabbitMqBinaries`]: a RabbitMQ server with its own
 //!   port mapper.
-//! - [`Process`], [`Port`], [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server.
-//!   The tests' Kafka is built from them too.
+//! - [`ServerProcess`]: a server that is stopped and started again, with its directory. [`Process`], [`Port`],
+//!   [`Scratch`], [`Account`], [`Signal`]: the parts of any throwaway server. Those of the tests are built from them
+//!   too.
 //! - [`ChildGuard`], [`end_with_owner`]: a program that ends with the process that started it.
 //! - [`Pauses`]: the pauses of a loop that waits for something.
 //! - [`copy_dir`]: copies a data directory. [`cache_dir`]: the directory of downloaded servers.
@@ -53,6 +54,7 @@ mod port;
 mod postgres;
 mod process;
 mod rabbitmq;
+mod server;
 mod signal;
 mod standby;
 mod sync;
@@ -70,5 +72,6 @@ pub use port::Port;
 pub use postgres::{Postgres, Shutdown};
 pub use process::Process;
 pub use rabbitmq::{RabbitMqBinaries, RabbitMqOptions, RabbitMqServer};
+pub use server::ServerProcess;
 pub use signal::Signal;
 pub use template::Template;

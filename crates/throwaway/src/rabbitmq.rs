@@ -6,20 +6,17 @@ use std::{
     net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use super::{
-    Account, ChildGuard, Pauses, Port, Process, Scratch, Signal, ThrowawayError,
+    Account, ChildGuard, Pauses, Port, ServerProcess, ThrowawayError,
     account::{is_executable, run_as},
     binaries::cache_dir,
-    sync::lock,
 };
 
 /// Erlang starts slowly on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(240);
-const STOP_LIMIT: Duration = Duration::from_secs(60);
 const MAPPER_LIMIT: Duration = Duration::from_secs(30);
 /// The line of the log after which the server takes connections.
 const STARTED: &str = "Server startup complete";
@@ -98,11 +95,9 @@ pub struct RabbitMqOptions<'a> {
 /// A RabbitMQ server, which ends with its owner. It listens on 127.0.0.1 only.
 #[derive(Debug)]
 pub struct RabbitMqServer {
-    // Before `scratch`: drop the process first, then its directory.
-    process: Mutex<Option<Process>>,
     /// The port mapper of Erlang, which would outlive the server otherwise.
     _mapper: ChildGuard,
-    scratch: Scratch,
+    process: ServerProcess,
     binaries: RabbitMqBinaries,
     port: Port,
     distribution: Port,
@@ -119,11 +114,10 @@ impl RabbitMqServer {
         binaries: &RabbitMqBinaries,
         options: RabbitMqOptions<'_>,
     ) -> Result<Self, ThrowawayError> {
-        let scratch = Scratch::new("walrelay-rabbitmq-", Account::unprivileged())
-            .map_err(ThrowawayError::io("make a temporary directory"))?;
+        let process = ServerProcess::new("walrelay-rabbitmq-", Account::unprivileged())?;
         let free = || Port::free().map_err(ThrowawayError::io("find a free port"));
         let (port, distribution, mapper) = (free()?, free()?, free()?);
-        let dir = scratch.path();
+        let dir = process.dir();
         let more = options
             .settings
             .replace("{dir}", &dir.display().to_string());
@@ -147,19 +141,18 @@ impl RabbitMqServer {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        run_as(&mut command, scratch.account());
+        run_as(&mut command, process.account());
         let guard = ChildGuard::spawn(&mut command).map_err(ThrowawayError::io("run epmd"))?;
         let server = Self {
-            process: Mutex::new(None),
             _mapper: guard,
-            scratch,
+            process,
             binaries: binaries.clone(),
             port,
             distribution,
             mapper,
         };
         server.await_mapper()?;
-        server.run()?;
+        server.start_again()?;
         Ok(server)
     }
 
@@ -176,28 +169,22 @@ impl RabbitMqServer {
         }
     }
 
-    /// Starts the server again after [`kill`](Self::kill), with the same ports and data, and waits
-    /// until it takes connections.
+    /// Starts the server again with the same ports and data, and waits until it takes connections.
     ///
     /// # Errors
     /// As for [`start`](Self::start), and [`ThrowawayError::Running`].
     pub fn start_again(&self) -> Result<(), ThrowawayError> {
-        if self.is_running() {
-            return Err(ThrowawayError::Running);
-        }
-        self.run()
+        let mut command = self.command("rabbitmq-server");
+        let log = self.process.log_path();
+        let before = fs::metadata(&log).map_or(0, |log| log.len());
+        self.process.start(&mut command, START_LIMIT, || {
+            text_from(&log, before).is_ok_and(|text| text.contains(STARTED))
+        })
     }
 
-    fn run(&self) -> Result<(), ThrowawayError> {
-        let mut command = self.command("rabbitmq-server");
-        let log = self.log();
-        let before = fs::metadata(&log).map_or(0, |log| log.len());
-        let process = Process::spawn(&mut command, &self.scratch, &log, Signal::Kill)?;
-        process.wait_ready(START_LIMIT, || {
-            text_from(&log, before).is_ok_and(|text| text.contains(STARTED))
-        })?;
-        *self.process() = Some(process);
-        Ok(())
+    /// Returns the process of the server, with its directory and its log.
+    pub fn process(&self) -> &ServerProcess {
+        &self.process
     }
 
     /// Returns the port of AMQP.
@@ -210,57 +197,13 @@ impl RabbitMqServer {
         format!("t{}@localhost", self.port)
     }
 
-    /// Returns the directory of the server, which is removed with it.
-    pub fn dir(&self) -> &Path {
-        self.scratch.path()
-    }
-
-    /// Returns the file that the server logs to.
-    pub fn log(&self) -> PathBuf {
-        self.dir().join("log")
-    }
-
-    /// Returns true if the server was not killed.
-    pub fn is_running(&self) -> bool {
-        let process = self.process();
-        process.as_ref().is_some_and(|it| it.ended().is_none())
-    }
-
-    /// Returns the process id of the server, if it runs.
-    pub fn pid(&self) -> Option<u32> {
-        self.process().as_ref().map(Process::pid)
-    }
-
-    /// Sends a signal to the server.
-    ///
-    /// # Errors
-    /// [`ThrowawayError::Stopped`] after [`kill`](Self::kill); or the signal cannot be sent.
-    pub fn signal(&self, signal: Signal) -> Result<(), ThrowawayError> {
-        let process = self.process();
-        let process = process.as_ref().ok_or(ThrowawayError::Stopped)?;
-        let sent = process.signal(signal);
-        sent.map_err(ThrowawayError::io("send a signal to RabbitMQ"))
-    }
-
-    /// Ends the server by SIGKILL, and waits for its end.
-    ///
-    /// # Errors
-    /// [`ThrowawayError::Stopped`] if it was killed before.
-    pub fn kill(&self) -> Result<(), ThrowawayError> {
-        self.signal(Signal::Kill)?;
-        if let Some(process) = self.process().take() {
-            process.wait(STOP_LIMIT);
-        }
-        Ok(())
-    }
-
     /// Returns a command that runs a program of RabbitMQ, such as `rabbitmqctl`, for this server.
     pub fn command(&self, program: &str) -> Command {
-        let dir = self.dir();
+        let dir = self.process.dir();
         let path = std::env::var("PATH").unwrap_or_default();
         let erlang = self.binaries.erlang.display();
         let mut command = Command::new(self.binaries.server.join(program));
-        run_as(&mut command, self.scratch.account())
+        run_as(&mut command, self.process.account())
             .env("PATH", format!("{erlang}:{path}"))
             .env("HOME", dir)
             .env("RABBITMQ_NODENAME", self.node())
@@ -282,10 +225,6 @@ impl RabbitMqServer {
             .current_dir(dir)
             .stdin(Stdio::null());
         command
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        lock(&self.process)
     }
 }
 

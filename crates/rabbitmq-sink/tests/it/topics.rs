@@ -12,12 +12,14 @@ use walrelay_failure::{Exit, Failure};
 use walrelay_rabbitmq_sink::{ConstantAddress, RabbitmqKind};
 use walrelay_sink_kind::SinkKind as _;
 use walrelay_sink_kind::topics::{FollowedPartition, ReadRecord, SentTo, TopicReader};
-use walrelay_testkit::{PATIENCE, Publication, QueueOptions, RabbitMq, RabbitMqInTurn, eventually};
+use walrelay_testkit::{
+    AmqpServer, InTurn, PATIENCE, Publication, QueueOptions, RabbitMq, eventually,
+};
 
 /// No message that is there takes so long.
 const MOMENT: Duration = Duration::from_millis(20);
 
-fn server() -> Option<RabbitMqInTurn> {
+fn server() -> Option<InTurn<AmqpServer>> {
     RabbitMq::is_wanted().then(RabbitMq::in_turn)
 }
 

@@ -8,7 +8,7 @@ use std::{
     net::TcpStream,
     path::PathBuf,
     process::{Command, Stdio},
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -17,7 +17,9 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
     metadata::MetadataBroker,
 };
-use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError, cache_dir, copy_dir};
+use walrelay_throwaway::{
+    Port, Scratch, ServerProcess, Signal, ThrowawayError, cache_dir, copy_dir,
+};
 
 use crate::threads::lock;
 
@@ -27,7 +29,6 @@ const VERSION: &str = "4.1.0";
 const CLUSTER_ID: &str = "d2FscmVsYXktdGVzdGtpdA";
 /// A JVM starts slowly on a busy machine with two cores.
 const START_LIMIT: Duration = Duration::from_secs(240);
-const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// Options of the JVM.
 #[derive(Debug, Clone, Copy)]
@@ -44,9 +45,7 @@ type Format = (&'static str, i32, Vec<String>);
 /// A Kafka process with its data.
 #[derive(Debug)]
 pub(super) struct Node {
-    // Before `scratch`: drop the process first, then its directory.
-    process: Mutex<Option<Process>>,
-    scratch: Scratch,
+    process: ServerProcess,
     /// Name in messages.
     name: String,
     /// Port of the listener.
@@ -77,11 +76,8 @@ impl Node {
         let home = env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
         let java = home.map(|home| PathBuf::from(home).join("bin/java"));
         let java = java.unwrap_or_else(|| "java".into());
-        let scratch = Scratch::new("walrelay-kafka-", None)
-            .map_err(failed_to("make a temporary directory for Kafka"))?;
         Ok(Self {
-            process: Mutex::new(None),
-            scratch,
+            process: ServerProcess::new("walrelay-kafka-", None)?,
             name: name.into(),
             port: free_port()?,
             broker,
@@ -94,17 +90,17 @@ impl Node {
 
     /// Returns the data directory, for `log.dirs`.
     pub(super) fn data_dir(&self) -> PathBuf {
-        self.scratch.path().join("data")
+        self.process.dir().join("data")
     }
 
     /// Returns the log of all starts, from WARN upwards.
     pub(super) fn log(&self) -> String {
-        fs::read_to_string(self.log_path()).unwrap_or_default()
+        self.process.log()
     }
 
     /// Returns the process id, if the node runs.
     pub(super) fn pid(&self) -> Option<u32> {
-        self.process().as_ref().map(Process::pid)
+        self.process.pid()
     }
 
     fn run_format(&self, arguments: &[String]) -> Result<(), ThrowawayError> {
@@ -155,33 +151,11 @@ impl Node {
     /// Starts the node and waits until it answers. A broker must also list itself among the brokers
     /// that are up.
     pub(super) fn start(&self) -> Result<(), ThrowawayError> {
-        let mut slot = self.process();
-        assert!(slot.is_none(), "{} is running already", self.name);
-        let process = self.launch()?;
-        self.wait_ready(&process)?;
-        *slot = Some(process);
-        Ok(())
-    }
-
-    /// Starts the node after [`end_by`](Self::end_by), on the same port.
-    #[track_caller]
-    pub(super) fn start_again(&self) {
-        if let Err(error) = self.start() {
-            panic!("{} does not start again: {error}", self.name);
-        }
-    }
-
-    fn launch(&self) -> Result<Process, ThrowawayError> {
         let mut command = self.java();
         command.arg("kafka.Kafka").arg(self.properties());
-        // SIGKILL: these data need no orderly end.
-        Process::spawn(&mut command, &self.scratch, &self.log_path(), Signal::Kill)
-    }
-
-    fn wait_ready(&self, process: &Process) -> Result<(), ThrowawayError> {
         let mut client: Option<BaseConsumer> = None;
         let port = self.port.number();
-        process.wait_ready(START_LIMIT, || {
+        self.process.start(&mut command, START_LIMIT, || {
             if TcpStream::connect(("127.0.0.1", port)).is_err() {
                 return false;
             }
@@ -195,6 +169,12 @@ impl Node {
             let is_this = |broker: &MetadataBroker| broker.port() == i32::from(port);
             metadata.is_ok_and(|up| up.brokers().iter().any(is_this))
         })
+    }
+
+    /// Starts the node after [`end_by`](Self::end_by), on the same port.
+    #[track_caller]
+    pub(super) fn start_again(&self) {
+        self.done(self.start());
     }
 
     fn java(&self) -> Command {
@@ -213,45 +193,30 @@ impl Node {
         command
             .args(["-Dlog4j2.level=WARN", "-cp"])
             .arg(self.libs.join("*"))
-            .current_dir(self.scratch.path())
+            .current_dir(self.process.dir())
             .env_remove("JAVA_TOOL_OPTIONS")
             .env_remove("CLASSPATH");
         command
     }
 
     fn properties(&self) -> PathBuf {
-        self.scratch.path().join("server.properties")
-    }
-
-    fn log_path(&self) -> PathBuf {
-        self.scratch.path().join("log")
+        self.process.dir().join("server.properties")
     }
 
     /// Sends a signal and waits for the end.
     #[track_caller]
     pub(super) fn end_by(&self, signal: Signal) {
-        self.signal(signal);
-        let mut slot = self.process();
-        let ended = slot.as_ref().and_then(|process| process.wait(STOP_LIMIT));
-        assert!(
-            ended.is_some(),
-            "{} had not ended {STOP_LIMIT:?} after {signal:?}",
-            self.name
-        );
-        *slot = None;
+        self.done(self.process.end_by(signal));
     }
 
     #[track_caller]
     pub(super) fn signal(&self, signal: Signal) {
-        let slot = self.process();
-        let Some(process) = slot.as_ref() else {
-            panic!("{} is not running", self.name)
-        };
-        process.signal(signal).expect("Kafka can be signalled");
+        self.done(self.process.signal(signal));
     }
 
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        lock(&self.process)
+    #[track_caller]
+    fn done(&self, result: Result<(), ThrowawayError>) {
+        result.unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 }
 

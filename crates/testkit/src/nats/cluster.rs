@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use walrelay_throwaway::{Port, ThrowawayError};
+use walrelay_throwaway::Port;
 
 use super::client::{NatsClient, NatsMessage};
-use super::server::{Nats, started};
+use super::server::Nats;
 use crate::wait::{PATIENCE, eventually, eventually_some};
 
 const SERVERS: usize = 3;
@@ -24,12 +24,6 @@ pub struct NatsCluster {
 impl NatsCluster {
     /// Starts the servers, and waits until they have elected a leader.
     pub fn start() -> Self {
-        let cluster = started(Self::try_start());
-        cluster.settled();
-        cluster
-    }
-
-    fn try_start() -> Result<Self, ThrowawayError> {
         let ports = [(); SERVERS].map(|()| Port::free().expect("a free port"));
         let routes = ports.iter().map(|port| format!("nats://127.0.0.1:{port}"));
         let routes: Vec<String> = routes.collect();
@@ -40,12 +34,12 @@ impl NatsCluster {
             );
             Nats::start_as(&name(number), &more)
         };
-        let servers = ports.iter().enumerate().map(start);
-        let servers = servers.collect::<Result<_, _>>()?;
-        Ok(Self {
-            servers,
+        let cluster = Self {
+            servers: ports.iter().enumerate().map(start).collect(),
             _routes: ports,
-        })
+        };
+        cluster.settled();
+        cluster
     }
 
     /// Returns a server.

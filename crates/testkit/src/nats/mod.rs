@@ -6,4 +6,4 @@ mod server;
 
 pub use client::{NatsClient, NatsMessage};
 pub use cluster::NatsCluster;
-pub use server::{Nats, NatsInTurn};
+pub use server::{Nats, NatsServer};

@@ -4,4 +4,4 @@ mod client;
 mod server;
 
 pub use client::{AmqpClient, AmqpMessage, Publication, QueueOptions};
-pub use server::{RabbitMq, RabbitMqInTurn};
+pub use server::{AmqpServer, RabbitMq};

@@ -2,29 +2,26 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::ops::Deref;
-use std::sync::{LazyLock, Mutex, MutexGuard};
-use std::thread;
 
 use walrelay_throwaway::{
-    Port, RabbitMqBinaries, RabbitMqOptions, RabbitMqServer, Signal, ThrowawayError,
+    Port, RabbitMqBinaries, RabbitMqOptions, RabbitMqServer, ServerProcess, ThrowawayError,
 };
 
 use super::client::AmqpClient;
 use crate::Authority;
-use crate::threads::lock;
+use crate::server::{ServerKind, SharedServers, TestServer};
 use crate::wait::{PATIENCE, eventually};
 
-/// A RabbitMQ server, which ends with its owner. All calls panic if the server fails.
+/// A RabbitMQ server with the users `guest`, who may do all, and `weak`, who may only read.
+pub type RabbitMq = TestServer<AmqpServer>;
+
+/// The parts of a [`RabbitMq`].
 #[derive(Debug)]
-pub struct RabbitMq {
+pub struct AmqpServer {
     server: RabbitMqServer,
     /// The port of its management interface, or of TLS.
     _other_port: Option<Port>,
 }
-
-/// The variable of the environment that says `skip` where no RabbitMQ can be had.
-const SETTING: &str = "WALRELAY_TEST_RABBITMQ";
 
 /// The line of `rabbitmq.conf` that names [`USERS`].
 const DEFINITIONS: &str = "load_definitions = {dir}/users.json\n";
@@ -49,58 +46,18 @@ const USERS: &str = r#"{
 "#;
 
 impl RabbitMq {
-    /// Returns true if tests with RabbitMQ are to run. Otherwise says that they do not.
-    #[expect(
-        clippy::print_stderr,
-        reason = "the log of the tests says what was left out"
-    )]
-    pub fn is_wanted() -> bool {
-        let skip = std::env::var_os(SETTING).is_some_and(|value| value == "skip");
-        if skip {
-            eprintln!("skipped: {SETTING} is \"skip\"");
-        }
-        !skip
-    }
-
-    /// Returns the server that tests of this process share. Nobody stops it.
-    pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<RabbitMq> = LazyLock::new(RabbitMq::start);
-        &SHARED
-    }
-
-    /// Lends the server that one test of this process has at a time, and may stop, kill or pause.
-    pub fn in_turn() -> RabbitMqInTurn {
-        let mut server = lock(&IN_TURN);
-        if server.as_ref().is_none_or(|server| !server.answers()) {
-            // The former one first, because it holds memory.
-            *server = None;
-            *server = Some(Self::start());
-        }
-        RabbitMqInTurn(server)
-    }
-
-    /// Starts a server with the users `guest`, who may do all, and `weak`, who may only read, and
-    /// without data, and waits until it takes connections.
-    pub fn start() -> Self {
-        Self::with(RabbitMqOptions {
-            settings: DEFINITIONS,
-            files: &[("users.json", USERS)],
-            ..RabbitMqOptions::default()
-        })
-    }
-
     /// Starts a server like that of [`start`](Self::start) with its management interface; returns it
     /// and the port of that.
     pub fn start_managed() -> (Self, u16) {
         let port = Port::free().expect("a free port");
         let settings =
             format!("{DEFINITIONS}management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
-        let server = Self::with(RabbitMqOptions {
+        let options = RabbitMqOptions {
             settings: &settings,
             plugins: &["rabbitmq_management"],
             files: &[("users.json", USERS)],
-        });
-        server.with_port(port)
+        };
+        Self::start_with(options, port)
     }
 
     /// Starts a server like that of [`start`](Self::start) that listens for TLS, too; returns it and the
@@ -117,7 +74,7 @@ impl RabbitMq {
              ssl_options.fail_if_no_peer_cert = false\nssl_cert_login_from = common_name\n\
              auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\n"
         );
-        let server = Self::with(RabbitMqOptions {
+        let options = RabbitMqOptions {
             settings: &settings,
             plugins: &["rabbitmq_auth_mechanism_ssl"],
             files: &[
@@ -126,56 +83,20 @@ impl RabbitMq {
                 ("server.pem", &issued.certificate),
                 ("key.pem", &issued.key),
             ],
-        });
-        server.with_port(port)
-    }
-
-    fn with(options: RabbitMqOptions<'_>) -> Self {
-        let binaries = RabbitMqBinaries::find().unwrap_or_else(|error| {
-            panic!("RabbitMQ is needed (make test fetches it), or {SETTING}=skip: {error}")
-        });
-        Self {
-            server: worked(RabbitMqServer::start(&binaries, options)),
-            _other_port: None,
-        }
-    }
-
-    fn with_port(self, port: Port) -> (Self, u16) {
-        let number = port.number();
-        let server = Self {
-            _other_port: Some(port),
-            ..self
         };
+        Self::start_with(options, port)
+    }
+
+    /// Starts a server that listens at this port, too.
+    fn start_with(options: RabbitMqOptions<'_>, port: Port) -> (Self, u16) {
+        let number = port.number();
+        let server = Self::started(AmqpServer::start_with(options, Some(port)));
         (server, number)
-    }
-
-    /// Returns the port of AMQP, on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.server.port()
-    }
-
-    /// Returns the process id.
-    pub fn pid(&self) -> u32 {
-        self.server.pid().expect("the server runs")
     }
 
     /// Connects a client.
     pub fn client(&self) -> AmqpClient {
         AmqpClient::connect(self.port())
-    }
-
-    fn answers(&self) -> bool {
-        self.server.is_running() && TcpStream::connect(("127.0.0.1", self.port())).is_ok()
-    }
-
-    /// Starts the server after [`kill`](Self::kill), with the same data.
-    pub fn start_again(&self) {
-        worked(self.server.start_again());
-    }
-
-    /// Ends the server by SIGKILL.
-    pub fn kill(&self) {
-        worked(self.server.kill());
     }
 
     /// Waits until a quorum queue or stream of the virtual host `/` outlives [`kill`](Self::kill).
@@ -184,14 +105,14 @@ impl RabbitMq {
     /// made, and by then confirms messages. Killed before, it starts an empty quorum queue of that
     /// name. All streams have one Raft server; killed before, they do not exist.
     pub fn outlives_kill(&self, queue: &str, queue_type: &str) {
-        let node = self.server.node();
+        let node = self.0.server.node();
         let (system, entry) = match queue_type {
             "stream" => ("coordination", "rabbit_stream_coordinator".to_owned()),
             // The tag of a binary follows the name.
             "quorum" => ("quorum", format!("%2F_{queue}m")),
             _ => return,
         };
-        let names = self.server.dir().join("mnesia").join(&node);
+        let names = self.0.process().dir().join("mnesia").join(&node);
         let names = names.join(system).join(&node).join("names.dets");
         eventually(PATIENCE, || {
             let names = fs::read(&names).unwrap_or_default();
@@ -240,19 +161,14 @@ impl RabbitMq {
         self.control(&["eval", &expression]);
     }
 
-    /// Stops the server by SIGSTOP: it answers nothing.
-    pub fn pause(&self) {
-        worked(self.server.signal(Signal::Stop));
-    }
-
-    /// Lets the server go on after [`pause`](Self::pause).
-    pub fn resume(&self) {
-        worked(self.server.signal(Signal::Cont));
-    }
-
     /// Runs `rabbitmqctl` with these arguments.
     pub fn control(&self, arguments: &[&str]) {
-        let output = self.server.command("rabbitmqctl").args(arguments).output();
+        let output = self
+            .0
+            .server
+            .command("rabbitmqctl")
+            .args(arguments)
+            .output();
         let output = output.expect("rabbitmqctl can be run");
         assert!(
             output.status.success(),
@@ -261,41 +177,52 @@ impl RabbitMq {
             String::from_utf8_lossy(&output.stderr)
         );
     }
+}
 
-    /// Returns what the server has logged.
-    pub fn log(&self) -> String {
-        let log = fs::read(self.server.log()).unwrap_or_default();
-        String::from_utf8_lossy(&log).into_owned()
+impl AmqpServer {
+    fn start_with(
+        options: RabbitMqOptions<'_>,
+        port: Option<Port>,
+    ) -> Result<Self, ThrowawayError> {
+        Ok(Self {
+            server: RabbitMqServer::start(&RabbitMqBinaries::find()?, options)?,
+            _other_port: port,
+        })
     }
 }
 
-#[track_caller]
-fn worked<T>(result: Result<T, ThrowawayError>) -> T {
-    result.unwrap_or_else(|error| panic!("RabbitMQ: {error}"))
-}
+impl ServerKind for AmqpServer {
+    const NAME: &'static str = "RabbitMQ";
+    const SETTING: &'static str = "WALRELAY_TEST_RABBITMQ";
+    const SCRIPT: &'static str = "scripts/fetch-rabbitmq.sh";
 
-static IN_TURN: Mutex<Option<RabbitMq>> = Mutex::new(None);
-
-/// The server of [`RabbitMq::in_turn`]. The next test gets it as it is at the end of a test that
-/// passed.
-#[derive(Debug)]
-pub struct RabbitMqInTurn(MutexGuard<'static, Option<RabbitMq>>);
-
-impl Deref for RabbitMqInTurn {
-    type Target = RabbitMq;
-
-    fn deref(&self) -> &RabbitMq {
-        self.0.as_ref().expect("it is there until the drop")
+    fn start() -> Result<Self, ThrowawayError> {
+        let options = RabbitMqOptions {
+            settings: DEFINITIONS,
+            files: &[("users.json", USERS)],
+            ..RabbitMqOptions::default()
+        };
+        Self::start_with(options, None)
     }
-}
 
-impl Drop for RabbitMqInTurn {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            *self.0 = None;
-        } else if self.0.as_ref().is_some_and(|it| it.server.is_running()) {
-            // Does nothing unless the test has paused it.
-            self.resume();
-        }
+    fn start_again(&self) -> Result<(), ThrowawayError> {
+        self.server.start_again()
+    }
+
+    fn process(&self) -> &ServerProcess {
+        self.server.process()
+    }
+
+    fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    fn takes_connections(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.port())).is_ok()
+    }
+
+    fn servers() -> &'static SharedServers<Self> {
+        static SERVERS: SharedServers<AmqpServer> = SharedServers::new();
+        &SERVERS
     }
 }

@@ -8,4 +8,4 @@ mod server;
 pub use client::{RedisClient, RedisReply, StreamEntry};
 pub use cluster::RedisCluster;
 pub use sentinel::RedisGroup;
-pub use server::{Redis, RedisInTurn};
+pub use server::{Redis, RedisServer};

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError};
+use walrelay_throwaway::{Port, ServerProcess, ThrowawayError};
 
 use super::client::{RedisClient, RedisReply};
 use super::server::{Redis, START_LIMIT, program};
@@ -17,9 +17,7 @@ const MASTER: &str = "mymaster";
 #[derive(Debug)]
 pub struct RedisGroup {
     servers: [Redis; 2],
-    // Before its directory: drop the process first.
-    _sentinel: Process,
-    _scratch: Scratch,
+    _sentinel: ServerProcess,
     sentinel_port: Port,
     /// The server that was killed or paused last.
     down: AtomicUsize,
@@ -31,12 +29,11 @@ impl RedisGroup {
         let servers = [Redis::start(), Redis::start()];
         let replica_of = format!("REPLICAOF 127.0.0.1 {}", servers[0].port());
         servers[1].client().done(&replica_of);
-        let (sentinel, scratch, sentinel_port) = run(servers[0].port())
+        let (sentinel, sentinel_port) = run(servers[0].port())
             .unwrap_or_else(|error| panic!("Sentinel does not start: {error}"));
         let group = Self {
             servers,
             _sentinel: sentinel,
-            _scratch: scratch,
             sentinel_port,
             down: AtomicUsize::new(0),
         };
@@ -155,11 +152,11 @@ fn first_member(reply: &RedisReply) -> Option<&RedisReply> {
     }
 }
 
-/// Starts a Sentinel that watches the master at this port. Returns it with its directory and port.
-fn run(master: u16) -> Result<(Process, Scratch, Port), ThrowawayError> {
-    let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Sentinel");
+/// Starts a Sentinel that watches the master at this port. Returns it with its port.
+fn run(master: u16) -> Result<(ServerProcess, Port), ThrowawayError> {
+    let process = ServerProcess::new("walrelay-redis-", None)?;
     let port = Port::free().expect("a free port");
-    let dir = scratch.path();
+    let dir = process.dir();
     let file = dir.join("sentinel.conf");
     let settings = format!(
         "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 1\n\
@@ -169,10 +166,8 @@ fn run(master: u16) -> Result<(Process, Scratch, Port), ThrowawayError> {
     fs::write(&file, settings).expect("a file for Sentinel");
     let mut command = program();
     command.arg(&file).arg("--sentinel").current_dir(dir);
-    let log = dir.join("log");
-    let process = Process::spawn(&mut command, &scratch, &log, Signal::Kill)?;
-    process.wait_ready(START_LIMIT, || {
+    process.start(&mut command, START_LIMIT, || {
         TcpStream::connect(("127.0.0.1", port.number())).is_ok()
     })?;
-    Ok((process, scratch, port))
+    Ok((process, port))
 }

@@ -1,22 +1,18 @@
-//! A Redis server as an ordinary child process.
+//! A Redis server, alone or as a node of a cluster.
 
 use std::fs;
 use std::net::TcpStream;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard};
-use std::thread;
+use std::process::Command;
 use std::time::Duration;
 
-use walrelay_throwaway::{Port, Process, Scratch, Signal, ThrowawayError, cache_dir};
+use walrelay_throwaway::{Port, ServerProcess, ThrowawayError, cache_dir};
 
 use super::client::{RedisClient, RedisReply};
 use crate::authority::Issued;
-use crate::threads::lock;
+use crate::server::{ServerKind, SharedServers, TestServer};
 
 pub(super) const START_LIMIT: Duration = Duration::from_secs(60);
-const STOP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The milliseconds after which a node that does not answer counts as gone.
 const NODE_TIMEOUT: &str = "2000";
@@ -25,12 +21,13 @@ const NODE_TIMEOUT: &str = "2000";
 /// another server, such as Valkey's.
 const SETTING: &str = "WALRELAY_TEST_REDIS";
 
-/// A Redis server that writes each command to its disk before it answers. It ends with its owner.
+/// A Redis server that writes each command to its disk before it answers.
+pub type Redis = TestServer<RedisServer>;
+
+/// The parts of a [`Redis`].
 #[derive(Debug)]
-pub struct Redis {
-    // Before `scratch`: drop the process first, then its directory.
-    process: Mutex<Option<Process>>,
-    scratch: Scratch,
+pub struct RedisServer {
+    process: ServerProcess,
     port: Port,
     /// `None`: it is no node of a cluster.
     node: Option<Node>,
@@ -62,80 +59,14 @@ pub(super) struct NodeCertificate<'a> {
 }
 
 impl Redis {
-    /// Returns true if tests with Redis are to run. Otherwise says that they do not.
-    #[expect(
-        clippy::print_stderr,
-        reason = "the log of the tests says what was left out"
-    )]
-    pub fn is_wanted() -> bool {
-        let skip = std::env::var_os(SETTING).is_some_and(|value| value == "skip");
-        if skip {
-            eprintln!("skipped: {SETTING} is \"skip\"");
-        }
-        !skip
-    }
-
-    /// Returns the server that tests of this process share. Nobody stops it.
-    pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<Redis> = LazyLock::new(Redis::start);
-        &SHARED
-    }
-
-    /// Lends the server that one test of this process has at a time, and may stop, kill or pause.
-    pub fn in_turn() -> RedisInTurn {
-        let mut server = lock(&IN_TURN);
-        if server.as_ref().is_none_or(|server| !server.answers()) {
-            *server = Some(Self::start());
-        }
-        RedisInTurn(server)
-    }
-
-    /// Starts a server without data, and waits until it answers.
-    pub fn start() -> Self {
-        Self::start_as(Role::Alone)
-    }
-
     /// Starts a server without data.
     pub(super) fn start_as(role: Role<'_>) -> Self {
-        Self::try_start(role).unwrap_or_else(|error| {
-            panic!(
-                "Redis does not start: {error}; scripts/fetch-redis.sh fetches it (make test does), \
-                 {SETTING}=skip leaves its tests out"
-            )
-        })
-    }
-
-    fn try_start(role: Role<'_>) -> Result<Self, ThrowawayError> {
-        let scratch = Scratch::new("walrelay-redis-", None).expect("a directory for Redis");
-        let [port, bus_port, tls_port] = [(); 3].map(|()| Port::free().expect("a free port"));
-        if let Role::Node(Some(certificate)) = role {
-            certificate.write(scratch.path(), tls_port.number());
-        }
-        let node = match role {
-            Role::Alone => None,
-            Role::Node(certificate) => Some(Node {
-                bus_port,
-                tls_port: certificate.map(|_| tls_port),
-            }),
-        };
-        let new = Self {
-            process: Mutex::new(None),
-            scratch,
-            port,
-            node,
-        };
-        new.run()?;
-        Ok(new)
-    }
-
-    /// Returns the port, on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port.number()
+        Self::started(RedisServer::start_as(role))
     }
 
     /// Returns the port for other nodes of the cluster.
     pub(super) fn bus_port(&self) -> u16 {
-        let node = self.node.as_ref().expect("a node of a cluster");
+        let node = self.0.node.as_ref().expect("a node of a cluster");
         node.bus_port.number()
     }
 
@@ -146,28 +77,50 @@ impl Redis {
 
     /// Returns the port for clients with TLS; `None`: there is no TLS.
     pub fn tls_port(&self) -> Option<u16> {
-        self.node.as_ref()?.tls_port.as_ref().map(Port::number)
-    }
-
-    /// Returns the process id of the server, which runs.
-    pub fn pid(&self) -> u32 {
-        let process = lock(&self.process);
-        process.as_ref().expect("the server runs").pid()
+        self.0.node.as_ref()?.tls_port.as_ref().map(Port::number)
     }
 
     /// Connects a client.
     pub fn client(&self) -> RedisClient {
         RedisClient::connect(self.port())
     }
+}
 
-    /// Starts the server after [`kill`](Self::kill), with the same data.
-    pub fn start_again(&self) {
-        let started = self.run();
-        started.unwrap_or_else(|error| panic!("Redis does not start again: {error}"));
+impl RedisServer {
+    fn start_as(role: Role<'_>) -> Result<Self, ThrowawayError> {
+        let process = ServerProcess::new("walrelay-redis-", None)?;
+        let [port, bus_port, tls_port] = [(); 3].map(|()| Port::free().expect("a free port"));
+        if let Role::Node(Some(certificate)) = role {
+            certificate.write(process.dir(), tls_port.number());
+        }
+        let node = match role {
+            Role::Alone => None,
+            Role::Node(certificate) => Some(Node {
+                bus_port,
+                tls_port: certificate.map(|_| tls_port),
+            }),
+        };
+        let server = Self {
+            process,
+            port,
+            node,
+        };
+        server.start_again()?;
+        Ok(server)
+    }
+}
+
+impl ServerKind for RedisServer {
+    const NAME: &'static str = "Redis";
+    const SETTING: &'static str = SETTING;
+    const SCRIPT: &'static str = "scripts/fetch-redis.sh";
+
+    fn start() -> Result<Self, ThrowawayError> {
+        Self::start_as(Role::Alone)
     }
 
-    fn run(&self) -> Result<(), ThrowawayError> {
-        let dir = self.scratch.path();
+    fn start_again(&self) -> Result<(), ThrowawayError> {
+        let dir = self.process.dir();
         let mut command = program();
         // Read before the arguments.
         let settings = dir.join(SETTINGS);
@@ -180,8 +133,7 @@ impl Redis {
             .args(["--appendonly", "yes", "--appendfsync", "always"])
             .arg("--dir")
             .arg(dir)
-            .current_dir(dir)
-            .stdin(Stdio::null());
+            .current_dir(dir);
         if let Some(Node { bus_port, .. }) = &self.node {
             command
                 .args(["--cluster-enabled", "yes"])
@@ -190,49 +142,26 @@ impl Redis {
                 .args(["--cluster-replica-validity-factor", "0"])
                 .args(["--cluster-allow-replica-migration", "no"]);
         }
-        let log = dir.join("log");
-        let process = Process::spawn(&mut command, &self.scratch, &log, Signal::Kill)?;
-        process.wait_ready(START_LIMIT, || self.takes_connections())?;
-        *lock(&self.process) = Some(process);
-        Ok(())
+        let is_ready = || self.takes_connections();
+        self.process.start(&mut command, START_LIMIT, is_ready)
     }
 
-    /// Ends the server by SIGKILL.
-    pub fn kill(&self) {
-        let process = lock(&self.process).take().expect("the server runs");
-        process.signal(Signal::Kill).expect("SIGKILL");
-        process.wait(STOP_LIMIT).expect("the server ends");
+    fn process(&self) -> &ServerProcess {
+        &self.process
     }
 
-    /// Stops the server by SIGSTOP: it answers nothing.
-    pub fn pause(&self) {
-        self.signal(Signal::Stop);
-    }
-
-    /// Lets the server go on after [`pause`](Self::pause).
-    pub fn resume(&self) {
-        self.signal(Signal::Cont);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let process = lock(&self.process);
-        let process = process.as_ref().expect("the server runs");
-        process.signal(signal).expect("a signal");
-    }
-
-    /// Returns what the server has logged.
-    pub fn log(&self) -> String {
-        let log = fs::read(self.scratch.path().join("log")).unwrap_or_default();
-        String::from_utf8_lossy(&log).into_owned()
-    }
-
-    pub(super) fn answers(&self) -> bool {
-        lock(&self.process).is_some() && self.takes_connections()
+    fn port(&self) -> u16 {
+        self.port.number()
     }
 
     fn takes_connections(&self) -> bool {
         TcpStream::connect(("127.0.0.1", self.port())).is_ok()
-            && self.client().run("PING") == RedisReply::Line("PONG".to_owned())
+            && RedisClient::connect(self.port()).run("PING") == RedisReply::Line("PONG".to_owned())
+    }
+
+    fn servers() -> &'static SharedServers<Self> {
+        static SERVERS: SharedServers<RedisServer> = SharedServers::new();
+        &SERVERS
     }
 }
 
@@ -257,31 +186,6 @@ impl NodeCertificate<'_> {
             self.host
         );
         write(SETTINGS, &settings);
-    }
-}
-
-static IN_TURN: Mutex<Option<Redis>> = Mutex::new(None);
-
-/// The server of [`Redis::in_turn`]. The next test gets it as it is at the end of a test that passed.
-#[derive(Debug)]
-pub struct RedisInTurn(MutexGuard<'static, Option<Redis>>);
-
-impl Deref for RedisInTurn {
-    type Target = Redis;
-
-    fn deref(&self) -> &Redis {
-        self.0.as_ref().expect("it is there until the drop")
-    }
-}
-
-impl Drop for RedisInTurn {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            *self.0 = None;
-        } else if lock(&self.process).is_some() {
-            // Does nothing unless the test has paused it.
-            self.resume();
-        }
     }
 }
 

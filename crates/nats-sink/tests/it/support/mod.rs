@@ -17,7 +17,7 @@ use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::SinkKind as _;
 pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{Nats, NatsClient, NatsInTurn, NatsMessage, PATIENCE, eventually};
+use walrelay_testkit::{InTurn, Nats, NatsClient, NatsMessage, NatsServer, PATIENCE, eventually};
 
 /// The most bytes of a message that the tests publish.
 pub(crate) const MAX_MESSAGE: u64 = 600 << 10;
@@ -85,7 +85,7 @@ impl SinkFactory for WithStart {
 
 /// A server that one test has to itself.
 pub(crate) struct Server {
-    pub(crate) nats: NatsInTurn,
+    pub(crate) nats: InTurn<NatsServer>,
 }
 
 impl Server {

@@ -14,7 +14,7 @@ use walrelay_sink_kind::SinkKind as _;
 pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
 use walrelay_testkit::{
-    AmqpMessage, PATIENCE, QueueOptions, RabbitMq, RabbitMqInTurn, eventually, lock,
+    AmqpMessage, AmqpServer, InTurn, PATIENCE, QueueOptions, RabbitMq, eventually, lock,
 };
 
 /// The largest value that the tests publish.
@@ -48,7 +48,7 @@ pub(crate) fn section(port: u16) -> RabbitmqSection {
 
 /// A server, with what was read from its queues.
 pub(crate) struct Server {
-    pub(crate) rabbitmq: RabbitMqInTurn,
+    pub(crate) rabbitmq: InTurn<AmqpServer>,
     queue_type: &'static str,
     read: Mutex<HashMap<String, Vec<AmqpMessage>>>,
 }

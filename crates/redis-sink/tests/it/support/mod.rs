@@ -12,7 +12,7 @@ use walrelay_sink_client::TlsFiles;
 use walrelay_sink_kind::SinkKind as _;
 pub(crate) use walrelay_testkit::conformance::options;
 use walrelay_testkit::conformance::{Bounds, Destination, Refusal, Stored};
-use walrelay_testkit::{Redis, RedisClient, RedisInTurn, StreamEntry};
+use walrelay_testkit::{InTurn, Redis, RedisClient, RedisServer, StreamEntry};
 
 /// The most bytes of an event that the tests write.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 20;
@@ -50,7 +50,7 @@ pub(crate) fn section(port: u16, ids: Ids) -> RedisSection {
 
 /// A server that one test has to itself.
 pub(crate) struct Server {
-    pub(crate) redis: RedisInTurn,
+    pub(crate) redis: InTurn<RedisServer>,
     ids: Ids,
 }
 
