@@ -1,17 +1,63 @@
 //! CPU of a contender, of the servers and of the whole machine; memory of a program.
 
 use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use walrelay_measure::proc;
-use walrelay_testkit::Program;
+use walrelay_testkit::{PATIENCE, Program, SlotWatch};
 
-use crate::harness::Harness;
+use crate::harness::{Backlog, Harness};
 use crate::quiet::machine_cpu;
 
 /// Returns a line of `/proc/<pid>/status` in MB (10^6 bytes); `None` after the process has gone.
 pub(crate) fn megabytes(program: &Program, name: &str) -> Option<f64> {
     proc::memory(program.pid(), name).map(|bytes| bytes as f64 / 1e6)
+}
+
+/// Interval of the readings of [`watch`]. Short enough to read the CPU of a walsender shortly before it ends with its
+/// reader, long enough to cost nothing.
+const READ_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The use of a program until its work was done.
+pub(crate) struct Usage {
+    pub(crate) time: Duration,
+    /// CPU of the program in seconds.
+    pub(crate) cpu: f64,
+    /// Peak resident memory in MB.
+    pub(crate) memory: f64,
+}
+
+/// Reads the CPU and the memory of a program until its work is done. Times are those since `begun`; `is_done` gets the
+/// one so far.
+pub(crate) fn watch(
+    program: &Program,
+    begun: Instant,
+    mut is_done: impl FnMut(Duration) -> bool,
+) -> Usage {
+    let (mut cpu, mut memory) = (0.0, 0.0_f64);
+    loop {
+        // Read both before checking the end: those of a process that has ended are gone.
+        cpu = proc::cpu(program.pid()).unwrap_or(cpu);
+        memory = megabytes(program, "VmHWM").unwrap_or(0.0).max(memory);
+        let done = is_done(begun.elapsed());
+        let time = begun.elapsed();
+        if done {
+            let cpu = proc::cpu(program.pid()).unwrap_or(cpu);
+            return Usage { time, cpu, memory };
+        }
+        assert!(time < 5 * PATIENCE, "not drained: {}", program.log());
+        thread::sleep(READ_INTERVAL);
+    }
+}
+
+/// Returns true once the slot has confirmed the backlog. The relay must run.
+pub(crate) fn is_confirmed(relay: &Program, slot: &SlotWatch, backlog: &Backlog) -> bool {
+    let ended = proc::has_ended(relay.pid());
+    let confirmed = slot.read().map(|state| state.confirmed_flush);
+    assert!(!ended, "{}", relay.log());
+    confirmed >= Some(backlog.end)
 }
 
 /// CPU time in seconds.

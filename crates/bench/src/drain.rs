@@ -8,19 +8,18 @@ use serde::Serialize;
 use serde_json::Value;
 use walrelay_lsn::Lsn;
 use walrelay_measure::proc;
-use walrelay_testkit::{PATIENCE, Program, SlotWatch};
+use walrelay_testkit::{Program, SlotWatch};
 
 use crate::checker::Checker;
 use crate::contender::{Backends, Contender, Kind};
-use crate::cpu::{Cpu, megabytes};
+use crate::cpu::{Cpu, Usage, is_confirmed, watch};
 use crate::debezium::Tuned;
 use crate::harness::{Backlog, Harness, RelayConfig};
 use crate::load_kind::Form;
 use crate::quiet::Quiet;
 
-/// Interval of the readings. Short enough to read the CPU of a walsender shortly before it ends
-/// with its reader, long enough to cost nothing.
-const READ_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause before the records of the topics are counted: the count asks the broker about each partition.
+const COUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// One run of draining. CPU is in seconds per million rows.
 #[derive(Debug, Clone, Serialize)]
@@ -53,9 +52,8 @@ impl Drained {
         let rows = spec.backlog.load.rows;
         let Watched {
             used,
-            time,
             half_time,
-            memory,
+            usage: Usage { time, memory, .. },
         } = *watched;
         let seconds = time.as_secs_f64();
         let per_million = |cpu: f64| cpu * 1e6 / rows as f64;
@@ -224,12 +222,10 @@ pub(crate) fn run(spec: &DrainSpec<'_>, checker: &mut Checker, quiet: &mut Quiet
 /// The figures that were read while a backlog was drained.
 struct Watched {
     used: Cpu,
-    /// Time until the backlog was drained.
-    time: Duration,
     /// Time until half of the rows were sent, if known.
     half_time: Option<Duration>,
-    /// Peak resident memory in MB.
-    memory: f64,
+    /// Until the backlog was drained.
+    usage: Usage,
 }
 
 /// A run while its reader works.
@@ -253,48 +249,33 @@ impl Draining<'_> {
         } = self.spec;
         let begun = Instant::now();
         let mut backends = Backends::wait_for(contender, harness, self.slot);
-        let watch = SlotWatch::new(&harness.postgres.url(), self.slot);
-        let (mut reader, mut memory, mut half_time) = (0.0, 0.0_f64, None);
-        let time = loop {
-            // Read CPU and memory before checking the end: those of a process that has ended are
-            // gone.
+        let slot = SlotWatch::new(&harness.postgres.url(), self.slot);
+        let mut half_time = None;
+        let usage = watch(self.reader, begun, |time| {
             backends.cpu();
-            reader = proc::cpu(self.reader.pid()).unwrap_or(reader);
-            memory = megabytes(self.reader, "VmHWM").unwrap_or(0.0).max(memory);
             let wants_half = contender.kind == Kind::Recvlogical && half_time.is_none();
             if wants_half && sent(harness, &backends) >= Some(backlog.half) {
-                half_time = Some(begun.elapsed());
+                half_time = Some(time);
             }
-            let done = self.is_done(&watch);
-            let time = begun.elapsed();
-            if done {
-                break time;
-            }
-            assert!(time < 5 * PATIENCE, "not drained: {}", self.reader.log());
-            thread::sleep(READ_INTERVAL);
-        };
-        let reader = proc::cpu(self.reader.pid()).unwrap_or(reader);
+            self.is_done(&slot)
+        });
         Watched {
-            used: Cpu::so_far(harness, reader, backends.cpu()),
-            time,
+            used: Cpu::so_far(harness, usage.cpu, backends.cpu()),
             half_time,
-            memory,
+            usage,
         }
     }
 
-    fn is_done(&self, watch: &SlotWatch) -> bool {
+    fn is_done(&self, slot: &SlotWatch) -> bool {
         let ended = proc::has_ended(self.reader.pid());
         let harness = self.spec.harness;
         match self.spec.contender.kind {
             _ if self.spec.contender.is_walrelay() => {
-                let confirmed = watch.read().map(|state| state.confirmed_flush);
-                assert!(!ended, "{}", self.reader.log());
-                confirmed >= Some(self.spec.backlog.end)
+                is_confirmed(self.reader, slot, self.spec.backlog)
             }
             Kind::Debezium => {
                 assert!(!ended, "{}", self.reader.log());
-                // This asks the broker about each partition, so it is done less often.
-                thread::sleep(5 * READ_INTERVAL);
+                thread::sleep(COUNT_PAUSE);
                 let found: u64 = self.topics.iter().map(|topic| harness.records(topic)).sum();
                 found >= self.records
             }

@@ -37,7 +37,7 @@ const RAMP: [u64; 13] = [
 ];
 /// Seconds that a rate is held before it counts: the first rows measure the broker's JIT compiler
 /// rather than the contender.
-const WARM_UP: u64 = 5;
+pub(crate) const WARM_UP: u64 = 5;
 /// Most rounds of a rate. A rate takes as long as it is held, however fast the machine is.
 pub(crate) const ROUNDS: usize = 3;
 /// Rows per second of the light topic; of the heavy topic also the rows per transaction.

@@ -136,11 +136,7 @@ pub(crate) fn serve() {
     runtime.block_on(async {
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
-            let mut config: tokio_postgres::Config = url.parse().expect("a URL");
-            config.application_name(APPLICATION);
-            let (client, connection) = config.connect(NoTls).await.expect("Postgres answers");
-            tokio::spawn(connection);
-            clients.push(client);
+            clients.push(connect(url).await);
         }
         eprintln!("{READY_LINE}");
         let start = |client| tokio::spawn(Arc::clone(&relay).work(client));
@@ -149,6 +145,15 @@ pub(crate) fn serve() {
             worker.await.expect("it polls to the end");
         }
     });
+}
+
+/// Connects to Postgres under the name by which the harness finds the connection.
+pub(crate) async fn connect(url: &str) -> Client {
+    let mut config: tokio_postgres::Config = url.parse().expect("a URL");
+    config.application_name(APPLICATION);
+    let (client, connection) = config.connect(NoTls).await.expect("Postgres answers");
+    tokio::spawn(connection);
+    client
 }
 
 struct Polling {

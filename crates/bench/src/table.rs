@@ -62,6 +62,13 @@ pub(crate) fn facts(machine: &[(&str, String)]) -> String {
 /// Head of a table of two columns without headings.
 const BLANK: &str = "| | |\n|---|---|\n";
 
+/// Returns the least and the most of some rates.
+pub(crate) fn from_to(rates: impl Iterator<Item = f64> + Clone) -> String {
+    let least = rates.clone().fold(f64::INFINITY, f64::min);
+    let most = rates.fold(0.0, f64::max);
+    format!("{} – {}", thousands(least), thousands(most))
+}
+
 fn most_memory(runs: &[&Drained]) -> String {
     let most = runs.iter().map(|run| run.memory).fold(0.0, f64::max);
     format!("{most:.1} MB")
@@ -96,11 +103,6 @@ fn kafka_version(harness: &Harness) -> String {
 
 pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
     let rate = |runs: &[&Drained]| median_of(runs, |run| run.rows_per_second);
-    let rates = |runs: &Runs<'_>| {
-        runs.iter()
-            .map(|run| run.rows_per_second)
-            .collect::<Vec<_>>()
-    };
     let yardstick = rate(&chosen(runs, &Contender::REFERENCE.word()));
     let contenders = Contender::DRAINING.map(|contender| chosen(runs, &contender.word()));
     let contenders = contenders.into_iter().filter(|runs| !runs.is_empty());
@@ -110,11 +112,7 @@ pub(crate) fn draining(backlog: &Backlog, runs: &[Drained]) -> String {
         "runs" => runs.len().to_string();
         "rows/s" => thousands(rate(runs));
         "of pg_recvlogical, TCP" => known(rate(runs) / yardstick, "");
-        "from – to" => {
-            let least = rates(runs).into_iter().fold(f64::INFINITY, f64::min);
-            let most = rates(runs).into_iter().fold(0.0, f64::max);
-            format!("{} – {}", thousands(least), thousands(most))
-        };
+        "from – to" => from_to(runs.iter().map(|run| run.rows_per_second));
         "second half" => thousands(median_of(runs, |run| run.second_half_rows_per_second));
         "CPU reader" => fixed(2, median_of(runs, |run| run.reader_cpu));
         "Postgres" => fixed(2, median_of(runs, |run| run.postgres_cpu));

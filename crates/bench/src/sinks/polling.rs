@@ -13,12 +13,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{NoTls, Row};
 use walrelay_testkit::{AmqpClient, NatsClient, Publication, RedisClient};
 
 use super::target::KEY_HEADER;
-use crate::polling::{APPLICATION, AfterSend, BATCH, BatchStart, POLL_PAUSE, READY_LINE, TAKE};
+use crate::polling::{AfterSend, BATCH, BatchStart, POLL_PAUSE, READY_LINE, TAKE, connect};
 
 pub(crate) const FLAG: &str = "--polling-sink";
 
@@ -186,10 +186,7 @@ pub(crate) fn serve() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let mut config: tokio_postgres::Config = url.parse().expect("a URL");
-        config.application_name(APPLICATION);
-        let (client, connection) = config.connect(NoTls).await.expect("Postgres answers");
-        tokio::spawn(connection);
+        let client = connect(url).await;
         let take = client
             .prepare(TAKE)
             .await

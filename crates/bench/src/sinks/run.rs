@@ -8,21 +8,18 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use walrelay_measure::figures::Spread;
 use walrelay_measure::proc;
-use walrelay_testkit::{PATIENCE, Program, SlotWatch};
+use walrelay_testkit::{Program, SlotWatch};
 
 use super::polling;
 use super::target::{Case, Target};
 use crate::checker::Checker;
-use crate::cpu::megabytes;
+use crate::cpu::{is_confirmed, megabytes, watch};
 use crate::harness::{Backlog, Harness, OUTBOX, RelayConfig};
+use crate::latency::WARM_UP;
 use crate::polling::READY_LINE;
 use crate::quiet::Quiet;
 use crate::stream::{Stream, step, step_of, write};
 
-/// Interval of the readings.
-const READ_INTERVAL: Duration = Duration::from_millis(20);
-/// Seconds that a rate is held before it counts.
-const WARM_UP: u64 = 5;
 /// The time for which the relay has nothing to do before its memory is read.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -132,27 +129,11 @@ impl Runner<'_> {
         let server = target.cpu();
         let mut reader = self.start(relay, &backlog.table, &name, rows);
         let begun = Instant::now();
-        let watch = SlotWatch::new(&harness.postgres.url(), &name);
-        let (mut cpu, mut memory) = (0.0, 0.0_f64);
-        let time = loop {
-            // Those of a process that has ended are gone.
-            cpu = proc::cpu(reader.pid()).unwrap_or(cpu);
-            memory = megabytes(&reader, "VmHWM").unwrap_or(0.0).max(memory);
-            let ended = proc::has_ended(reader.pid());
-            let done = match relay {
-                Relay::Walrelay => {
-                    assert!(!ended, "{}", reader.log());
-                    watch.read().map(|state| state.confirmed_flush) >= Some(backlog.end)
-                }
-                Relay::Polling => ended,
-            };
-            let time = begun.elapsed();
-            if done {
-                break time.as_secs_f64();
-            }
-            assert!(time < 5 * PATIENCE, "not drained: {}", reader.log());
-            thread::sleep(READ_INTERVAL);
-        };
+        let slot = SlotWatch::new(&harness.postgres.url(), &name);
+        let usage = watch(&reader, begun, |_| match relay {
+            Relay::Walrelay => is_confirmed(&reader, &slot, backlog),
+            Relay::Polling => proc::has_ended(reader.pid()),
+        });
         let server = target
             .cpu()
             .zip(server)
@@ -179,10 +160,10 @@ impl Runner<'_> {
             relay,
             round,
             rows,
-            rows_per_second: rows as f64 / time,
-            relay_cpu: per_million(cpu),
+            rows_per_second: rows as f64 / usage.time.as_secs_f64(),
+            relay_cpu: per_million(usage.cpu),
             server_cpu: server.map(per_million),
-            memory,
+            memory: usage.memory,
             duplicates,
         }
     }

@@ -9,6 +9,7 @@ use walrelay_throwaway::RabbitMqBinaries;
 use super::run::{Drained, Latency, Relay};
 use super::target::Target;
 use crate::harness::Harness;
+use crate::table::from_to;
 
 /// Returns facts about the machine, the servers and the binary.
 pub(super) fn machine(harness: &Harness, target: &Target) -> Vec<(&'static str, String)> {
@@ -86,11 +87,7 @@ pub(super) fn draining(runs: &[Drained]) -> String {
         "rows" => thousands(runs[0].rows as f64);
         "rows/s" => thousands(rate(runs));
         "of polling" => known(rate(runs) / polling(&runs[0].case), "");
-        "from – to" => {
-            let rates = || runs.iter().map(|run| run.rows_per_second);
-            let least = rates().fold(f64::INFINITY, f64::min);
-            format!("{} – {}", thousands(least), thousands(rates().fold(0.0, f64::max)))
-        };
+        "from – to" => from_to(runs.iter().map(|run| run.rows_per_second));
         "CPU relay" => fixed(2, median(runs.iter().map(|run| run.relay_cpu)));
         "server" => known(
             runs[0].server_cpu.map(|_| median(runs.iter().filter_map(|run| run.server_cpu))),
