@@ -197,3 +197,15 @@ fn new_takes_the_password_from_the_environment_or_asks() {
         assert_eq!(schema, stdout(&output(&["schema"])));
     }
 }
+
+#[test]
+fn the_name_of_another_program_s_command_leads_to_the_right_one() {
+    for (name, tip) in [
+        ("doctor", "tip: use walrelay check\n"),
+        ("chekc", "'check'"),
+    ] {
+        let ended = output(&[name]);
+        assert_eq!(ended.status.code(), Some(64));
+        assert_has(&said(&ended), &[tip]);
+    }
+}

@@ -15,6 +15,7 @@ use super::check::CheckArgs;
 use super::cutover::CutoverCommand;
 use super::demo::DemoArgs;
 use super::dlq::DlqCommand;
+use super::hints;
 use super::import_debezium::ImportArgs;
 use super::init::InitArgs;
 use super::moves::MoveCommand;
@@ -361,10 +362,10 @@ impl Cli {
     ///
     /// # Errors
     /// Returns the exit code after printing the help, the version or the error.
-    pub fn from_args<T: Into<OsString> + Clone>(
-        args: impl IntoIterator<Item = T>,
-    ) -> Result<Self, Exit> {
-        Self::try_parse_from(args).map_err(|error| {
+    pub fn from_args<T: Into<OsString>>(args: impl IntoIterator<Item = T>) -> Result<Self, Exit> {
+        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        Self::try_parse_from(&args).map_err(|mut error| {
+            hints::add(&mut error, args.get(1).and_then(|first| first.to_str()));
             // Writing fails if the stream is closed.
             let _ = error.print();
             exit_of(&error)

@@ -35,6 +35,7 @@ mod cutover;
 mod demo;
 mod dlq;
 mod failure;
+mod hints;
 mod import_debezium;
 mod init;
 mod moves;
