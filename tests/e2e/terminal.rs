@@ -10,8 +10,8 @@ use walrelay_testkit::{eventually, output as run};
 use walrelay_throwaway::ChildGuard;
 
 use crate::rig::{
-    NOWHERE, PATIENCE, Rig, assert_has, assert_lacks, command_with, output, output_unread, refused,
-    said, stdout, walrelay,
+    NOWHERE, PATIENCE, Relay, Rig, assert_has, assert_lacks, command_with, output, output_unread,
+    refused, said, stdout, unique, walrelay,
 };
 
 /// A line of a shell at a terminal of so many columns.
@@ -31,9 +31,9 @@ fn at_terminal(columns: u16, line: &str, env: &[(&str, &str)]) -> Command {
     script
 }
 
-/// Runs a line that asks for a password, and types the answer once the terminal does not show it. Returns what the
-/// terminal showed.
-fn with_password(line: &str, password: &str) -> String {
+/// Runs a line that asks for a password, and types the answer once the terminal does not show it. Then it types the
+/// answers to other questions. Returns what the terminal showed.
+fn with_password(line: &str, password: &str, answers: &[&str]) -> String {
     let mut script = at_terminal(100, &format!("tty; {line}"), &[]);
     script.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = ChildGuard::spawn(&mut script).expect("script runs");
@@ -47,6 +47,9 @@ fn with_password(line: &str, password: &str) -> String {
     eventually(PATIENCE, hides);
     let mut stdin = child.stdin.take().expect("a pipe");
     writeln!(stdin, "{password}").expect("typed");
+    for answer in answers {
+        writeln!(stdin, "{answer}").expect("typed");
+    }
     let mut text = String::new();
     shown.read_to_string(&mut text).expect("text");
     assert!(child.wait().expect("it ends").success(), "{text}");
@@ -181,8 +184,13 @@ fn new_takes_the_password_from_the_environment_or_asks() {
     let pass = pass.to_str().expect("UTF-8");
     stdout(&new("passfile", &[("PGPASSFILE", pass)]));
     let shell = format!("{} {}", binary(), line("terminal").join(" "));
-    let shown = with_password(&shell, "secret-word");
-    assert_has(&shown, &["Your password for the database: ", "is written"]);
+    let shown = with_password(&shell, "secret-word", &[""]);
+    let parts = [
+        "Your password for the database: ",
+        "Your outbox table, or nothing for a new one, public.outbox: ",
+        "is written",
+    ];
+    assert_has(&shown, &parts);
     assert_lacks(&shown, &["secret-word"]);
     for name in ["environment", "passfile", "terminal"] {
         let written = fs::read_to_string(file(name)).expect("written");
@@ -196,6 +204,99 @@ fn new_takes_the_password_from_the_environment_or_asks() {
         let schema = fs::read_to_string(schema).expect("the schema");
         assert_eq!(schema, stdout(&output(&["schema"])));
     }
+}
+
+/// A table with the columns of no preset: its columns are named by options, recognised by their names, or asked for,
+/// and an event arrives by the written file.
+#[test]
+fn new_writes_the_columns_of_a_table_that_no_preset_fits() {
+    let rig = Rig::new(17);
+    rig.db().batch(
+        "CREATE SCHEMA app; CREATE TABLE app.order_outbox (event_id uuid PRIMARY KEY, topic text, order_id text, \
+         doc jsonb); CREATE ROLE admin LOGIN PASSWORD 'secret-word'",
+    );
+    let url = rig.url_as("admin", "x", "postgres").replace(":x@", "@");
+    let env = [("PGPASSWORD", "secret-word")];
+    let line = |name: &str, options: &str| {
+        let file = rig.path(name);
+        let line = format!(
+            "new --database={url} --brokers={} --output-file={} {options}",
+            rig.bootstrap,
+            file.display()
+        );
+        (line, file)
+    };
+    let new = |name: &str, options: &str| {
+        let (line, file) = line(name, options);
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut command = walrelay(&words);
+        (run(command.envs(env).stdin(Stdio::null())), file)
+    };
+    // Nobody can be asked: the file names a new table, and the text this one.
+    let (ended, _) = new("none.toml", "");
+    assert_has(
+        &stdout(&ended),
+        &["names public.outbox", "such as app.order_outbox", "--table"],
+    );
+    let table = "--table app.order_outbox";
+    let (ended, file) = new("key.toml", table);
+    refused(
+        &ended,
+        64,
+        &[
+            "[new-unknown]",
+            "--column key=…",
+            "event_id, topic, order_id, doc",
+        ],
+    );
+    assert!(!file.exists());
+    let options = format!("{table} --column key=orderid");
+    refused(
+        &new("column.toml", &options).0,
+        64,
+        &["[new-column]", "did you mean \"order_id\"?"],
+    );
+    let options = format!("{table} --column key=order_id --column payload=doc");
+    let (ended, by_options) = new("options.toml", &options);
+    let parts = ["[router.debezium] names the columns of table app.order_outbox"];
+    assert_has(&stdout(&ended), &parts);
+
+    // The table, a wrong column, the columns; an empty answer accepts the one that is offered.
+    let (line, by_answers) = line("answers.toml", "");
+    let mut script = at_terminal(200, &format!("{} {line}", binary()), &env);
+    script.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = ChildGuard::spawn(&mut script).expect("script runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let answers = "app.order_outbox\n\n\norderid\norder_id\ndoc\n";
+    stdin.write_all(answers.as_bytes()).expect("typed");
+    let mut shown = String::new();
+    let mut terminal = child.stdout.take().expect("a pipe");
+    terminal.read_to_string(&mut shown).expect("text");
+    assert!(child.wait().expect("it ends").success(), "{shown}");
+    let parts = [
+        "(tables with the name of one: app.order_outbox)",
+        "Column of the event's id [event_id]: ",
+        "Column of the topic, or of a part of it [topic]: ",
+        "did you mean \"order_id\"?",
+    ];
+    assert_has(&shown, &parts);
+    let read = |file| fs::read_to_string(file).expect("written");
+    assert_eq!(read(&by_answers), read(&by_options));
+
+    let relay = "CREATE ROLE walrelay LOGIN REPLICATION PASSWORD 'x'; GRANT CREATE ON DATABASE postgres TO walrelay; \
+                 ALTER TABLE app.order_outbox OWNER TO walrelay; GRANT USAGE ON SCHEMA app TO walrelay";
+    rig.db().batch(relay);
+    // Another test may have the port of the file.
+    let mut command = command_with("run", &by_options, &["--set=http.listen=127.0.0.1:0"]);
+    let relay = Relay::spawn(command.env("RELAY_PASSWORD", "x"), &rig.path("log"));
+    relay.says("streaming");
+    let topic = format!("orders_{}", unique());
+    rig.db().batch(&format!(
+        "INSERT INTO app.order_outbox VALUES (gen_random_uuid(), '{topic}', 'k-7', '{{\"total\": 7}}')"
+    ));
+    let records = rig.records_in(&topic, 1);
+    assert_eq!(records[0].key.as_deref(), Some(b"k-7".as_slice()));
+    relay.ends_well();
 }
 
 #[test]

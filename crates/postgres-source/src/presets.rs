@@ -3,53 +3,75 @@
 
 use walrelay_event_router::{Options, Preset, PresetValue};
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session};
+use walrelay_walsender::{Error, Session, quote_literal};
 
 use crate::catalog::row::{json, text};
 
-/// A table that has all columns that a preset reads.
+/// A table that may be an outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxCandidate {
     /// The table.
     pub table: TableName,
-    /// The preset's name.
-    pub preset: &'static str,
+    /// The preset whose columns it has, all of them.
+    pub preset: Option<&'static str>,
+    /// The names of its columns, in order.
+    pub columns: Vec<String>,
 }
 
-/// Tables with columns of any preset: ordinary and partitioned ones whose changes are in the log.
-const TABLES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname) AS columns \
+/// Ordinary and partitioned tables whose changes are in the log.
+const TABLES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname ORDER BY a.attnum) AS columns \
     FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
     WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' \
     AND a.attnum > 0 AND NOT a.attisdropped \
-    AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%' \
-    GROUP BY n.nspname, c.relname \
+    AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'";
+/// Those that have columns of any preset, or the name of an outbox.
+const LIKELY: &str = "GROUP BY n.nspname, c.relname \
     HAVING pg_catalog.bool_or(a.attname = 'id') AND pg_catalog.bool_or(a.attname = 'payload') \
-    ORDER BY c.relname LIKE '%outbox%' DESC, n.nspname, c.relname LIMIT 1000";
+    OR c.relname ILIKE '%outbox%' \
+    ORDER BY c.relname ILIKE '%outbox%' DESC, n.nspname, c.relname LIMIT 1000";
 
-/// Finds the tables that have all columns of a preset. Those whose preset reads most columns come
-/// first; of equals, those with "outbox" in their name.
+/// Finds the tables that have all columns of a preset, then those with "outbox" in their name. Those whose preset
+/// reads most columns come first; of equals, those with "outbox" in their name. `only`: this table, whatever its
+/// name and columns.
 ///
 /// # Errors
 /// If the catalogs cannot be read.
-pub async fn candidates(session: &mut Session) -> Result<Vec<OutboxCandidate>, Error> {
-    let rows = session.query(TABLES).await?;
+pub async fn candidates(
+    session: &mut Session,
+    only: Option<&TableName>,
+) -> Result<Vec<OutboxCandidate>, Error> {
+    let query = match only {
+        Some(only) => format!(
+            "{TABLES} AND n.nspname = {} AND c.relname = {} GROUP BY n.nspname, c.relname",
+            quote_literal(&only.schema),
+            quote_literal(&only.name)
+        ),
+        None => format!("{TABLES} {LIKELY}"),
+    };
+    let rows = session.query(&query).await?;
     let mut found = Vec::new();
     for row in rows.iter() {
         let columns: Vec<String> = json(&row, "columns").unwrap_or_default();
-        let fit = fits(&columns, true).pop().filter(|fit| fit.value.is_none());
         let table = TableName {
             schema: text(&row, "nspname"),
             name: text(&row, "relname"),
         };
-        found.extend(fit.map(|fit| (fit.reads, table, fit.name)));
+        let fit = fits(&columns, true).pop().filter(|fit| fit.value.is_none());
+        let is_outbox = table.name.to_lowercase().contains("outbox");
+        if fit.is_some() || is_outbox || only.is_some() {
+            let (reads, preset) = fit.map_or((0, None), |fit| (fit.reads, Some(fit.name)));
+            let candidate = OutboxCandidate {
+                table,
+                preset,
+                columns,
+            };
+            found.push((reads, candidate));
+        }
     }
-    found.sort_by_key(|(reads, ..)| std::cmp::Reverse(*reads));
-    let candidates = found.into_iter();
-    Ok(candidates
-        .map(|(_, table, preset)| OutboxCandidate { table, preset })
-        .collect())
+    found.sort_by_key(|(reads, _)| std::cmp::Reverse(*reads));
+    Ok(found.into_iter().map(|(_, candidate)| candidate).collect())
 }
 
 /// A preset whose columns a table has.

@@ -68,7 +68,8 @@ pub enum Command {
     #[command(after_help = "Examples:
   walrelay new
   walrelay new --database postgres://postgres@db:5432/app --brokers broker:9092
-  walrelay new --sink http --servers https://hooks.example.com/{topic}")]
+  walrelay new --sink http --servers https://hooks.example.com/{topic}
+  walrelay new --table app.events --column key=order_id --column payload=body")]
     New(NewArgs),
 
     /// Prepare a database: outbox table, publication, slot, and a role where asked for.

@@ -77,7 +77,7 @@ pub use moves::{
     AbortMoveArgs, AdminArgs, DrainMoveArgs, MoveCommand, PlanMoveArgs, PrepareMoveArgs,
     SwitchMoveArgs, VerifyMoveArgs,
 };
-pub use new::NewArgs;
+pub use new::{EventPart, NewArgs, PartColumn};
 pub use prune::PruneArgs;
 pub use replay::{ReplayArgs, ReplayFrom, ReplayTo};
 pub use resend::ResendArgs;

@@ -1,10 +1,13 @@
 //! Arguments of `walrelay new`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::Args;
 use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
 use secrecy::SecretString;
+use walrelay_postgres_source::table_name;
+use walrelay_relay::TableName;
 
 use super::common::secret;
 use crate::config::{DEFAULT_KIND, preset_names, sink_names};
@@ -28,8 +31,18 @@ pub struct NewArgs {
 
     /// The preset of the outbox table. Without a table of this form, the file names the one that
     /// `walrelay init --preset` makes. Unset: the best one for the tables of the database.
-    #[arg(long, value_name = "PRESET", value_parser = PossibleValuesParser::new(preset_names()))]
+    #[arg(long, value_name = "PRESET", conflicts_with = "table", value_parser = PossibleValuesParser::new(preset_names()))]
     pub preset: Option<String>,
+
+    /// Your outbox table, such as app.events. Unset: a table with the columns of a preset. Other
+    /// columns are recognised by usual names, such as `event_id`, or asked for at a terminal.
+    #[arg(long, value_name = "TABLE", value_parser = table_name::parse)]
+    pub table: Option<TableName>,
+
+    /// A column of the table, such as key=order_id; may be repeated. A part is `id`, `topic` (the
+    /// name of the topic), `aggregate` (a part of the topic's name), `key`, `payload` or `type`.
+    #[arg(long = "column", value_name = "PART=COLUMN", requires = "table")]
+    pub columns: Vec<PartColumn>,
 
     /// The role by which the relay will connect. `walrelay init --dry-run` prints the SQL that
     /// makes it.
@@ -39,4 +52,54 @@ pub struct NewArgs {
     /// Where the configuration goes. An existing file is left alone.
     #[arg(short, long, value_name = "FILE", default_value = "walrelay.toml")]
     pub output_file: PathBuf,
+}
+
+/// A part of an event, named as in a message of `outbox.emit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EventPart {
+    /// The id of the event.
+    Id,
+    /// The topic's name as it is.
+    Topic,
+    /// The text from which the route makes a topic.
+    Aggregate,
+    /// The key of the record.
+    Key,
+    /// The value of the record.
+    Payload,
+    /// The kind of event.
+    Type,
+}
+
+/// The column that a part of the event comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartColumn {
+    /// The part.
+    pub part: EventPart,
+    /// The name of the column.
+    pub column: String,
+}
+
+impl FromStr for PartColumn {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (part, column) = text.split_once('=').unwrap_or((text, ""));
+        let part = EventPart::from_str(part, false).ok();
+        match part.filter(|_| !column.is_empty()) {
+            Some(part) => Ok(Self {
+                part,
+                column: column.to_owned(),
+            }),
+            None => Err(format!(
+                "it has the form PART=COLUMN, and a part is {}",
+                EventPart::value_variants()
+                    .iter()
+                    .filter_map(EventPart::to_possible_value)
+                    .map(|value| value.get_name().to_owned())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            )),
+        }
+    }
 }

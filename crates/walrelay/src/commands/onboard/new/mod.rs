@@ -1,6 +1,9 @@
 //! `walrelay new`: writes a first configuration, commented, and alongside it the JSON Schema by which an editor
 //! checks it.
 
+mod columns;
+mod outbox;
+
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -10,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use secrecy::{ExposeSecret as _, SecretString};
 use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::table_name::written;
-use walrelay_postgres_source::{OutboxCandidate, outbox_candidates, usual_table};
+use walrelay_postgres_source::{OutboxCandidate, outbox_candidates};
 use walrelay_relay::TableName;
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
@@ -18,17 +21,24 @@ use crate::cli::NewArgs;
 use crate::commands::assembly::{block_on, with_passfile};
 use crate::commands::terminal::confirm;
 use crate::commands::{CommandResult, EnvVars, print_text};
-use crate::config::{self, DEFAULT_KIND, Sample, preset_names, sample};
+use crate::config::{self, DEFAULT_KIND, Sample, sample};
+use outbox::{MAX_NAMED, Outbox};
 
 /// The preset of the table that `walrelay init` makes.
 const DEFAULT: &str = "debezium";
 /// The file with the JSON Schema, which the configuration names.
 const SCHEMA_FILE: &str = "walrelay.schema.json";
-/// The most tables that the file names besides the one that it relays.
-const MAX_OTHERS: usize = 10;
+
+/// Asks a question at the terminal, see [`confirm::ask`].
+type Ask<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Runs `walrelay new`.
 pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
+    if args.output_file.exists() {
+        // Before the questions.
+        let error = ErrorKind::AlreadyExists.into();
+        return Err(not_written(&args.output_file, error).into());
+    }
     let ask = |question, option| ask(question, option).map(SecretString::from);
     let url = args.database.clone().map_or_else(
         || ask("URL by which you reach the database: ", "--database"),
@@ -43,25 +53,14 @@ pub(crate) fn new(args: &NewArgs, env: EnvVars<'_>) -> CommandResult {
     let info = url.expose_secret().parse::<ConnInfo>();
     let info = info.map_err(|error| walrelay_walsender::conn_info_failure(&error))?;
     let relay_url = relay_url(url.expose_secret(), &args.role, &info.dbname)?;
-    let mut candidates = candidates_of(with_password(info, env))?;
-    let mut preset = DEFAULT;
-    if let Some(wanted) = &args.preset {
-        preset = preset_names()
-            .find(|name| name == wanted)
-            .unwrap_or(DEFAULT);
-        candidates.retain(|candidate| candidate.preset == preset);
-    }
-    let text = file(&relay_url, &sink, &candidates, preset);
+    let mut info = with_password(info, env);
+    let outbox = Outbox::find(args, &mut info, &confirm::ask)?;
+    let text = file(&relay_url, &sink, &outbox);
     write_new(&args.output_file, &text)?;
     // The schema is that of this program: one of another version is replaced.
     let schema = args.output_file.with_file_name(SCHEMA_FILE);
     std::fs::write(&schema, config::json_schema()).map_err(|error| not_written(&schema, error))?;
-    Ok(print_text(&summary(
-        &args.output_file,
-        &sink,
-        &candidates,
-        preset,
-    ))?)
+    Ok(print_text(&summary(&args.output_file, &sink, &outbox))?)
 }
 
 /// Adds the password of the environment, or else the password file, as libpq does.
@@ -73,13 +72,16 @@ fn with_password(mut info: ConnInfo, env: EnvVars<'_>) -> ConnInfo {
     with_passfile(info, env)
 }
 
-/// Finds the outbox tables. Asks for the password if the server asks for one and there is none.
-fn candidates_of(mut info: ConnInfo) -> Result<Vec<OutboxCandidate>, Failure> {
-    let mut candidates = find_candidates(&info)?;
+/// Finds the outbox tables, or one table. Asks for the password if the server asks for one and there is none.
+fn candidates_of(
+    info: &mut ConnInfo,
+    only: Option<&TableName>,
+) -> Result<Vec<OutboxCandidate>, Failure> {
+    let mut candidates = find_candidates(info, only)?;
     if candidates.as_ref().is_err_and(misses_password) {
         info.password = confirm::ask_password("Your password for the database: ");
         if info.password.is_some() {
-            candidates = find_candidates(&info)?;
+            candidates = find_candidates(info, only)?;
         }
     }
     candidates.map_err(|error| {
@@ -96,10 +98,13 @@ fn candidates_of(mut info: ConnInfo) -> Result<Vec<OutboxCandidate>, Failure> {
     })
 }
 
-fn find_candidates(info: &ConnInfo) -> Result<Result<Vec<OutboxCandidate>, Error>, Failure> {
+fn find_candidates(
+    info: &ConnInfo,
+    only: Option<&TableName>,
+) -> Result<Result<Vec<OutboxCandidate>, Error>, Failure> {
     block_on(async {
         let mut session = Session::connect(info, SessionKind::Sql, &[]).await?;
-        let candidates = outbox_candidates(&mut session).await;
+        let candidates = outbox_candidates(&mut session, only).await;
         session.close().await;
         candidates
     })
@@ -187,32 +192,20 @@ fn sink_sections(kind: &str, sample: Option<(Sample, String)>) -> String {
     format!("[sink]\nkind = {}\n\n{sections}", quoted(kind))
 }
 
-/// Returns the table that `walrelay init` makes for a preset.
-fn new_table(preset: &str) -> TableName {
-    TableName::new("public", usual_table(preset))
-}
-
-/// Makes the configuration. The lines that are commented out are valid, too. `preset`: that of a table
-/// that is to be made.
-fn file(url: &str, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> String {
-    let (tables, preset) = candidates
-        .first()
-        .map_or((written(&new_table(preset)), preset), |first| {
-            (written(&first.table), first.preset)
-        });
+/// Makes the configuration. The lines that are commented out are valid, too.
+fn file(url: &str, sink: &str, outbox: &Outbox) -> String {
     let mut others = String::new();
-    for candidate in candidates.iter().skip(1).take(MAX_OTHERS) {
+    for (table, preset) in outbox.others.iter().take(MAX_NAMED) {
         let _ = writeln!(
             others,
-            "# Has the columns of preset {:?}, too: {}",
-            candidate.preset,
-            quoted(&written(&candidate.table))
+            "# Has the columns of preset {preset:?}, too: {}",
+            quoted(&written(table))
         );
     }
-    let router = if preset == DEFAULT {
-        String::new()
+    let router = if outbox.preset == DEFAULT {
+        columns::section(&outbox.columns)
     } else {
-        format!("[router]\npreset = {}\n\n", quoted(preset))
+        format!("[router]\npreset = {}\n\n", quoted(outbox.preset))
     };
     format!(
         "#:schema ./{SCHEMA_FILE}\n\
@@ -245,7 +238,7 @@ fn file(url: &str, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> 
          # keep = \"7d\"\n\
          # before_slot = true\n",
         quoted(url),
-        quoted(&tables),
+        quoted(&written(&outbox.table)),
     )
 }
 
@@ -258,32 +251,48 @@ fn variables(sections: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Writes the text about what was written, and the next steps.
-fn summary(path: &Path, sink: &str, candidates: &[OutboxCandidate], preset: &str) -> String {
-    let is_other = candidates.is_empty() && preset != DEFAULT;
-    let choice = match candidates {
-        [] if is_other => format!(
-            "no table has the columns of preset {preset}, so it names {}, which walrelay init --preset {preset} makes",
-            new_table(preset)
-        ),
-        [] => "no table has the columns of a preset, so it names public.outbox, which walrelay init makes; for a table \
-               of another form, start again with --preset, or see [router.debezium] and [router.route] in \
-               docs/reference/configuration.md"
-            .to_owned(),
-        [one] => format!("table {} has the columns of preset {}", one.table, one.preset),
-        [one, others @ ..] => format!(
-            "table {} has the columns of preset {}; so have {} more, which the file names",
-            one.table,
-            one.preset,
-            others.len()
-        ),
+/// Describes the table that the file names.
+fn choice(outbox: &Outbox) -> String {
+    let Outbox { table, preset, .. } = outbox;
+    let unfit = outbox.unfit.iter().take(MAX_NAMED).map(written);
+    let unfit = unfit.collect::<Vec<_>>().join(", ");
+    let such = if unfit.is_empty() {
+        unfit
+    } else {
+        format!(", such as {unfit}")
     };
+    match (outbox.exists, outbox.others.len()) {
+        (true, _) if !outbox.columns.is_empty() => {
+            format!("[router.debezium] names the columns of table {table}")
+        }
+        (true, 0) => format!("table {table} has the columns of preset {preset}"),
+        (true, others) => format!(
+            "table {table} has the columns of preset {preset}; so have {others} more, which the file names"
+        ),
+        (false, _) if *preset != DEFAULT => format!(
+            "no table has the columns of preset {preset}, so it names {table}, which walrelay init --preset {preset} \
+             makes"
+        ),
+        (false, _) if *table != Outbox::new(DEFAULT).table => {
+            format!("table {table} does not exist, and walrelay init creates it")
+        }
+        (false, _) => format!(
+            "no table has the columns of a preset, so it names {table}, which walrelay init makes; for a table with \
+             other columns{such}, start again with --table, or see [router.route] in docs/reference/configuration.md"
+        ),
+    }
+}
+
+/// Writes the text about what was written, and the next steps.
+fn summary(path: &Path, sink: &str, outbox: &Outbox) -> String {
+    let choice = choice(outbox);
     let exports = variables(sink).map(|name| {
         let export = format!("export {name}=…");
         format!("{export:<36}# of the sink\n  ")
     });
     let exports: String = exports.collect();
-    let init = if is_other {
+    let init = if !outbox.exists && outbox.preset != DEFAULT {
+        let preset = outbox.preset;
         format!("walrelay init --preset {preset} --dry-run > init.sql")
     } else {
         "walrelay init --dry-run > init.sql".to_owned()
@@ -323,7 +332,7 @@ fn not_written(path: &Path, error: io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, schema_problems, sink_names};
+    use crate::config::{Config, preset_names, schema_problems, sink_names};
 
     fn url_of(url: &str) -> Result<String, String> {
         relay_url(url, "relay", "app").map_err(|failure| failure.what)
@@ -357,7 +366,7 @@ mod tests {
         for kind in sink_names() {
             let sample = sample(kind).map(|sample| (sample, "h:1".to_owned()));
             let sink = sink_sections(kind, sample);
-            let text = summary(Path::new("walrelay.toml"), &sink, &[], DEFAULT);
+            let text = summary(Path::new("walrelay.toml"), &sink, &Outbox::new(DEFAULT));
             let exported = text.matches("  export ").count();
             assert_eq!(exported, 1 + usize::from(kind == "rabbitmq"), "{text}");
             let named = text.contains("  export RABBITMQ_PASSWORD=…          # of the sink\n");
@@ -370,7 +379,11 @@ mod tests {
             schema: schema.into(),
             name: name.into(),
         };
-        OutboxCandidate { table, preset }
+        OutboxCandidate {
+            table,
+            preset: Some(preset),
+            columns: Vec::new(),
+        }
     }
 
     #[test]
@@ -395,12 +408,8 @@ mod tests {
             .iter()
             .flat_map(|sink| [(sink, &[][..]), (sink, &two)]);
         for (sink, candidates) in cases {
-            let text = file(
-                "postgres://relay:${RELAY_PASSWORD}@db/app",
-                sink,
-                candidates,
-                DEFAULT,
-            );
+            let outbox = Outbox::from_candidates(candidates.to_vec(), None);
+            let text = file("postgres://relay:${RELAY_PASSWORD}@db/app", sink, &outbox);
             read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             assert!(text.starts_with("#:schema ./walrelay.schema.json\n"));
             let is_toml = |line: &&str| line.contains(" = ") || line.starts_with("# [");
@@ -426,9 +435,20 @@ mod tests {
             );
         }
         let stdout = sink_sections("stdout", None);
-        read(&file("postgres://db/app", &stdout, &[], DEFAULT)).expect("a sink without servers");
+        let mut outbox = Outbox::new(DEFAULT);
+        read(&file("postgres://db/app", &stdout, &outbox)).expect("a sink without servers");
+        for parts in [
+            ["id=a", "topic=b"],
+            ["aggregate=${c}", "key=\"d"],
+            ["payload=e", "type=f"],
+        ] {
+            outbox.columns = parts.map(|part| part.parse().expect("a part")).into();
+            let text = file("postgres://db/app", &stdout, &outbox);
+            read(&text).expect("columns");
+            assert_eq!(schema_problems(&text), [""; 0], "{text}");
+        }
         for preset in preset_names() {
-            read(&file("postgres://db/app", &stdout, &[], preset)).expect(preset);
+            read(&file("postgres://db/app", &stdout, &Outbox::new(preset))).expect(preset);
         }
     }
 
@@ -437,7 +457,11 @@ mod tests {
     fn packages_bring_the_configuration_that_new_writes() {
         let url = "postgres://walrelay:${RELAY_PASSWORD}@localhost:5432/app?sslmode=verify-full";
         let sample = sample(DEFAULT_KIND).map(|sample| (sample, "localhost:9092".to_owned()));
-        let text = file(url, &sink_sections(DEFAULT_KIND, sample), &[], DEFAULT);
+        let text = file(
+            url,
+            &sink_sections(DEFAULT_KIND, sample),
+            &Outbox::new(DEFAULT),
+        );
         let (_, text) = text.split_once('\n').expect("a first line");
         let expected = format!(
             "# An example: edit it, or let `walrelay new` write one for your database. The unit of systemd reads\n\
