@@ -30,9 +30,12 @@ PARTITIONS, EVENTS = 3, 200
 
 command = sys.argv[1:]
 name = topic = f"replay_{random.getrandbits(32):08x}"
+# The header with the ids, by option. The second process has it by the variable.
+by_option = [*command, "--id-header=x-outbox-event-id"]
+by_variable = ["env", "ID_HEADER=x-outbox-event-id", *command]
 # What the README of the examples names. A killed consumer's partitions are given to another after two seconds.
 VARIABLES = {"DATABASE_URL": POSTGRES, "KAFKA_BROKERS": KAFKA["bootstrap.servers"], "TOPIC": topic, "GROUP": topic,
-             "ID_HEADER": "x-outbox-event-id", "SESSION_TIMEOUT_MS": "2000"}
+             "SESSION_TIMEOUT_MS": "2000"}
 CONFIG = f"""{harness.source(name)}position_header = "{newest.POSITION_HEADER}"
 
 [sink.kafka]
@@ -86,7 +89,7 @@ def scenario(connection, programs):
     for created in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         created.result()
     programs.prepare(name)
-    relay, first = start(walrelay("run")), start(command)
+    relay, first = start(walrelay("run")), start(by_option)
     expected = [(f"k{number % 7}", number) for number in range(EVENTS)]
     for key, number in expected:
         connection.execute(f"INSERT INTO {name} (aggregate_id, event_type, payload) VALUES (%s, %s, %s)",
@@ -97,7 +100,7 @@ def scenario(connection, programs):
             first.kill()
             relay.wait()
             start(walrelay("run"))
-            second = start(command)
+            second = start(by_variable)
         if number == EVENTS * 3 // 4:
             # The consumer connects again, after its pause.
             eventually("an effect of the second", lambda: len(effects()) > EVENTS // 2)

@@ -2,10 +2,12 @@
 
     DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9094 python main.py
 
-TOPIC, GROUP and ID_HEADER have defaults. It ends by SIGTERM or SIGINT after the current event, and starts again
-by itself, after growing pauses, when a server does not answer.
+TOPIC and GROUP have defaults. With --id-header=x-outbox-event-id it reads another header than `id`. It ends by
+SIGTERM or SIGINT after the current event, and starts again by itself, after growing pauses, when a server does not
+answer.
 """
 
+import argparse
 import logging
 import os
 import signal
@@ -33,7 +35,7 @@ def text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def serve(stop: threading.Event, on_progress) -> None:
+def serve(id_header: str, stop: threading.Event, on_progress) -> None:
     settings = {"bootstrap.servers": os.environ["KAFKA_BROKERS"]}
     session = {"session.timeout.ms": int(os.environ.get("SESSION_TIMEOUT_MS", "45000"))}
     member = Consumer({**settings, **session, "group.id": GROUP, **consumer.SETTINGS})
@@ -42,8 +44,7 @@ def serve(stop: threading.Event, on_progress) -> None:
         with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
             connection.execute(TABLE)
             consumer.run(member, connection, GROUP, effect, producer=Producer(settings), stop=stop,
-                         dead_letters=f"{TOPIC}.dead", id_header=os.environ.get("ID_HEADER", "id"),
-                         on_progress=on_progress)
+                         dead_letters=f"{TOPIC}.dead", id_header=id_header, on_progress=on_progress)
     finally:
         # Leaves the group: its partitions are given away at once.
         member.close()
@@ -51,6 +52,10 @@ def serve(stop: threading.Event, on_progress) -> None:
 
 def main() -> None:
     logging.basicConfig(level=os.environ.get("LOG_LEVEL", "INFO"), format="%(asctime)s %(levelname)s %(message)s")
+    options = argparse.ArgumentParser(description="Keeps each event in the table received.")
+    options.add_argument("--id-header", default=os.environ.get("ID_HEADER", "id"), metavar="NAME",
+                         help="the header with the event's id (default: ID_HEADER, or id)")
+    id_header = options.parse_args().id_header
     stop = threading.Event()
     for number in signal.SIGTERM, signal.SIGINT:
         signal.signal(number, lambda *_: stop.set())
@@ -58,7 +63,7 @@ def main() -> None:
     log.info("consumes %s as %s", TOPIC, GROUP)
     while not stop.is_set():
         try:
-            serve(stop, backoff.reset)
+            serve(id_header, stop, backoff.reset)
         except (psycopg.OperationalError, KafkaException) as error:
             pause = backoff.next()
             log.warning("%s; again in %.1f s", error, pause)

@@ -2,9 +2,11 @@
 //
 //     npm ci && npx tsc && DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9094 node build/main.js
 //
-// TOPIC, GROUP and ID_HEADER have defaults. It ends by SIGTERM or SIGINT after the current event, and starts again
-// by itself, after growing pauses, when a server does not answer.
+// TOPIC and GROUP have defaults. With --id-header=x-outbox-event-id it reads another header than `id`. It ends by
+// SIGTERM or SIGINT after the current event, and starts again by itself, after growing pauses, when a server does not
+// answer.
 
+import { parseArgs } from "node:util";
 import { Producer, stringSerializer } from "@platformatic/kafka";
 import pg from "pg";
 import { Backoff, createConsumer, type DeadLetterProducer, type Effect, run } from "./consumer.js";
@@ -13,6 +15,8 @@ const env = process.env;
 const topic = env.TOPIC ?? "outbox.event.Order";
 const group = env.GROUP ?? "example";
 const bootstrapBrokers = (env.KAFKA_BROKERS ?? "").split(",");
+const options = { "id-header": { type: "string", default: env.ID_HEADER ?? "id" } } as const;
+const idHeader = parseArgs({ options }).values["id-header"];
 const sessionTimeout = Number(env.SESSION_TIMEOUT_MS ?? 45_000);
 
 // With a lock: two processes may start at once.
@@ -42,7 +46,6 @@ async function serve(stop: AbortSignal, onProgress: () => void): Promise<void> {
   try {
     await client.connect();
     await client.query(TABLE);
-    const idHeader = env.ID_HEADER ?? "id";
     const deadLetters = `${topic}.dead`;
     const patience = { attempts: 5, pause: 1000 };
     await run({ consumer, topic, client, name: group, idHeader, effect, producer, deadLetters, ...patience, stop, onProgress });

@@ -2,13 +2,15 @@
 //
 //	DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9094 go run ./cmd/consumer
 //
-// TOPIC, GROUP and ID_HEADER have defaults. It ends by SIGTERM or SIGINT after the current event, and starts
-// again by itself, after growing pauses, when a server does not answer.
+// TOPIC and GROUP have defaults. With --id-header=x-outbox-event-id it reads another header than `id`. It ends by
+// SIGTERM or SIGINT after the current event, and starts again by itself, after growing pauses, when a server does not
+// answer.
 package main
 
 import (
 	"cmp"
 	"context"
+	"flag"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -30,6 +32,8 @@ const table = `SELECT pg_advisory_xact_lock(59);
 var (
 	topic = cmp.Or(os.Getenv("TOPIC"), "outbox.event.Order")
 	group = cmp.Or(os.Getenv("GROUP"), "example")
+
+	idHeader = flag.String("id-header", cmp.Or(os.Getenv("ID_HEADER"), "id"), "the header with the event's id")
 )
 
 func effect(ctx context.Context, tx pgx.Tx, record *kgo.Record) error {
@@ -68,12 +72,13 @@ func serve(ctx context.Context, onProgress func()) error {
 	// Leaves the group: its partitions are given away at once.
 	defer client.Close()
 	return consumer.Run(ctx, client, connection, effect, consumer.Options{
-		Name: group, IDHeader: cmp.Or(os.Getenv("ID_HEADER"), "id"), DeadLetters: topic + ".dead",
+		Name: group, IDHeader: *idHeader, DeadLetters: topic + ".dead",
 		Attempts: 5, Pause: time.Second, OnProgress: onProgress,
 	})
 }
 
 func main() {
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	slog.Info("consumes", "topic", topic, "group", group)

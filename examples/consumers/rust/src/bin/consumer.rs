@@ -4,8 +4,9 @@
 //! DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9094 cargo run --bin consumer
 //! ```
 //!
-//! `TOPIC`, `GROUP` and `ID_HEADER` have defaults. It ends by SIGTERM or SIGINT after the current event, and
-//! starts again by itself, after growing pauses, when a server does not answer.
+//! `TOPIC` and `GROUP` have defaults. With `-- --id-header=x-outbox-event-id` it reads another header than `id`. It
+//! ends by SIGTERM or SIGINT after the current event, and starts again by itself, after growing pauses, when a server
+//! does not answer.
 
 use std::time::Duration;
 
@@ -27,6 +28,17 @@ fn variable(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
 }
 
+/// Returns the name of the header with the event's id.
+fn id_header() -> Result<String, String> {
+    match std::env::args().nth(1) {
+        None => Ok(variable("ID_HEADER", "id")),
+        Some(argument) => {
+            let name = argument.strip_prefix("--id-header=").map(str::to_owned);
+            name.ok_or_else(|| format!("{argument}: the only argument is --id-header=NAME"))
+        }
+    }
+}
+
 async fn effect(
     transaction: &Transaction<'_>,
     message: &BorrowedMessage<'_>,
@@ -42,7 +54,11 @@ async fn effect(
     Ok(())
 }
 
-async fn serve(mut stop: watch::Receiver<bool>, on_progress: impl FnMut()) -> Result<(), Error> {
+async fn serve(
+    id_header: &str,
+    mut stop: watch::Receiver<bool>,
+    on_progress: impl FnMut(),
+) -> Result<(), Error> {
     let (topic, group) = (
         variable("TOPIC", "outbox.event.Order"),
         variable("GROUP", "example"),
@@ -65,10 +81,10 @@ async fn serve(mut stop: watch::Receiver<bool>, on_progress: impl FnMut()) -> Re
     // Leaves the group when it is dropped: its partitions are given away at once.
     let consumer: StreamConsumer = kafka.create()?;
     consumer.subscribe(&[&topic])?;
-    let (id_header, dead_letters) = (variable("ID_HEADER", "id"), format!("{topic}.dead"));
+    let dead_letters = format!("{topic}.dead");
     let options = Options {
         name: &group,
-        id_header: &id_header,
+        id_header,
         dead_letters: &dead_letters,
         attempts: 5,
         pause: Duration::from_secs(1),
@@ -91,6 +107,7 @@ async fn serve(mut stop: watch::Receiver<bool>, on_progress: impl FnMut()) -> Re
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {
+    let id_header = id_header().map_err(std::io::Error::other)?;
     log::set_logger(&Stderr).expect("the only logger");
     log::set_max_level(LevelFilter::Info);
     let (stopping, mut stop) = watch::channel(false);
@@ -108,7 +125,7 @@ async fn main() -> std::io::Result<()> {
     });
     let mut backoff = Backoff::new(Duration::from_millis(500));
     while !*stop.borrow() {
-        if let Err(error) = serve(stop.clone(), || backoff.reset()).await {
+        if let Err(error) = serve(&id_header, stop.clone(), || backoff.reset()).await {
             let pause = backoff.next_pause();
             log::warn!("{error}; again in {pause:?}");
             let _ = tokio::time::timeout(pause, stop.wait_for(|stop| *stop)).await;

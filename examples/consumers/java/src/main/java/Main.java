@@ -22,8 +22,9 @@ import org.apache.kafka.common.KafkaException;
  * <pre>mvn --quiet compile dependency:build-classpath -Dmdep.outputFile=classpath
  * DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9094 java -cp "target/classes:$(cat classpath)" Main</pre>
  *
- * <p>TOPIC, GROUP and ID_HEADER have defaults. It ends by SIGTERM or SIGINT after the current event, and starts again
- * by itself, after growing pauses, when a server does not answer.
+ * <p>TOPIC and GROUP have defaults. With --id-header=x-outbox-event-id it reads another header than {@code id}. It ends
+ * by SIGTERM or SIGINT after the current event, and starts again by itself, after growing pauses, when a server does
+ * not answer.
  */
 public final class Main {
     private static final Logger LOG = System.getLogger(Main.class.getName());
@@ -73,15 +74,14 @@ public final class Main {
         return settings;
     }
 
-    private static void serve(CountDownLatch stop, Runnable onProgress) throws Exception {
+    private static void serve(String idHeader, CountDownLatch stop, Runnable onProgress) throws Exception {
         var settings = kafka();
         settings.put("group.id", GROUP);
         int session = Integer.parseInt(ENV.getOrDefault("SESSION_TIMEOUT_MS", "45000"));
         settings.put("session.timeout.ms", session);
         settings.put("heartbeat.interval.ms", session / 10);
         EventConsumer.configure(settings);
-        var options = new EventConsumer.Options(
-            GROUP, ENV.getOrDefault("ID_HEADER", "id"), TOPIC + ".dead", 5, Duration.ofSeconds(1));
+        var options = new EventConsumer.Options(GROUP, idHeader, TOPIC + ".dead", 5, Duration.ofSeconds(1));
         // The consumer leaves the group when it is closed: its partitions are given away at once.
         try (var connection = connect();
                 var producer = new KafkaProducer<byte[], byte[]>(kafka());
@@ -95,7 +95,19 @@ public final class Main {
         }
     }
 
+    private static String idHeader(String[] arguments) {
+        String option = "--id-header=";
+        if (arguments.length == 0) {
+            return ENV.getOrDefault("ID_HEADER", "id");
+        }
+        if (arguments.length > 1 || !arguments[0].startsWith(option)) {
+            throw new IllegalArgumentException("the only argument is " + option + "NAME");
+        }
+        return arguments[0].substring(option.length());
+    }
+
     public static void main(String[] arguments) throws Exception {
+        String idHeader = idHeader(arguments);
         var stop = new CountDownLatch(1);
         var stopped = new CountDownLatch(1);
         Thread main = Thread.currentThread();
@@ -115,7 +127,7 @@ public final class Main {
         LOG.log(Level.INFO, "consumes {0} as {1}", TOPIC, GROUP);
         while (stop.getCount() > 0) {
             try {
-                serve(stop, backoff::reset);
+                serve(idHeader, stop, backoff::reset);
             } catch (SQLException | KafkaException error) {
                 long pause = backoff.nextMillis();
                 LOG.log(Level.WARNING, "{0}; again in {1} ms", error.getMessage(), pause);
