@@ -20,7 +20,7 @@
 #
 # The program links OpenSSL 3 and zlib of the system dynamically: a copy inside it would get no security updates
 # (deny.toml). So it needs a system that has OpenSSL 3, and thereby glibc 2.34 or newer; the script checks that the
-# program asks for no newer one. A musl build would need that copy.
+# program asks for no newer one. A musl build would need that copy (docs/adr/0074-glibc-and-the-systems-openssl.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
