@@ -65,7 +65,7 @@ fn arguments(config: &Path) -> &str {
 }
 
 #[test]
-fn events_are_posted_again_under_the_same_id_after_a_kill() {
+fn events_are_posted_in_order_and_again_under_the_same_id_after_a_kill() {
     let rig = Rig::with_outbox(15);
     let db = rig.db();
     let (server, got) = endpoint();
@@ -98,12 +98,29 @@ fn events_are_posted_again_under_the_same_id_after_a_kill() {
         .into_iter()
         .collect();
     let mut id_of: BTreeMap<Vec<u8>, &str> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    let mut newest: BTreeMap<&str, u32> = BTreeMap::new();
     for request in &requests {
         assert_eq!(request.line, format!("POST /hooks/{}order", rig.prefix));
         let id = request.header("webhook-id").expect("an id");
         assert!(ids.contains(id), "{id} is the id of no row");
         let known = *id_of.entry(request.body.clone()).or_insert(id);
         assert_eq!(known, id, "an event has two ids");
+        let body = std::str::from_utf8(&request.body).expect("text");
+        let number = body
+            .trim_end_matches('}')
+            .rsplit(' ')
+            .next()
+            .expect("a number");
+        let number: u32 = number.parse().expect("a number");
+        let key = request.header("x-key").expect("a key");
+        if seen.insert(number) {
+            let before = newest.insert(key, number);
+            assert!(
+                before < Some(number),
+                "{number} of {key} comes behind {before:?}"
+            );
+        }
     }
     assert_eq!(id_of.len(), 31, "lost: {:?}", got.bodies());
 
