@@ -19,6 +19,7 @@ use crate::rig::{
 mod dead;
 mod rollback;
 mod stored;
+mod suspended;
 
 /// Runs a relay until it has marked ten rows.
 pub(crate) fn mark_first_rows(rig: &Rig, config: &Path) {

@@ -142,25 +142,38 @@ pub(super) async fn count_rows(session: &mut Session, sql: &str) -> Result<u64, 
     Ok(count.unwrap_or(0))
 }
 
-/// Returns the number that a change of a table's rows returns as `rows`.
+/// A text of the error by which a statement of [`counted_sql`] undoes its change.
+const UNDONE: &str = "walrelay has undone this change of rows";
+
+/// Writes the end of a statement whose item `changed` changes rows: their number, as `rows`. If `undo` is true of one,
+/// the statement fails, which undoes the change.
+///
+/// The server decides, so that the change is one statement. A transaction that waits for the decision of a relay keeps
+/// its rows locked while the relay is suspended or cut off.
+pub(super) fn counted_sql(undo: &str) -> String {
+    format!(
+        "SELECT CASE WHEN count(*) FILTER (WHERE {undo}) > 0 \
+         THEN pg_catalog.concat('{UNDONE}: ', count(*))::int8 ELSE count(*) END AS rows FROM changed"
+    )
+}
+
+/// Returns true if a statement of [`counted_sql`] has undone its change.
+pub(super) fn is_undone(error: &Error) -> bool {
+    let message = error.server().map(|error| error.message.as_str());
+    message.is_some_and(|message| message.contains(UNDONE))
+}
+
+/// Executes a change of a table's rows that ends with [`counted_sql`], and returns the number of rows.
 ///
 /// # Errors
-/// Also if it returns more than 0 as `unchanged`: rows that fulfil the condition still.
+/// [`ConfirmedError::InVain`] if the change was undone.
 pub(super) async fn count_changed(
     session: &mut Session,
     change: &str,
     table: &TableName,
 ) -> Result<u64, ConfirmedError> {
-    let counts = session.query(change).await?;
-    let counts = counts.first();
-    let count = |name| {
-        counts
-            .as_ref()
-            .and_then(|row| parsed(row, name))
-            .unwrap_or(0)
-    };
-    if count("unchanged") > 0 {
-        return Err(ConfirmedError::InVain(table.clone()));
+    match count_rows(session, change).await {
+        Err(error) if is_undone(&error) => Err(ConfirmedError::InVain(table.clone())),
+        counted => Ok(counted?),
     }
-    Ok(count("rows"))
 }

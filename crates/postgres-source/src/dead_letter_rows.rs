@@ -7,7 +7,7 @@ use walrelay_relay::TableName;
 use walrelay_walsender::{Session, quote_ident};
 
 use super::catalog;
-use super::confirmation::{count_changed, count_rows};
+use super::confirmation::{count_changed, count_rows, counted_sql};
 use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::mark::Marking;
 use super::mark_error::MarkError;
@@ -129,16 +129,14 @@ impl Marking {
             session.query(&exclude).await?;
             // The condition may name columns of the table, so the other one has no such name.
             let change = format!(
-                "WITH marked AS (UPDATE {from} SET {set}\n FROM pg_temp.{temporary} AS chosen \
+                "WITH changed AS (UPDATE {from} SET {set}\n FROM pg_temp.{temporary} AS chosen \
                  WHERE {name}.ctid = chosen.walrelay_place AND {name}.tableoid = chosen.walrelay_part \
-                 AND {name}.xmin::text = chosen.walrelay_xid AND (\n{unsent}\n) RETURNING (\n{unsent}\n) AS unchanged) \
-                 SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM marked",
+                 AND {name}.xmin::text = chosen.walrelay_xid AND (\n{unsent}\n) RETURNING (\n{unsent}\n) AS unchanged) {counted}",
                 name = script::table(table),
                 set = self.set,
+                counted = counted_sql("unchanged"),
             );
-            session.query("BEGIN").await?;
             let changed = count_changed(session, &change, table).await?;
-            session.query("COMMIT").await?;
             marked += changed;
             left += rows - changed;
         }

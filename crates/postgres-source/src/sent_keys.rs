@@ -17,7 +17,7 @@ use walrelay_relay::{KeyedTable, SentKey, TableName};
 use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::catalog::row::{is_true, parsed, text};
-use super::confirmation::{ConfirmedError, count_changed};
+use super::confirmation::{ConfirmedError, count_changed, counted_sql};
 use super::mark_error::MarkError;
 use super::script;
 
@@ -176,14 +176,12 @@ impl MarkByKey<'_> {
              FROM {from}, {same} AND (\n{condition}\n) AND {is_sent} FOR UPDATE{skip}), \
              changed AS (UPDATE {from} SET {set}\n FROM batch \
              WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
-             RETURNING (\n{condition}\n) AS unchanged) \
-             SELECT count(*) AS rows, count(*) FILTER (WHERE unchanged) AS unchanged FROM changed",
+             RETURNING (\n{condition}\n) AS unchanged) {counted}",
             skip = if self.waits { "" } else { " SKIP LOCKED" },
             set = self.set,
+            counted = counted_sql("unchanged"),
         );
-        session.query("BEGIN").await?;
         let rows = count_changed(session, &change, table).await?;
-        session.query("COMMIT").await?;
         marked.rows = rows;
         if rows == visible.len() as u64 {
             return Ok(());

@@ -23,7 +23,7 @@ fn topic(rig: &Rig) -> String {
 }
 
 /// Creates an outbox with the columns of a polling relay, and a configuration that marks its rows.
-fn marking_dead(major: u32) -> (Rig, PathBuf) {
+pub(super) fn marking_dead(major: u32) -> (Rig, PathBuf) {
     marking_dead_in(rig(major))
 }
 

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use walrelay_testkit::{Background, Db, History, Verdict, eventually};
+use walrelay_throwaway::Signal;
 
 use super::{MAY, NOTING, rows};
-use crate::rig::{PATIENCE, Rig, assert_has, done, output_with, refused};
+use crate::rig::{PATIENCE, Rig, assert_has, done, edit, output_with, refused};
 
 /// An outbox whose workload goes to the partition `outbox_old`. The table `kept` keeps a copy of
 /// every row.
@@ -171,6 +172,38 @@ fn an_open_transaction_keeps_its_partition() {
     writer.batch("COMMIT");
     drops_old(&config);
     verdict(&rig, &rig.prefix).assert_clean();
+    relay.ends_well();
+}
+
+/// A relay is suspended while it waits for the lock of a detached partition. The server ends the transaction.
+#[test]
+fn a_suspended_relay_does_not_keep_a_partition_locked() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = rig.config_and(NOTING);
+    let relay = rig.streaming(&config);
+    rig.workload().rows(20).seed(1).run();
+    rig.caught_up();
+    relay.ends_well();
+    db.batch(
+        "ALTER TABLE outbox DETACH PARTITION outbox_old; COMMENT ON TABLE outbox_old IS \
+         'walrelay has detached this from public.outbox, and drops it once its rows are confirmed'",
+    );
+    let locker = rig.db();
+    locker.batch("BEGIN; LOCK TABLE outbox_old IN ACCESS SHARE MODE");
+    let keep = "[prune]\nkeep = \"1s\"\nlock_timeout = \"1h\"\n";
+    edit(&config, "[prune]\n", keep);
+    let relay = rig.streaming(&config);
+    let waits =
+        "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'LOCK TABLE%'";
+    eventually(PATIENCE, || !db.query(waits, &[]).is_empty());
+    relay.signal(Signal::Stop);
+    locker.batch("COMMIT");
+    db.batch("SET lock_timeout = '20s'; SELECT count(*) FROM outbox_old; RESET lock_timeout");
+    relay.signal(Signal::Cont);
+    eventually(PATIENCE, || {
+        db.text("SELECT to_regclass('outbox_old')::text").is_none()
+    });
     relay.ends_well();
 }
 

@@ -345,8 +345,6 @@ impl DeadMarking {
         };
         match worked {
             Err(error) => {
-                // If the connection is lost, this fails as well.
-                let _ = session.query("ROLLBACK").await;
                 if error.may_pass() {
                     self.failing.end(dead.id);
                     self.look_again(outcome);
@@ -412,7 +410,6 @@ pub(super) async fn mark_delivered(
                 Ok(Marked::Gone) => marked.changed.push(*at),
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => {
-                    session.query("ROLLBACK").await?;
                     marked.later.push(*at);
                     marked.failed = Some(error);
                 }

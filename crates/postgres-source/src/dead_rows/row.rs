@@ -1,11 +1,10 @@
 //! Marks the row of one dead letter.
 
 use tracing::warn;
-use walrelay_relay::TableName;
-use walrelay_walsender::{Session, quote_literal};
+use walrelay_walsender::Session;
 
 use super::table::{StoredRow, TABLE, delete};
-use crate::catalog::row::parsed;
+use crate::confirmation::{count_rows, counted_sql, is_undone};
 use crate::mark_error::MarkError;
 use crate::script;
 use crate::sections::{ATTEMPTS, ERROR};
@@ -86,33 +85,22 @@ pub(super) async fn mark(
          FROM {from}, {same} AND (\n{condition}\n) AND {is_sent} FOR UPDATE SKIP LOCKED), \
          changed AS (UPDATE {from} SET {set}\n FROM batch \
          WHERE {name}.ctid = batch.walrelay_place AND {name}.tableoid = batch.walrelay_part \
-         RETURNING (\n{condition}\n) AS unsent, {hash} AS hash) \
-         SELECT count(*) AS rows, count(*) FILTER (WHERE unsent) AS unsent, min(hash) AS hash FROM changed",
+         RETURNING (\n{condition}\n) AS unsent, {hash} AS hash), \
+         noted AS (UPDATE {TABLE} SET marked = true, marked_hash = (SELECT min(hash) FROM changed) \
+         WHERE id = {id} AND EXISTS (SELECT FROM changed)) {counted}",
+        id = dead.id,
+        counted = counted_sql("unsent IS NOT TRUE"),
     );
-    session.query("BEGIN").await?;
-    let changed = session.query(&change).await?;
-    let count = |name| {
-        let row = changed.first();
-        row.and_then(|row| parsed::<u64>(&row, name)).unwrap_or(0)
-    };
-    if count("rows") > 0 {
-        if count("unsent") < count("rows") {
-            let table: TableName = target.table.clone();
-            return Err(MarkError::DeadCountsAsSent(table));
+    match count_rows(session, &change).await {
+        Err(error) if is_undone(&error) => {
+            return Err(MarkError::DeadCountsAsSent(target.table.clone()));
         }
-        let hash = changed
-            .first()
-            .and_then(|row| row.get("hash").map(quote_literal));
-        let noted = format!(
-            "UPDATE {TABLE} SET marked = true, marked_hash = {} WHERE id = {}",
-            hash.unwrap_or_else(|| "NULL".to_owned()),
-            dead.id
-        );
-        session.query(&noted).await?;
-        session.query("COMMIT").await?;
-        return Ok(Marked::Now);
+        changed => {
+            if changed? > 0 {
+                return Ok(Marked::Now);
+            }
+        }
     }
-    session.query("ROLLBACK").await?;
     let locked = format!("SELECT FROM {from}, {same} AND (\n{condition}\n) AND {is_sent}");
     let is_locked = !session.query(&locked).await?.is_empty();
     Ok(if is_locked {

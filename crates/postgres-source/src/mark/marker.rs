@@ -154,8 +154,6 @@ impl SentMarker {
                     break (rows, left);
                 }
                 Err(error) => {
-                    // If the connection is lost, this fails as well.
-                    let _ = session.query("ROLLBACK").await;
                     if error.may_pass() {
                         return Err(error);
                     }
@@ -411,7 +409,6 @@ impl SentMarker {
                     self.page = (taken * 4).min(PAGE);
                 }
                 Err(error) => {
-                    let _ = session.query("ROLLBACK").await;
                     failures += 1;
                     if error.may_pass() || failures > FAILURES {
                         return Err(error);

@@ -1,14 +1,19 @@
 //! Deletes the rows of old buckets that count as sent by the account, under one snapshot for each.
 
+use std::time::Duration;
+
 use tokio::time::sleep;
 use walrelay_walsender::{Session, SessionKind};
 
-use super::{Evidence, PruneError, Pruning};
+use super::{Evidence, LONGEST_IDLE, PruneError, Pruning, limit_idle};
 use crate::catalog::row::{parsed, text};
 use crate::confirmation::begin_snapshot;
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
 use crate::sent_rows::policy::{Difference, Estimate, Verdict};
 use crate::sent_rows::unaccounted::Unaccounted;
+
+/// The time after which a batch that is being deleted is given up: the server ends the session that holds its snapshot.
+const LONGEST_BATCH: Duration = Duration::from_secs(300);
 
 impl Pruning {
     /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Returns
@@ -91,6 +96,9 @@ impl Pruning {
         deleted: &mut impl FnMut(u64),
     ) -> Result<Result<u64, Difference>, PruneError> {
         begin_snapshot(session, self.lock_timeout).await?;
+        // The snapshot is idle during a pause and while the other session deletes a batch.
+        let idle = self.pause + LONGEST_BATCH;
+        session.query(&limit_idle("LOCAL", idle)).await?;
         let buckets = (bucket, bucket);
         let dead_rows = self.dead_letter_rows(session, accounted, buckets).await?;
         let compared = accounted
@@ -135,8 +143,9 @@ impl Pruning {
         let fetch = format!("FETCH {} FROM walrelay_places", self.batch);
         let limits = format!(
             // Rows stay locked until the answer of the other session, and no longer if this process is cut off.
-            "SET lock_timeout = {}; SET idle_in_transaction_session_timeout = '10s'",
-            self.lock_timeout.as_millis().max(1)
+            "SET lock_timeout = {}; {}",
+            self.lock_timeout.as_millis().max(1),
+            limit_idle("SESSION", LONGEST_IDLE)
         );
         deleting.query(&limits).await?;
         let mut total = 0;

@@ -108,6 +108,16 @@ enum Way {
     Partitions,
 }
 
+/// The time for which a transaction that locks rows or partitions waits for this process: the server ends it then,
+/// because the process may be suspended or cut off.
+const LONGEST_IDLE: Duration = Duration::from_secs(10);
+
+/// Writes a statement that lets the server end a transaction which is idle for longer. `scope`: `LOCAL` or `SESSION`.
+fn limit_idle(scope: &str, limit: Duration) -> String {
+    let limit = limit.as_millis();
+    format!("SET {scope} idle_in_transaction_session_timeout = {limit}")
+}
+
 /// Returns the names of columns that show a row's age: the configured one, or those of the presets'
 /// tables.
 pub fn age_columns(configured: Option<&str>) -> Vec<String> {

@@ -12,7 +12,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::error::prune_error;
 use super::marked::MarkedRows;
-use super::{Evidence, OldPartition, PruneError, Pruning, Way};
+use super::{Evidence, LONGEST_IDLE, OldPartition, PruneError, Pruning, Way, limit_idle};
 use crate::catalog::row::{is_true, parsed, text};
 use crate::confirmation::count_rows;
 use crate::dead_rows::ResolvedKeys;
@@ -377,6 +377,7 @@ impl Pruning {
             // Each statement sees what was committed before it got its locks.
             "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET LOCAL lock_timeout = {}", millis(self.lock_timeout)),
+            limit_idle("LOCAL", LONGEST_IDLE),
             format!(
                 "SELECT pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(relowner), true) \
                  FROM pg_catalog.pg_class WHERE oid = {}",
