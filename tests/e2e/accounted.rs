@@ -502,6 +502,24 @@ fn rows_without_a_dead_letter_are_deleted_while_dead_letters_cannot_be_read() {
     assert_has(&done(&prune(&config)), &["deleted 1 rows"]);
 }
 
+/// Rows that differ from the account are named next to those whose dead letters cannot be read.
+#[test]
+fn rows_that_differ_hide_no_rows_of_dead_letters() {
+    let rig = rig(16);
+    let db = rig.db();
+    let config = with_dead_letters(&rig);
+    let relay = rig.streaming(&config);
+    insert(&db, 1, "sent");
+    next_bucket(&db);
+    insert_row(&db, "NULL", "dead", "'1'");
+    rig.caught_up();
+    relay.ends_well();
+    edit(&config, &rig.bootstrap, NOWHERE);
+    db.batch("UPDATE outbox SET id = gen_random_uuid() WHERE aggregateid = 'sent'");
+    refused(&prune(&config), 65, &[STAYS, "[prune-dead-letters]"]);
+    assert_eq!((rows(&db, "sent"), rows(&db, "dead")), (1, 1));
+}
+
 /// Sums cannot be written for a while. Then the first ones are written with the position up to which they
 /// count, and the later ones at once after it: no confirmed row is missing in the account.
 #[test]

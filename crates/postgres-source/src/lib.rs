@@ -108,7 +108,10 @@ pub use outbox_stats::{Oldest, OutboxStats, OutboxWatch, outbox_stats};
 pub use outbox_table::OutboxTable;
 pub use preset_tables::usual_table;
 pub use presets::{OutboxCandidate, candidates as outbox_candidates, remedy as columns_remedy};
-pub use prune::{Change, Evidence, ExtraRows, PruneError, Pruning, age_columns, recent_rows};
+pub use prune::{
+    Change, Evidence, ExtraRows, PruneError, PrunePlan, Pruning, UnaccountedRows, age_columns,
+    recent_rows,
+};
 pub use publication_note::check_noted;
 pub use rollback::{
     EventRows, EventsWithoutRow, RollbackError, UnconfirmedRows, check_events_have_rows,
@@ -117,7 +120,7 @@ pub use row_facts::{KnownRow, Look, find_rows, is_indexed};
 pub use sent_rows::account;
 pub use sent_rows::compare::NoAccount;
 pub use sent_rows::policy::Difference;
-pub use sent_rows::unaccounted::Unaccounted;
+pub use sent_rows::unaccounted::{DifferenceKind, Unaccounted};
 pub use setup::{
     Action, Moment, ON_STANDBY, Plan, SlotWait, carries_columns, carries_inserts, carries_tables,
     failover_known, lock_setup, no_publication, plan, sends_columns, slot_fits, slots_needed,

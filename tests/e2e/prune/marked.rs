@@ -6,8 +6,11 @@ use std::thread;
 
 use walrelay_testkit::eventually;
 
+use crate::endpoint::{LISTEN, address, status};
 use crate::old_rows::{MARKED, PRUNE, UNMARKED, config, count, insert, partitioned, rig};
-use crate::rig::{PATIENCE, assert_lacks, done, edit, ends, output_with, refused, wait_rows};
+use crate::rig::{
+    PATIENCE, assert_has, assert_lacks, done, edit, ends, output_with, refused, wait_rows,
+};
 
 /// Runs the command ten times. `isolation`: the default of the relay's role.
 fn prune_beside_marks(major: u32, isolation: &str) {
@@ -116,4 +119,59 @@ fn a_command_deletes_rows_that_others_update_meanwhile() {
 #[test]
 fn a_command_deletes_such_rows_whatever_isolation_is_the_default() {
     prune_beside_marks(18, "repeatable read");
+}
+
+/// The age of one table gets another name while the relay runs, and a third table is dropped afterwards.
+#[test]
+fn a_table_without_an_age_and_a_missing_table_hold_up_no_other() {
+    for is_accounted in [false, true] {
+        let rig = rig(17);
+        let db = rig.db();
+        db.batch("CREATE TABLE aside (LIKE outbox INCLUDING ALL); CREATE TABLE gone (LIKE outbox INCLUDING ALL)");
+        let lines = format!("\n[prune]\nkeep = \"1s\"\nbefore_slot = true\n{LISTEN}");
+        let config = if is_accounted {
+            rig.config_and(&lines)
+        } else {
+            let config = config(&rig, &lines);
+            edit(&config, "snapshot_where = \"outbox.sent_at IS NULL\"\n", "");
+            config
+        };
+        let tables = "\"public.aside\", \"public.gone\", \"public.outbox\"";
+        edit(&config, "\"public.outbox\"", tables);
+        let relay = rig.streaming(&config);
+        let address = address(&relay);
+        db.batch("ALTER TABLE aside RENAME COLUMN created_at TO made_at");
+        insert(&db, 5, "sent");
+        let stays = "rows of public.aside stay: the table has no column that tells a row's age";
+        relay.says(stays);
+        eventually(PATIENCE, || count(&db, "outbox") == 0);
+        let shown = status(address)["delivery"]["row_changes"]["prune"].to_string();
+        assert_has(&shown, &[stays]);
+
+        edit(&config, "keep = \"1s\"\n", "");
+        relay.ends_well();
+        let relay = rig.streaming(&config);
+        insert(&db, 5, "sent");
+        rig.caught_up();
+        relay.ends_well();
+        db.batch("DROP TABLE gone");
+        let planned = ["--keep=24h", "--dry-run"];
+        let planned = done(&output_with("prune", &config, &planned));
+        let gone = "rows of public.gone stay: the table does not exist";
+        assert_has(&planned, &[stays, gone, "5 rows are old enough"]);
+        let pruned = output_with("prune", &config, &PRUNE);
+        let words = [
+            "[prune-column]",
+            stays,
+            "[prune-table]",
+            gone,
+            "deleted 5 rows",
+        ];
+        refused(&pruned, 78, &words);
+        assert_eq!(count(&db, "outbox"), 0);
+        if is_accounted {
+            let accepted = output_with("prune --accept", &config, &PRUNE);
+            refused(&accepted, 78, &["[prune-column]", "[prune-table]"]);
+        }
+    }
 }

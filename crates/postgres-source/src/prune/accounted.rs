@@ -10,21 +10,20 @@ use crate::catalog::row::{parsed, text};
 use crate::confirmation::begin_snapshot;
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
 use crate::sent_rows::policy::{Difference, Estimate, Verdict};
-use crate::sent_rows::unaccounted::Unaccounted;
 
 /// The time after which a batch that is being deleted is given up: the server ends the session that holds its snapshot.
 const LONGEST_BATCH: Duration = Duration::from_secs(300);
 
 impl Pruning {
-    /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Returns
-    /// their number, the rows of buckets that differ, and why the dead letters of some buckets cannot be
-    /// read: their rows stay.
+    /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Adds to `problems` the
+    /// buckets that differ, and why the dead letters of some buckets cannot be read: their rows stay.
     pub(super) async fn delete_accounted(
         &self,
         session: &mut Session,
         accounted: &AccountedTable,
         deleted: &mut impl FnMut(u64),
-    ) -> Result<(u64, Option<Unaccounted>, Option<PruneError>), PruneError> {
+        problems: &mut Vec<PruneError>,
+    ) -> Result<(), PruneError> {
         let limit = accounted.limit(session, self.keep).await?;
         let mut candidates = accounted.candidates(session, limit).await?;
         let waited = |difference| self.waited.borrow().contains(difference);
@@ -35,7 +34,7 @@ impl Pruning {
             self.wait_all_confirmed(session).await?;
             candidates = accounted.candidates(session, limit).await?;
         }
-        let (mut total, mut differ, mut empty) = (0, Vec::new(), Vec::new());
+        let (mut differ, mut empty) = (Vec::new(), Vec::new());
         let mut deleting = None;
         let mut unread = None;
         for one in candidates {
@@ -63,7 +62,7 @@ impl Pruning {
                 .delete_bucket(session, deleting, accounted, bucket, deleted)
                 .await
             {
-                Ok(Ok(rows)) => total += rows,
+                Ok(Ok(())) => {}
                 Ok(Err(difference)) => differ.push(difference),
                 Err(error) => {
                     session.query("ROLLBACK").await?;
@@ -82,11 +81,13 @@ impl Pruning {
         let differ = self
             .named(session, accounted, &accounted.table, differ)
             .await?;
-        Ok((total, differ, unread))
+        problems.extend(differ.map(|differ| PruneError::Unaccounted(vec![differ])));
+        problems.extend(unread);
+        Ok(())
     }
 
     /// Compares a bucket under one snapshot, and deletes exactly the rows that the snapshot sees.
-    /// Returns their number, or the difference if they are not those of the account.
+    /// Returns the difference if they are not those of the account.
     async fn delete_bucket(
         &self,
         session: &mut Session,
@@ -94,7 +95,7 @@ impl Pruning {
         accounted: &AccountedTable,
         bucket: i64,
         deleted: &mut impl FnMut(u64),
-    ) -> Result<Result<u64, Difference>, PruneError> {
+    ) -> Result<Result<(), Difference>, PruneError> {
         begin_snapshot(session, self.lock_timeout).await?;
         // The snapshot is idle during a pause and while the other session deletes a batch.
         let idle = self.pause + LONGEST_BATCH;
@@ -107,7 +108,7 @@ impl Pruning {
         let Some(rows) = compared.first() else {
             // Another process may have deleted all rows since they were counted.
             session.query("ROLLBACK").await?;
-            return Ok(Ok(0));
+            return Ok(Ok(()));
         };
         let (proof, kept) = match rows.verdict() {
             Verdict::Sent(proof) => (proof, None),
@@ -117,7 +118,7 @@ impl Pruning {
             } => (others, dead_rows.known),
             Verdict::OpenDeadLetters { others: None, .. } => {
                 session.query("ROLLBACK").await?;
-                return Ok(Ok(0));
+                return Ok(Ok(()));
             }
             Verdict::Unsettled { resolved, reason } => {
                 // If other rows became dead letters since, the next run compares the bucket again.
@@ -133,7 +134,7 @@ impl Pruning {
         if !accounted.settle_diverted(deleting, &proof).await? {
             // The next run compares the bucket again.
             session.query("ROLLBACK").await?;
-            return Ok(Ok(0));
+            return Ok(Ok(()));
         }
         let cursor = format!(
             "DECLARE walrelay_places NO SCROLL CURSOR FOR {}",
@@ -148,7 +149,6 @@ impl Pruning {
             limit_idle("SESSION", LONGEST_IDLE)
         );
         deleting.query(&limits).await?;
-        let mut total = 0;
         loop {
             let rows = session.query(&fetch).await?;
             if rows.is_empty() {
@@ -171,13 +171,12 @@ impl Pruning {
                 // rolls back.
                 session.query("SELECT").await?;
                 deleting.query("COMMIT").await?;
-                total += gone;
                 deleted(gone);
             }
             sleep(self.pause).await;
         }
         session.query("COMMIT").await?;
-        Ok(Ok(total))
+        Ok(Ok(()))
     }
 
     /// Returns the conditions for rows of dead letters, if rows of these buckets became any: only

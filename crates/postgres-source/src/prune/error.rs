@@ -16,11 +16,23 @@ pub enum PruneError {
     /// A statement failed.
     #[error("the statement failed")]
     Sql(#[from] Error),
+    /// A statement about one table failed.
+    #[error("rows of {table} stay: a statement failed")]
+    Statement {
+        /// The table.
+        table: TableName,
+        /// The answer of the server.
+        #[source]
+        source: Error,
+    },
+    /// The table does not exist.
+    #[error("rows of {0} stay: the table does not exist")]
+    Missing(TableName),
     /// Which rows are marked cannot be known.
     #[error(transparent)]
     Postgres(#[from] PostgresError),
-    /// The table has neither of the columns `occurred_at` and `created_at`, and none is configured.
-    #[error("table {0} has no column that tells a row's age")]
+    /// The table has not the configured column, or neither of `occurred_at` and `created_at`.
+    #[error("rows of {0} stay: the table has no column that tells a row's age")]
     Column(TableName),
     /// Other sessions hold a lock on the table.
     #[error("table {0} is in use: its lock was not free within lock_timeout")]
@@ -100,8 +112,8 @@ impl PruneError {
         matches!(self, Self::Confirmed(ConfirmedError::DeadLetters(_)))
     }
 
-    /// Returns true if rows of one table or partition stay, and others may go.
-    pub(crate) fn is_of_rows(&self) -> bool {
+    /// Returns true if rows of a partition stay, and others of its table may go.
+    pub(super) fn is_of_rows(&self) -> bool {
         matches!(
             self,
             Self::Unaccounted(_)
@@ -114,6 +126,35 @@ impl PruneError {
                 | Self::DeadLetters { .. }
         ) || self.is_of_dead_letters()
     }
+
+    /// Returns the error if rows of this table stay, and those of other tables may go.
+    ///
+    /// # Errors
+    /// The error if no other table can be pruned: no session works, or the account is missing.
+    pub(super) fn of_table(self, table: &TableName) -> Result<Self, Self> {
+        match self {
+            Self::Sql(source)
+            | Self::Postgres(PostgresError::Wal(source))
+            | Self::Confirmed(ConfirmedError::Sql(source)) => {
+                if is_of_server(&source) {
+                    return Err(Self::Sql(source));
+                }
+                let table = table.clone();
+                Ok(Self::Statement { table, source })
+            }
+            Self::NoAccount(NoAccount::Missing | NoAccount::Slot(_)) => Err(self),
+            error => Ok(error),
+        }
+    }
+}
+
+/// Returns true if the session failed, or the server is busy or read-only, so that no other statement is expected to
+/// succeed.
+fn is_of_server(error: &Error) -> bool {
+    let server = ["08", "53", "57P", "25006"];
+    error
+        .sqlstate()
+        .is_none_or(|state| server.iter().any(|class| state.starts_with(class)))
 }
 
 /// SQLSTATEs of a statement that another session's change, or lock, prevents: `serialization_failure`,

@@ -98,7 +98,7 @@ impl Pruning {
         Ok(Some(MarkedRows { unsent, open }))
     }
 
-    /// Deletes the marked rows for which the condition `old` holds, in batches. Returns their number.
+    /// Deletes the marked rows for which the condition `old` holds, in batches.
     pub(super) async fn delete_marked(
         &self,
         session: &mut Session,
@@ -106,7 +106,7 @@ impl Pruning {
         marked: &MarkedRows,
         old: &str,
         deleted: &mut impl FnMut(u64),
-    ) -> Result<u64, PruneError> {
+    ) -> Result<(), PruneError> {
         let from = self.from(session, table).await?;
         let name = script::table(table);
         let sql = format!(
@@ -117,14 +117,12 @@ impl Pruning {
             sent = marked.sent(),
             limit = self.batch,
         );
-        let mut total = 0;
         loop {
             let rows = count_rows(session, &sql).await?;
-            total += rows;
             deleted(rows);
             // Locked rows are skipped, so a batch smaller than the limit need not be the last one.
             if rows == 0 {
-                return Ok(total);
+                return Ok(());
             }
             sleep(self.pause).await;
         }

@@ -20,11 +20,11 @@ use super::TIMES;
 use super::catalog::Selection;
 use super::confirmation::{count_rows, flush_wal, insert_position, wait_confirmed};
 use super::dead_letters::DeadLetters;
+use super::dead_rows::ResolvedKeys;
 use super::script;
 use super::sent_rows::account::{columns_of, identifies_rows};
 use super::sent_rows::compare::{AccountedTable, NoAccount};
 use super::sent_rows::policy::Difference;
-use super::sent_rows::unaccounted::Unaccounted;
 
 mod accounted;
 mod error;
@@ -36,6 +36,7 @@ mod unseen;
 
 pub use error::PruneError;
 pub use partitions::Change;
+pub use unaccounted::UnaccountedRows;
 pub use unseen::ExtraRows;
 
 /// The evidence by which a row counts as sent.
@@ -99,14 +100,9 @@ struct OldPartition {
     attached: bool,
 }
 
-/// The way in which old rows of a table go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// Row by row.
-    Rows,
-    /// With their partition: the table is partitioned by time.
-    Partitions,
-}
+/// Statements by which an error of one table leaves a transaction usable for the others.
+const SAVEPOINT: &str = "SAVEPOINT walrelay_table";
+const TO_SAVEPOINT: &str = "ROLLBACK TO SAVEPOINT walrelay_table";
 
 /// The time for which a transaction that locks rows or partitions waits for this process: the server ends it then,
 /// because the process may be suspended or cut off.
@@ -136,7 +132,7 @@ pub async fn recent_rows(
 ) -> Result<Option<String>, Error> {
     let mut found = None;
     for table in tables {
-        let column = time_column(session, table).await?;
+        let column = age_column(session, table, &age_columns(None)).await?;
         if column.is_none() || (found.is_some() && found != column) {
             return Ok(None);
         }
@@ -145,14 +141,18 @@ pub async fn recent_rows(
     Ok(found.map(|column| format!("NOT ({})", is_older(&column, since))))
 }
 
-/// Returns the column of a row's time: the first of `occurred_at` and `created_at` that the table
-/// has.
-async fn time_column(session: &mut Session, table: &TableName) -> Result<Option<String>, Error> {
+/// Returns the last of these columns, in the order of their names, that the table has.
+async fn age_column(
+    session: &mut Session,
+    table: &TableName,
+    columns: &[String],
+) -> Result<Option<String>, Error> {
+    let columns: Vec<String> = columns.iter().map(|name| quote_literal(name)).collect();
     let sql = format!(
-        "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {}::pg_catalog.regclass \
+        "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = pg_catalog.to_regclass({}) \
          AND attname IN ({}) AND NOT attisdropped ORDER BY attname DESC",
         quote_literal(&script::table(table)),
-        TIMES.map(quote_literal).join(", ")
+        columns.join(", ")
     );
     let rows = session.query(&sql).await?;
     Ok(rows
@@ -169,100 +169,179 @@ fn is_older(column: &str, age: Duration) -> String {
     )
 }
 
+/// The tables of `[prune]`, each with the column of a row's time.
+struct SortedTables<'a> {
+    /// Tables partitioned by time, whose old rows go with their partitions.
+    partitioned: Vec<(&'a TableName, String)>,
+    /// Tables whose old rows go one by one.
+    others: Vec<(&'a TableName, String)>,
+}
+
+/// The changes that a run would make.
+#[derive(Debug, Default)]
+pub struct PrunePlan {
+    /// The number of rows that are old enough: of those that are marked, or of whole buckets.
+    pub rows: u64,
+    /// The changes of partitions, if all rows were confirmed.
+    pub changes: Vec<Change>,
+    /// The reasons why rows of some tables stay.
+    pub problems: Vec<PruneError>,
+}
+
 impl Pruning {
-    /// Deletes the old sent rows of all tables that are not partitioned by time, and returns their
-    /// number. Calls `deleted` with the number of rows after each transaction.
+    /// Creates and drops partitions, and deletes the old sent rows of all other tables. Calls `changed` after each
+    /// change of a partition, and `deleted` with the number of rows after each transaction.
     ///
-    /// # Errors
-    /// Also if rows of one table stay, after everything else is deleted.
+    /// Returns the reasons why rows or partitions stay. A problem of one table stops no other.
     pub async fn run(
         &self,
         session: &mut Session,
+        mut changed: impl FnMut(Change),
         mut deleted: impl FnMut(u64),
-    ) -> Result<u64, PruneError> {
-        // `change_partitions` sets UTC on this session. A `timestamp` column is in the time zone of
-        // the role.
-        session.query("RESET TimeZone").await?;
-        let resolved = self.resolved_keys(session, true).await?;
-        let (mut total, mut unaccounted, mut left) = (0, Vec::new(), None);
-        for (table, column) in self.tables_by(session, Way::Rows).await? {
-            total += match self.marked_rows(session, table, &resolved).await {
-                Ok(Some(marked)) => {
-                    let old = is_older(&column, self.keep);
-                    self.delete_marked(session, table, &marked, &old, &mut deleted)
-                        .await?
-                }
-                Ok(None) => {
-                    let Some(accounted) = self.with_key(session, table).await? else {
-                        unaccounted.push(Unaccounted::keyless(table.clone()));
-                        continue;
-                    };
-                    let deleting = self.delete_accounted(session, &accounted, &mut deleted);
-                    let (rows, differ, unread) = deleting.await?;
-                    unaccounted.extend(differ);
-                    left = left.or(unread);
-                    rows
-                }
-                Err(error) if error.is_of_rows() => {
-                    left.get_or_insert(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
+    ) -> Vec<PruneError> {
+        let mut problems = Vec::new();
+        let all = self.run_all(session, &mut changed, &mut deleted, &mut problems);
+        if let Err(error) = all.await {
+            problems.push(error);
         }
-        if !unaccounted.is_empty() {
-            return Err(PruneError::Unaccounted(unaccounted));
-        }
-        let unread = resolved.unread.map(PruneError::from);
-        left.or(unread).map_or(Ok(total), Err)
+        problems
     }
 
-    /// Counts the rows that are old enough: of those that are marked, or of whole buckets. Also returns why no row of a
-    /// table is deleted.
-    pub async fn count(&self, session: &mut Session) -> Result<(u64, Vec<PruneError>), PruneError> {
-        let resolved = self.resolved_keys(session, false).await?;
-        let (mut total, mut stay) = (0, Vec::new());
-        for (table, column) in self.tables_by(session, Way::Rows).await? {
-            total += match self.marked_rows(session, table, &resolved).await {
-                Ok(Some(marked)) => {
-                    let from = self.from(session, table).await?;
-                    let (sent, old) = (marked.sent(), is_older(&column, self.keep));
-                    let sql = format!("SELECT count(*) AS rows FROM {from} WHERE {old} AND {sent}");
-                    count_rows(session, &sql).await?
-                }
-                Ok(None) => {
-                    let Some(accounted) = self.with_key(session, table).await? else {
-                        let keyless = Unaccounted::keyless(table.clone());
-                        stay.push(PruneError::Unaccounted(vec![keyless]));
-                        continue;
-                    };
-                    let limit = accounted.limit(session, self.keep).await?;
-                    let candidates = accounted.candidates(session, limit).await?;
-                    let rows = candidates.iter().map(|one| one.counts.present);
-                    u64::try_from(rows.sum::<i64>()).unwrap_or(0)
-                }
-                Err(error) if error.is_of_rows() => {
-                    stay.push(error);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-        }
-        Ok((total, stay))
-    }
-
-    /// Returns the tables whose old rows go in this way, each with the column of a row's time.
-    async fn tables_by(
+    /// Makes a run. Adds the problems of single tables to `problems`.
+    async fn run_all(
         &self,
         session: &mut Session,
-        way: Way,
-    ) -> Result<Vec<(&TableName, String)>, PruneError> {
-        let mut tables = Vec::new();
+        changed: &mut impl FnMut(Change),
+        deleted: &mut impl FnMut(u64),
+        problems: &mut Vec<PruneError>,
+    ) -> Result<(), PruneError> {
+        let tables = self.sorted_tables(session, problems).await?;
+        self.create_partitions(session, &tables.partitioned, changed, problems)
+            .await?;
+        let resolved = self.resolved_keys(session, true).await?;
+        for (table, _) in &tables.partitioned {
+            self.drop_old(session, table, &resolved, changed, problems)
+                .await?;
+        }
+        // Partitions need UTC. A `timestamp` column is in the time zone of the role.
+        session.query("RESET TimeZone").await?;
+        for (table, column) in &tables.others {
+            let deleting = self.delete_old(session, table, column, &resolved, deleted, problems);
+            if let Err(error) = deleting.await {
+                problems.push(error.of_table(table)?);
+                session.query("ROLLBACK").await?;
+            }
+        }
+        problems.extend(resolved.unread.map(PruneError::from));
+        Ok(())
+    }
+
+    /// Deletes the old sent rows of a table.
+    async fn delete_old(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        column: &str,
+        resolved: &ResolvedKeys,
+        deleted: &mut impl FnMut(u64),
+        problems: &mut Vec<PruneError>,
+    ) -> Result<(), PruneError> {
+        if let Some(marked) = self.marked_rows(session, table, resolved).await? {
+            let old = is_older(column, self.keep);
+            return self
+                .delete_marked(session, table, &marked, &old, deleted)
+                .await;
+        }
+        let accounted = self.accounted(session, table).await?;
+        self.delete_accounted(session, &accounted, deleted, problems)
+            .await
+    }
+
+    /// Returns what [`run`](Self::run) would change. Changes nothing.
+    pub async fn plan(&self, session: &mut Session) -> Result<PrunePlan, PruneError> {
+        session.query("BEGIN").await?;
+        let mut plan = PrunePlan::default();
+        let planned = self.plan_all(session, &mut plan).await;
+        session.query("ROLLBACK").await?;
+        planned.map(|()| plan)
+    }
+
+    async fn plan_all(
+        &self,
+        session: &mut Session,
+        plan: &mut PrunePlan,
+    ) -> Result<(), PruneError> {
+        let tables = self.sorted_tables(session, &mut plan.problems).await?;
+        let resolved = self.resolved_keys(session, false).await?;
+        for (table, _) in &tables.partitioned {
+            session.query(SAVEPOINT).await?;
+            match self.planned(session, table, &resolved).await {
+                Ok(changes) => plan.changes.extend(changes),
+                Err(error) => {
+                    plan.problems.push(error.of_table(table)?);
+                    session.query(TO_SAVEPOINT).await?;
+                }
+            }
+        }
+        session.query("RESET TimeZone").await?;
+        for (table, column) in &tables.others {
+            session.query(SAVEPOINT).await?;
+            match self.count(session, table, column, &resolved).await {
+                Ok(rows) => plan.rows += rows,
+                Err(error) => {
+                    plan.problems.push(error.of_table(table)?);
+                    session.query(TO_SAVEPOINT).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the rows of a table that are old enough.
+    async fn count(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        column: &str,
+        resolved: &ResolvedKeys,
+    ) -> Result<u64, PruneError> {
+        if let Some(marked) = self.marked_rows(session, table, resolved).await? {
+            let from = self.from(session, table).await?;
+            let (sent, old) = (marked.sent(), is_older(column, self.keep));
+            let sql = format!("SELECT count(*) AS rows FROM {from} WHERE {old} AND {sent}");
+            return Ok(count_rows(session, &sql).await?);
+        }
+        let accounted = self.accounted(session, table).await?;
+        let limit = accounted.limit(session, self.keep).await?;
+        let candidates = accounted.candidates(session, limit).await?;
+        let rows = candidates.iter().map(|one| one.counts.present);
+        Ok(u64::try_from(rows.sum::<i64>()).unwrap_or(0))
+    }
+
+    /// Sorts the tables by the way in which their old rows go, in the time zone UTC. Adds a problem for each table that
+    /// is missing or has no age.
+    async fn sorted_tables(
+        &self,
+        session: &mut Session,
+        problems: &mut Vec<PruneError>,
+    ) -> Result<SortedTables<'_>, PruneError> {
+        session.query("SET TimeZone TO 'UTC'").await?;
+        let mut tables = SortedTables {
+            partitioned: Vec::new(),
+            others: Vec::new(),
+        };
         for table in &self.tables {
-            let column = self.column_of(session, table).await?;
-            let is_partitioned = self.is_partitioned(session, table, &column).await?;
-            if is_partitioned == (way == Way::Partitions) {
-                tables.push((table, column));
+            let column = match self.column_of(session, table).await {
+                Ok(column) => column,
+                Err(error) => {
+                    problems.push(error.of_table(table)?);
+                    continue;
+                }
+            };
+            if self.is_partitioned(session, table, &column).await? {
+                tables.partitioned.push((table, column));
+            } else {
+                tables.others.push((table, column));
             }
         }
         Ok(tables)
@@ -286,19 +365,6 @@ impl Pruning {
             }
         }
         Ok(accounted)
-    }
-
-    /// Reads the table's accounts; `None` if no column identifies its rows. Other tables may have a key.
-    async fn with_key(
-        &self,
-        session: &mut Session,
-        table: &TableName,
-    ) -> Result<Option<AccountedTable>, PruneError> {
-        match self.accounted(session, table).await {
-            Ok(accounted) => Ok(Some(accounted)),
-            Err(PruneError::NoAccount(NoAccount::Key(_))) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     /// Returns the slots whose accounts must agree; empty where rows are marked.
@@ -329,15 +395,28 @@ impl Pruning {
     }
 
     /// Returns the column of a row's time: the configured one, or the first of [`TIMES`].
+    ///
+    /// # Errors
+    /// [`PruneError::Missing`] and [`PruneError::Column`] if there is none.
     pub(super) async fn column_of(
         &self,
         session: &mut Session,
         table: &TableName,
     ) -> Result<String, PruneError> {
-        if let Some(column) = &self.column {
-            return Ok(column.clone());
+        let columns = age_columns(self.column.as_deref());
+        if let Some(column) = age_column(session, table, &columns).await? {
+            return Ok(column);
         }
-        let found = time_column(session, table).await?;
-        found.ok_or_else(|| PruneError::Column(table.clone()))
+        let sql = format!(
+            "SELECT count(pg_catalog.to_regclass({})) AS rows",
+            quote_literal(&script::table(table))
+        );
+        let exists = count_rows(session, &sql).await? > 0;
+        let table = table.clone();
+        Err(if exists {
+            PruneError::Column(table)
+        } else {
+            PruneError::Missing(table)
+        })
     }
 }

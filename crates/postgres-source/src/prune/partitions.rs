@@ -5,6 +5,8 @@
 //! has ended. Once all its rows count as sent, the detached table is dropped, which locks nothing else
 //! (docs/adr/0032-a-partition-is-detached-then-confirmed.md).
 
+use std::collections::HashSet;
+use std::mem::discriminant;
 use std::time::Duration;
 
 use walrelay_relay::TableName;
@@ -12,7 +14,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::error::prune_error;
 use super::marked::MarkedRows;
-use super::{Evidence, LONGEST_IDLE, OldPartition, PruneError, Pruning, Way, limit_idle};
+use super::{Evidence, LONGEST_IDLE, OldPartition, PruneError, Pruning, limit_idle};
 use crate::catalog::row::{is_true, parsed, text};
 use crate::confirmation::count_rows;
 use crate::dead_rows::ResolvedKeys;
@@ -66,73 +68,63 @@ impl Pruning {
         Ok(count_rows(session, &sql).await? > 0)
     }
 
-    /// Returns the changes that [`change_partitions`](Self::change_partitions) would make if all
-    /// rows were confirmed.
-    pub async fn planned(&self, session: &mut Session) -> Result<Vec<Change>, PruneError> {
-        let resolved = self.resolved_keys(session, false).await?;
-        let mut planned = Vec::new();
-        for table in self.partitioned(session).await? {
-            let new = self.new_partitions(session, table).await?;
-            planned.extend(new.into_iter().map(|part| Change::Created(part.name)));
-            let old = self.old_partitions(session, table).await?;
-            let marked = match self.marked_rows(session, table, &resolved).await {
-                Err(error) if error.is_of_rows() => {
-                    planned.extend(old.into_iter().map(|part| Change::Kept(part.name)));
-                    continue;
-                }
-                marked => marked?,
-            };
-            for part in old {
-                let checked = self.check_sent(session, table, &part, marked.as_ref());
-                planned.push(match checked.await {
-                    Ok(_) => Change::Dropped(part.name),
-                    Err(error) if error.is_of_rows() => Change::Kept(part.name),
-                    Err(error) => return Err(error),
-                });
+    /// Returns the changes of a table's partitions that a run would make if all rows were confirmed.
+    pub(super) async fn planned(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        resolved: &ResolvedKeys,
+    ) -> Result<Vec<Change>, PruneError> {
+        let new = self.new_partitions(session, table).await?.into_iter();
+        let mut planned: Vec<Change> = new.map(|part| Change::Created(part.name)).collect();
+        let old = self.old_partitions(session, table).await?;
+        let marked = match self.marked_rows(session, table, resolved).await {
+            Err(error) if error.is_of_rows() => {
+                planned.extend(old.into_iter().map(|part| Change::Kept(part.name)));
+                return Ok(planned);
             }
+            marked => marked?,
+        };
+        for part in old {
+            let checked = self.check_sent(session, table, &part, marked.as_ref());
+            planned.push(match checked.await {
+                Ok(_) => Change::Dropped(part.name),
+                Err(error) if error.is_of_rows() => Change::Kept(part.name),
+                Err(error) => return Err(error),
+            });
         }
         Ok(planned)
     }
 
-    /// Creates and drops partitions of all tables, and calls `changed` after each change. Goes on
-    /// after an error; returns the first one.
-    pub async fn change_partitions(
+    /// Creates the next partitions of these tables. It comes before anything else: without a partition for the current
+    /// time, the services cannot insert.
+    pub(super) async fn create_partitions(
         &self,
         session: &mut Session,
-        mut changed: impl FnMut(Change),
+        tables: &[(&TableName, String)],
+        changed: &mut impl FnMut(Change),
+        problems: &mut Vec<PruneError>,
     ) -> Result<(), PruneError> {
-        let tables = self.partitioned(session).await?;
-        let mut first = None;
-        // Creation comes first: without a partition for the current time, the services cannot
-        // insert.
-        for table in &tables {
-            for part in self.new_partitions(session, table).await? {
+        for (table, _) in tables {
+            let new = match self.new_partitions(session, table).await {
+                Ok(new) => new,
+                Err(error) => {
+                    problems.push(PruneError::from(error).of_table(table)?);
+                    continue;
+                }
+            };
+            for part in new {
                 match self.create(session, table, &part).await {
                     Ok(false) => {}
                     Ok(true) => changed(Change::Created(part.name)),
                     Err(error) => {
+                        problems.push(error.of_table(table)?);
                         session.query("ROLLBACK").await?;
-                        first.get_or_insert(error);
                     }
                 }
             }
         }
-        let resolved = self.resolved_keys(session, true).await?;
-        for table in &tables {
-            let dropped = self.drop_old(session, table, &resolved, &mut changed);
-            if let Err(error) = dropped.await {
-                session.query("ROLLBACK").await?;
-                first.get_or_insert(error);
-            }
-        }
-        first.map_or(Ok(()), Err)
-    }
-
-    /// Returns the tables that are partitioned by time. Sets the session's time zone to UTC.
-    async fn partitioned(&self, session: &mut Session) -> Result<Vec<&TableName>, PruneError> {
-        session.query("SET TimeZone TO 'UTC'").await?;
-        let tables = self.tables_by(session, Way::Partitions).await?;
-        Ok(tables.into_iter().map(|(table, _)| table).collect())
+        Ok(())
     }
 
     /// Returns the partitions of the current and the next ranges that do not exist, under any name.
@@ -240,13 +232,31 @@ impl Pruning {
         Ok(true)
     }
 
-    /// Detaches the old partitions whose rows all count as sent, and drops each if they still do.
-    async fn drop_old(
+    /// Detaches the old partitions whose rows all count as sent, and drops each if they still do. Adds the reasons why
+    /// others stay to `problems`.
+    pub(super) async fn drop_old(
         &self,
         session: &mut Session,
         table: &TableName,
         resolved: &ResolvedKeys,
         changed: &mut impl FnMut(Change),
+        problems: &mut Vec<PruneError>,
+    ) -> Result<(), PruneError> {
+        let dropped = self.drop_parts(session, table, resolved, changed, problems);
+        if let Err(error) = dropped.await {
+            problems.push(error.of_table(table)?);
+            session.query("ROLLBACK").await?;
+        }
+        Ok(())
+    }
+
+    async fn drop_parts(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        resolved: &ResolvedKeys,
+        changed: &mut impl FnMut(Change),
+        problems: &mut Vec<PruneError>,
     ) -> Result<(), PruneError> {
         let old = self.old_partitions(session, table).await?;
         if old.is_empty() {
@@ -254,7 +264,7 @@ impl Pruning {
         }
         let marked = self.marked_rows(session, table, resolved).await?;
         let marked = marked.as_ref();
-        let mut first = None;
+        let mut kept = Vec::new();
         for part in old.iter().filter(|part| part.attached) {
             let detached = match self
                 .check_sent_patiently(session, table, part, marked)
@@ -266,7 +276,7 @@ impl Pruning {
             if let Err(error) = detached {
                 session.query("ROLLBACK").await?;
                 let is_of_this = error.is_of_rows();
-                first.get_or_insert(error);
+                kept.push(error);
                 if !is_of_this {
                     break;
                 }
@@ -287,11 +297,18 @@ impl Pruning {
                 Ok(true) => changed(Change::Dropped(part.name.clone())),
                 Err(error) => {
                     session.query("ROLLBACK").await?;
-                    first.get_or_insert(error);
+                    kept.push(error);
                 }
             }
         }
-        first.map_or(Ok(()), Err)
+        // The first partition of each kind is named.
+        let mut kinds = HashSet::new();
+        for error in kept {
+            if kinds.insert(discriminant(&error)) {
+                problems.push(error.of_table(table)?);
+            }
+        }
+        Ok(())
     }
 
     /// Drops a detached partition whose rows all count as sent. Returns `false` if another relay has

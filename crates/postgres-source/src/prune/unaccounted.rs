@@ -11,62 +11,86 @@ use crate::sent_rows::compare::{AccountedTable, DeadLetterRows, NoAccount};
 use crate::sent_rows::policy::{BucketRows, Difference, Estimate, Verdict};
 use crate::sent_rows::unaccounted::Unaccounted;
 
+/// The old rows that stay because they are not those that were accounted as sent.
+#[derive(Debug, Default)]
+pub struct UnaccountedRows {
+    /// The rows by table.
+    pub tables: Vec<Unaccounted>,
+    /// The reasons why other tables cannot be compared.
+    pub problems: Vec<PruneError>,
+}
+
 impl Pruning {
     /// Returns the rows of each table that stay, as far as numbers show: old rows that are too
     /// many or too few, and rows of dead letters in other stores than the configured one.
-    pub async fn unaccounted(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
-        let Evidence::Account { store, .. } = &self.evidence else {
-            return Ok(Vec::new());
-        };
-        let mut unaccounted = Vec::new();
-        for table in &self.tables {
-            let Some(accounted) = self.with_key(session, table).await? else {
-                unaccounted.push(Unaccounted::keyless(table.clone()));
-                continue;
-            };
-            let limit = accounted.limit(session, self.keep).await?;
-            let candidates = accounted.candidates(session, limit).await?;
-            let differ = candidates.iter().filter_map(|one| match one.estimate() {
-                Estimate::Differs(difference) => Some(difference),
-                Estimate::Gone | Estimate::MayBeSent => None,
-            });
-            let mut buckets: Vec<Difference> = differ.collect();
-            buckets.extend(accounted.dead_letters_elsewhere(session, store).await?);
-            unaccounted.extend(self.named(session, &accounted, table, buckets).await?);
+    ///
+    /// # Errors
+    /// If no table can be compared.
+    pub async fn unaccounted(&self, session: &mut Session) -> Result<UnaccountedRows, PruneError> {
+        let mut found = UnaccountedRows::default();
+        if let Evidence::Account { store, .. } = &self.evidence {
+            for table in &self.tables {
+                let rows = self.unaccounted_of(session, table, store).await;
+                found.add(table, rows)?;
+            }
         }
-        Ok(unaccounted)
+        Ok(found)
+    }
+
+    async fn unaccounted_of(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+        store: &str,
+    ) -> Result<Option<Unaccounted>, PruneError> {
+        let accounted = self.accounted(session, table).await?;
+        let limit = accounted.limit(session, self.keep).await?;
+        let candidates = accounted.candidates(session, limit).await?;
+        let differ = candidates.iter().filter_map(|one| match one.estimate() {
+            Estimate::Differs(difference) => Some(difference),
+            Estimate::Gone | Estimate::MayBeSent => None,
+        });
+        let mut buckets: Vec<Difference> = differ.collect();
+        buckets.extend(accounted.dead_letters_elsewhere(session, store).await?);
+        Ok(self.named(session, &accounted, table, buckets).await?)
     }
 
     /// Returns the old rows of each table that [`accept`](Self::accept) would count as sent: all rows are
     /// compared.
-    pub async fn differences(&self, session: &mut Session) -> Result<Vec<Unaccounted>, PruneError> {
-        let mut unaccounted = Vec::new();
-        if let Evidence::Marks { .. } = self.evidence {
-            return Ok(unaccounted);
+    ///
+    /// # Errors
+    /// If no table can be compared.
+    pub async fn differences(&self, session: &mut Session) -> Result<UnaccountedRows, PruneError> {
+        let mut found = UnaccountedRows::default();
+        if let Evidence::Account { .. } = self.evidence {
+            for table in &self.tables {
+                let rows = self.differences_of(session, table).await;
+                found.add(table, rows)?;
+            }
         }
-        for table in &self.tables {
-            let Some(accounted) = self.with_key(session, table).await? else {
-                unaccounted.push(Unaccounted::keyless(table.clone()));
-                continue;
-            };
-            let limit = accounted.limit(session, self.keep).await?;
-            let candidates = accounted.candidates(session, limit).await?;
-            let numbers = candidates.iter().map(|one| one.counts.bucket);
-            let Some(ends) = numbers.clone().min().zip(numbers.max()) else {
-                continue;
-            };
-            let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
-            let compared = accounted.compare(session, ends, None, &dead_rows).await?;
-            let differ = compared.iter().filter_map(|rows| match rows.verdict() {
-                Verdict::Stays(difference) => Some(difference),
-                Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } | Verdict::Unsettled { .. } => {
-                    None
-                }
-            });
-            let differ = differ.collect();
-            unaccounted.extend(self.named(session, &accounted, table, differ).await?);
-        }
-        Ok(unaccounted)
+        Ok(found)
+    }
+
+    async fn differences_of(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<Option<Unaccounted>, PruneError> {
+        let accounted = self.accounted(session, table).await?;
+        let limit = accounted.limit(session, self.keep).await?;
+        let candidates = accounted.candidates(session, limit).await?;
+        let numbers = candidates.iter().map(|one| one.counts.bucket);
+        let Some(ends) = numbers.clone().min().zip(numbers.max()) else {
+            return Ok(None);
+        };
+        let dead_rows = self.dead_letter_rows(session, &accounted, ends).await?;
+        let compared = accounted.compare(session, ends, None, &dead_rows).await?;
+        let differ = compared.iter().filter_map(|rows| match rows.verdict() {
+            Verdict::Stays(difference) => Some(difference),
+            Verdict::Sent(_) | Verdict::OpenDeadLetters { .. } | Verdict::Unsettled { .. } => None,
+        });
+        let differ = differ.collect();
+        Ok(self.named(session, &accounted, table, differ).await?)
     }
 
     /// Makes these rows count as sent: the user says that they were, or may go. Rows of open dead
@@ -82,7 +106,7 @@ impl Pruning {
         };
         dead_letters.read().await?;
         let mut rows = 0;
-        for unaccounted in found.iter().filter(|one| !one.is_keyless) {
+        for unaccounted in found {
             let accounted = self.accounted(session, &unaccounted.table).await?;
             for one in &unaccounted.buckets {
                 match self.accept_bucket(session, &accounted, one).await {
@@ -182,7 +206,6 @@ impl Pruning {
             buckets,
             stores,
             read: store.clone(),
-            is_keyless: false,
             unpublished_key,
         }))
     }
@@ -194,5 +217,20 @@ impl Pruning {
         let known = buckets.all(|one| waited.contains(one));
         waited.extend(found.iter().flat_map(|one| &one.buckets));
         known
+    }
+}
+
+impl UnaccountedRows {
+    /// Adds the rows of a table, or the reason why they cannot be compared.
+    fn add(
+        &mut self,
+        table: &TableName,
+        rows: Result<Option<Unaccounted>, PruneError>,
+    ) -> Result<(), PruneError> {
+        match rows {
+            Ok(rows) => self.tables.extend(rows),
+            Err(error) => self.problems.push(error.of_table(table)?),
+        }
+        Ok(())
     }
 }

@@ -32,7 +32,7 @@ pub enum NoAccount {
     Table(TableName),
     /// The table's rows cannot be distinguished from each other.
     #[error(
-        "no column identifies a row of table {0}: it has no primary key, or a DEFERRABLE one, and the route names no id"
+        "rows of {0} stay: no column identifies a row of table {0}: it has no primary key, or a DEFERRABLE one, and the route names no id"
     )]
     Key(TableName),
     /// No relay keeps an account for this slot.

@@ -5,7 +5,6 @@ use std::fmt;
 use walrelay_pgoutput::calendar::gregorian;
 use walrelay_relay::{BUCKET_SECONDS, TableName};
 
-use super::compare::NoAccount;
 use super::policy::Difference;
 
 /// Buckets that are named in a message, at most.
@@ -22,41 +21,78 @@ pub struct Unaccounted {
     pub stores: Vec<String>,
     /// The store of dead letters that the configuration names.
     pub read: String,
-    /// No column identifies a row of the table, so no row is compared.
-    pub is_keyless: bool,
     /// Columns of the key that the publication does not carry. Without them no row is accounted.
     pub unpublished_key: Vec<String>,
 }
 
+/// The way in which rows differ from the account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DifferenceKind {
+    /// Rows are missing, too many, or others.
+    OtherRows,
+    /// The store does not have the dead letters of some rows.
+    MissingDeadLetters,
+    /// Other relays have not settled the dead letters of some rows.
+    UnsettledDeadLetters,
+}
+
+impl DifferenceKind {
+    /// All ways, in the order of messages.
+    const ALL: [Self; 3] = [
+        Self::OtherRows,
+        Self::MissingDeadLetters,
+        Self::UnsettledDeadLetters,
+    ];
+}
+
 impl Unaccounted {
-    /// Creates it for a table whose rows no column identifies.
-    pub(crate) fn keyless(table: TableName) -> Self {
-        Self {
-            table,
-            buckets: Vec::new(),
-            stores: Vec::new(),
-            read: String::new(),
-            is_keyless: true,
-            unpublished_key: Vec::new(),
-        }
-    }
-
-    /// Returns true if dead letters are missing.
-    pub fn lacks_dead_letters(&self) -> bool {
-        self.buckets.iter().any(|one| one.lost_dead_letters > 0)
-    }
-
-    /// Returns true if other relays have not settled their dead letters.
-    fn is_unsettled(&self) -> bool {
-        self.buckets.iter().any(|one| one.unsettled > 0)
-    }
-
     /// Returns true if rows are missing, too many, or others.
     pub fn has_other_rows(&self) -> bool {
-        self.buckets.iter().any(|one| one.rows_differ)
+        self.has(DifferenceKind::OtherRows)
     }
 
-    fn write_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns true if a bucket differs in this way.
+    fn has(&self, kind: DifferenceKind) -> bool {
+        self.buckets.iter().any(|one| match kind {
+            DifferenceKind::OtherRows => one.rows_differ,
+            DifferenceKind::MissingDeadLetters => one.lost_dead_letters > 0,
+            DifferenceKind::UnsettledDeadLetters => one.unsettled > 0,
+        })
+    }
+
+    /// Names the rows that differ in this way; `None` if there are none.
+    pub fn text_of(&self, kind: DifferenceKind) -> Option<String> {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_kinds(&mut text, &[kind]);
+        self.has(kind).then_some(text)
+    }
+
+    /// Writes the table, and the rows that differ in these ways.
+    fn write_kinds(&self, f: &mut dyn fmt::Write, kinds: &[DifferenceKind]) -> fmt::Result {
+        write!(f, "rows of {} stay: ", self.table)?;
+        let kinds = kinds.iter().filter(|kind| self.has(**kind));
+        for (number, kind) in kinds.enumerate() {
+            if number > 0 {
+                write!(f, "; ")?;
+            }
+            match kind {
+                DifferenceKind::OtherRows => self.write_rows(f)?,
+                DifferenceKind::MissingDeadLetters => self.write_dead_letters(f)?,
+                DifferenceKind::UnsettledDeadLetters => self.write_unsettled(f)?,
+            }
+        }
+        if !self.unpublished_key.is_empty() {
+            let columns = self.unpublished_key.join(", ");
+            write!(
+                f,
+                "; no row is accounted while the publication's column list lacks {columns} of the table's key"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_rows(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let buckets = self.buckets.iter().filter(|one| one.rows_differ);
         let buckets: Vec<&Difference> = buckets.collect();
         let sum = |each: fn(&Difference) -> i64| buckets.iter().map(|one| each(one)).sum::<i64>();
@@ -75,7 +111,7 @@ impl Unaccounted {
         write_times(f, &buckets)
     }
 
-    fn write_dead_letters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_dead_letters(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let buckets = self.buckets.iter().filter(|one| one.lost_dead_letters > 0);
         let buckets: Vec<&Difference> = buckets.collect();
         let rows: i64 = buckets.iter().map(|one| one.lost_dead_letters).sum();
@@ -94,7 +130,7 @@ impl Unaccounted {
         write_times(f, &buckets)
     }
 
-    fn write_unsettled(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_unsettled(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let buckets = self.buckets.iter().filter(|one| one.unsettled > 0);
         let buckets: Vec<&Difference> = buckets.collect();
         let rows: i64 = buckets.iter().map(|one| one.unsettled).sum();
@@ -108,38 +144,12 @@ impl Unaccounted {
 
 impl fmt::Display for Unaccounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rows of {} stay: ", self.table)?;
-        if self.is_keyless {
-            return write!(f, "{}", NoAccount::Key(self.table.clone()));
-        }
-        let parts: [(bool, Part); 3] = [
-            (self.has_other_rows(), Self::write_rows),
-            (self.lacks_dead_letters(), Self::write_dead_letters),
-            (self.is_unsettled(), Self::write_unsettled),
-        ];
-        let parts = parts.into_iter().filter(|(is_true, _)| *is_true);
-        for (number, (_, write)) in parts.enumerate() {
-            if number > 0 {
-                write!(f, "; ")?;
-            }
-            write(self, f)?;
-        }
-        if !self.unpublished_key.is_empty() {
-            let columns = self.unpublished_key.join(", ");
-            write!(
-                f,
-                "; no row is accounted while the publication's column list lacks {columns} of the table's key"
-            )?;
-        }
-        Ok(())
+        self.write_kinds(f, &DifferenceKind::ALL)
     }
 }
 
-/// Writes a part of the message.
-type Part = fn(&Unaccounted, &mut fmt::Formatter<'_>) -> fmt::Result;
-
 /// Writes the times of the first buckets.
-fn write_times(f: &mut fmt::Formatter<'_>, buckets: &[&Difference]) -> fmt::Result {
+fn write_times(f: &mut dyn fmt::Write, buckets: &[&Difference]) -> fmt::Result {
     write!(f, ", in the ten minutes from ")?;
     for (number, one) in buckets.iter().take(NAMED).enumerate() {
         let comma = if number > 0 { ", " } else { "" };
@@ -174,7 +184,6 @@ mod tests {
             buckets: buckets.to_vec(),
             stores: stores.iter().map(ToString::to_string).collect(),
             read: "dlq".to_owned(),
-            is_keyless: false,
             unpublished_key: Vec::new(),
         };
         unaccounted.to_string()

@@ -1,7 +1,6 @@
 //! [`RowWorker`]: deletes confirmed rows and drops partitions while the relay runs, on a connection and
 //! a thread of its own, if `[prune] keep` is set.
 
-use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{info, warn};
 use walrelay_relay::Chain;
-use walrelay_walsender::{ConnInfo, Session, SessionKind};
+use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use walrelay_observe::{Background, Telemetry};
 use walrelay_postgres_source::{Change, Pruning, slots};
@@ -49,6 +48,15 @@ fn log_change(change: Change) {
     }
 }
 
+/// The result of a round over all tables.
+#[derive(Debug, Default)]
+struct Round {
+    /// The number of deleted rows.
+    rows: u64,
+    /// The reasons why rows or partitions stay.
+    problems: Vec<String>,
+}
+
 impl RowWorker {
     /// Starts the thread, which works until it is dropped.
     pub(crate) fn start(self) -> io::Result<Background> {
@@ -66,68 +74,66 @@ impl RowWorker {
             Some(_) => LONGEST_WITHOUT_PARTITION,
             None => LONGEST_INTERVAL,
         };
-        let mut problem = String::new();
+        let mut logged: Vec<String> = Vec::new();
         // The end of the first of the rounds that have failed.
         let mut failing = None;
         loop {
             let round = self.round().await;
+            let Round { rows, problems } = round.unwrap_or_else(|error| Round {
+                rows: 0,
+                problems: vec![Chain(&error).to_string()],
+            });
             if let Some(telemetry) = &self.telemetry {
-                let obstacle = round.as_ref().err();
-                telemetry.row_changes("prune", obstacle.map(|error| Chain(&**error).to_string()));
+                let obstacle = (!problems.is_empty()).then(|| problems.join("; "));
+                telemetry.row_changes("prune", obstacle);
             }
-            failing = match round {
-                Ok(_) => None,
-                Err(_) => failing.or_else(|| Some(Instant::now())),
+            failing = match &*problems {
+                [] => None,
+                _ => failing.or_else(|| Some(Instant::now())),
             };
-            match round {
-                Ok(0) => {}
-                Ok(rows) => {
-                    info!(rows, "deleted confirmed rows");
-                    problem.clear();
-                }
-                Err(error) => {
-                    let error = Chain(&*error).to_string();
-                    // An error that repeats is logged once.
-                    if error != problem {
-                        warn!(
-                            error,
-                            "confirmed rows cannot be pruned at the moment; the relay goes on"
-                        );
-                    }
-                    problem = error;
-                }
+            if rows > 0 {
+                info!(rows, "deleted confirmed rows");
+            }
+            // An error that repeats is logged once.
+            for error in problems.iter().filter(|error| !logged.contains(error)) {
+                warn!(
+                    error,
+                    "confirmed rows cannot be pruned at the moment; the relay goes on"
+                );
+            }
+            if rows > 0 || !problems.is_empty() {
+                logged = problems;
             }
             let failing = failing.map_or(Duration::ZERO, |since| since.elapsed());
             sleep(next_pause(period, failing, longest)).await;
         }
     }
 
-    /// Makes one round over all tables. Returns the number of changed rows.
-    async fn round(&self) -> Result<u64, Box<dyn Error>> {
+    /// Makes one round over all tables.
+    async fn round(&self) -> Result<Round, Error> {
+        let mut round = Round::default();
         let walsender = self.walsender.load(Ordering::Relaxed);
         if walsender == 0 {
-            return Ok(0);
+            return Ok(round);
         }
         let settings = [("lock_timeout", "1s")];
         let mut session = Session::connect(&self.info, SessionKind::Sql, &settings).await?;
-        let rows = slots(&mut session).await?;
-        let ours = rows
+        let slots = slots(&mut session).await?;
+        let ours = slots
             .iter()
             .find(|row| row.name == self.slot && row.active_pid == Some(i64::from(walsender)));
-        let mut changed = 0;
         if ours.is_some() {
             let deleted = |rows| {
+                round.rows += rows;
                 if let Some(telemetry) = &self.telemetry {
                     telemetry.pruned(rows);
                 }
             };
-            let pruning = &self.pruning;
-            let partitions = pruning.change_partitions(&mut session, log_change).await;
-            changed = pruning.run(&mut session, deleted).await?;
-            partitions?;
+            let problems = self.pruning.run(&mut session, log_change, deleted).await;
+            round.problems = problems.iter().map(|why| Chain(why).to_string()).collect();
         }
         session.close().await;
-        Ok(changed)
+        Ok(round)
     }
 }
 

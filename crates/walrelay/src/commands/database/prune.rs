@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
-use walrelay_failure::{Exit, Failure};
+use walrelay_failure::{Chain, Exit, Failure};
 use walrelay_postgres_source::{
-    Change, ConfirmedError, DeadLetters, Evidence, NoAccount, PruneError, Pruning, Selection,
-    Unaccounted,
+    Change, ConfirmedError, DeadLetters, DifferenceKind, Evidence, NoAccount, PruneError, Pruning,
+    Selection, Unaccounted,
 };
 use walrelay_walsender::{ConnInfo, Session};
 
@@ -32,11 +32,11 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
     if args.accept {
         return accept(args, &server, &pruning);
     }
-    let report = block_on(Box::pin(async {
+    let (report, problems) = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         let planned = Report::planned(&pruning, &mut session).await?;
         if args.ask.change.dry_run {
-            return Ok(planned);
+            return Ok((planned, Vec::new()));
         }
         if planned.removes() && !args.ask.yes {
             print_notice(planned.to_string().trim_end());
@@ -45,58 +45,54 @@ pub(crate) fn prune(args: &PruneArgs, env: EnvVars<'_>) -> CommandResult {
         }
         let begun = Instant::now();
         let mut done = Report::default();
-        let changed = pruning.change_partitions(&mut session, |change| {
-            // What stays was said before.
-            if !matches!(change, Change::Kept(_)) {
-                done.add(&change);
-            }
-        });
-        let changed = changed.await;
         let mut rows = 0;
-        let deleted = pruning.run(&mut session, |deleted| rows += deleted).await;
+        let changed = |change| done.add(&change);
+        let problems = pruning.run(&mut session, changed, |deleted| rows += deleted);
+        let problems = problems.await;
         done.deleted = Some(rows);
         done.seconds = begun.elapsed().as_secs_f64();
         session.close().await;
-        if changed.is_err() || deleted.is_err() {
-            // What was changed is printed, also if something else failed.
-            print_as(args.output, &done, &done)?;
-        }
-        changed.map_err(failed)?;
-        deleted.map_err(failed)?;
-        Ok::<_, Failure>(done)
+        Ok::<_, Failure>((done, problems))
     }))??;
-    Ok(print_as(args.output, &report, &report)?)
+    // The changes are printed, also if rows stay.
+    print_as(args.output, &report, &report)?;
+    no_problems(problems)
+}
+
+/// Returns the failures of a command that leaves rows.
+fn no_problems(problems: Vec<PruneError>) -> CommandResult {
+    let mut failures: Vec<Failure> = problems.into_iter().flat_map(failures).collect();
+    // The exit code is that of the first.
+    failures.sort_by_key(|failure| failure.exit.code());
+    match &*failures {
+        [] => Ok(()),
+        _ => Err(failures),
+    }
 }
 
 /// Makes old rows that are not accounted as sent count as sent: `prune --accept`.
 fn accept(args: &PruneArgs, server: &Server, pruning: &Pruning) -> CommandResult {
-    let (accepted, keyless) = block_on(Box::pin(async {
+    let (accepted, problems) = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         let differences = pruning.differences(&mut session).await.map_err(failed)?;
-        for difference in &differences {
+        for difference in &differences.tables {
             print_notice(&difference.to_string());
         }
-        let (keyless, keyed): (Vec<_>, Vec<_>) = differences
-            .into_iter()
-            .partition(|difference| difference.is_keyless);
-        if keyed.is_empty() || args.ask.change.dry_run {
-            return Ok((0, keyless));
+        if differences.tables.is_empty() || args.ask.change.dry_run {
+            return Ok((0, differences.problems));
         }
         if !args.ask.yes {
             let refused = Failure::new("prune-not-agreed", Exit::Usage, "nothing was changed");
             ask_to_continue(refused.remedy("look with --dry-run, or say --yes"))?;
         }
-        let accepted = pruning.accept(&mut session, &keyed).await;
+        let accepted = pruning.accept(&mut session, &differences.tables).await;
         let accepted = accepted.map_err(failed)?;
         session.close().await;
-        Ok::<_, Failure>((accepted, keyless))
+        Ok::<_, Failure>((accepted, differences.problems))
     }))??;
     let text = format!("{accepted} rows count as sent from now on\n");
     print_as(args.output, &text, &json!({ "accepted": accepted }))?;
-    if keyless.is_empty() || args.ask.change.dry_run {
-        return Ok(());
-    }
-    Err(failed(PruneError::Unaccounted(keyless)).into())
+    no_problems(problems)
 }
 
 /// The changes that a command makes, or has made.
@@ -120,17 +116,19 @@ struct Report {
 impl Report {
     /// Counts what would be changed. What is found now is not recorded: it changes nothing.
     async fn planned(pruning: &Pruning, session: &mut Session) -> Result<Self, Failure> {
-        session.query("BEGIN").await?;
-        let (rows, stay) = pruning.count(session).await.map_err(failed)?;
+        let plan = pruning.plan(session).await.map_err(failed)?;
         let mut planned = Self {
-            old_enough: Some(rows),
-            kept_tables: stay.iter().map(ToString::to_string).collect(),
+            old_enough: Some(plan.rows),
+            kept_tables: plan
+                .problems
+                .iter()
+                .map(|why| Chain(why).to_string())
+                .collect(),
             ..Self::default()
         };
-        for change in pruning.planned(session).await.map_err(failed)? {
-            planned.add(&change);
+        for change in &plan.changes {
+            planned.add(change);
         }
-        session.query("ROLLBACK").await?;
         Ok(planned)
     }
 
@@ -237,6 +235,9 @@ pub(crate) fn pruning(
 /// Makes the failure of a command that finds no account of sent rows.
 fn no_account(why: NoAccount) -> Failure {
     let remedy = no_account_remedy(&why);
+    if let NoAccount::Table(_) | NoAccount::Key(_) = why {
+        return Failure::new("prune-no-account", Exit::Config, why.to_string()).remedy(remedy);
+    }
     let what = "which rows were sent cannot be known: nothing is deleted";
     Failure::new("prune-no-account", Exit::Config, what)
         .caused_by(why)
@@ -247,6 +248,11 @@ fn no_account(why: NoAccount) -> Failure {
 pub(crate) const MISSING_DEAD_LETTERS: &str = "these rows may be the only copies of their events: set [poison] topic back, \
      and redrive or drop the dead letters there. If they are gone, send the rows (walrelay resend), or decide that they \
      may go; then walrelay prune --accept counts the rows of these times as sent";
+
+/// The remedy for rows that are not those that were accounted as sent.
+const OTHER_ROWS: &str = "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or \
+     decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the rows of these \
+     times as sent, also those of missing dead letters";
 
 /// Returns the remedy for dead letters that another relay has not settled.
 const UNSETTLED_DEAD_LETTERS: &str = "redrive or drop these dead letters with the configuration of their relay; \
@@ -275,43 +281,44 @@ pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     }
 }
 
-/// Makes the failure of a command that leaves rows which are not accounted as sent.
-fn unaccounted(found: &[Unaccounted], what: String) -> Failure {
-    let compared = || found.iter().filter(|one| !one.is_keyless);
-    let and = more_remedies(found);
-    if compared().any(Unaccounted::has_other_rows) {
-        Failure::new("prune-unaccounted", Exit::Data, what).remedy(format!(
-            "more rows: the slot did not carry them, or they are from before it. Send them (walrelay resend), or \
-             decide that they may go. Fewer: something else deleted rows. Then walrelay prune --accept counts the \
-             rows of these times as sent, also those of missing dead letters{and}"
-        ))
-    } else if compared().any(Unaccounted::lacks_dead_letters) {
-        Failure::new("prune-dead-letters-missing", Exit::Data, what)
-            .remedy(format!("{MISSING_DEAD_LETTERS}{and}"))
-    } else if compared().next().is_some() {
-        Failure::new("prune-dead-letters", Exit::Data, what)
-            .remedy(format!("{UNSETTLED_DEAD_LETTERS}{and}"))
+/// Makes the failures of a command that leaves rows which are not accounted as sent: one for each kind of them.
+fn unaccounted(found: &[Unaccounted]) -> Vec<Failure> {
+    let is_partial = found.iter().any(|one| !one.unpublished_key.is_empty());
+    let publish_key = if is_partial {
+        ". Let the publication carry all columns of the primary key first (ALTER PUBLICATION … SET TABLE)"
     } else {
-        Failure::new("prune-no-account", Exit::Config, what)
-            .remedy(and.trim_start_matches(". ").to_owned())
+        ""
+    };
+    let kinds = [
+        (DifferenceKind::OtherRows, "prune-unaccounted", OTHER_ROWS),
+        (
+            DifferenceKind::MissingDeadLetters,
+            "prune-dead-letters-missing",
+            MISSING_DEAD_LETTERS,
+        ),
+        (
+            DifferenceKind::UnsettledDeadLetters,
+            "prune-dead-letters",
+            UNSETTLED_DEAD_LETTERS,
+        ),
+    ];
+    let failures = kinds.into_iter().filter_map(|(kind, id, remedy)| {
+        let what: Vec<String> = found.iter().filter_map(|one| one.text_of(kind)).collect();
+        let failure = Failure::new(id, Exit::Data, what.join("; "));
+        (!what.is_empty()).then(|| failure.remedy(format!("{remedy}{publish_key}")))
+    });
+    failures.collect()
+}
+
+/// Makes the failures of a command from the reason why rows stay.
+fn failures(error: PruneError) -> Vec<Failure> {
+    match &error {
+        PruneError::Unaccounted(found) => unaccounted(found),
+        _ => vec![failed(error)],
     }
 }
 
-/// Writes the remedies for keys that are not published, and for a table without a key, each after `. `.
-fn more_remedies(found: &[Unaccounted]) -> String {
-    let mut remedies = String::new();
-    if found.iter().any(|one| !one.unpublished_key.is_empty()) {
-        remedies.push_str(
-            ". Let the publication carry all columns of the primary key first (ALTER PUBLICATION … SET TABLE)",
-        );
-    }
-    if let Some(keyless) = found.iter().find(|one| one.is_keyless) {
-        remedies.push_str(". ");
-        remedies.push_str(no_account_remedy(&NoAccount::Key(keyless.table.clone())));
-    }
-    remedies
-}
-
+/// Makes the failure of a command from the reason why rows stay; the first of several.
 pub(crate) fn failed(error: PruneError) -> Failure {
     let what = error.to_string();
     match error {
@@ -351,7 +358,16 @@ pub(crate) fn failed(error: PruneError) -> Failure {
         ),
         PruneError::Uncompared { .. } => Failure::new("prune-unaccounted", Exit::Data, what)
             .remedy("prune again, when nothing else changes these rows"),
-        PruneError::Unaccounted(found) => unaccounted(&found, what),
+        PruneError::Unaccounted(found) => {
+            let first = unaccounted(&found).into_iter().next();
+            first.unwrap_or_else(|| Failure::new("prune-unaccounted", Exit::Data, what))
+        }
+        PruneError::Statement { source, .. } => {
+            let failure = Failure::from(source);
+            Failure { what: [what, failure.what].join(": "), ..failure }
+        }
+        PruneError::Missing(_) => Failure::new("prune-table", Exit::Config, what)
+            .remedy("name the table in [source] tables as it is named now, or take it out of them"),
         PruneError::NoAccount(why) => no_account(why),
         PruneError::LostKeys(_) => {
             Failure::new("prune-dead-letters", Exit::Data, what).remedy(LOST_KEYS)
@@ -376,5 +392,50 @@ pub(crate) fn failed(error: PruneError) -> Failure {
                  deleted",
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_postgres_source::Difference;
+    use walrelay_relay::TableName;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_of_rows_that_stay_is_a_failure_with_its_own_rows() {
+        let found = Unaccounted {
+            table: TableName::new("public", "outbox"),
+            buckets: vec![Difference {
+                present: 2,
+                accounted: 1,
+                rows_differ: true,
+                unsettled: 3,
+                ..Difference::default()
+            }],
+            stores: Vec::new(),
+            read: "dlq".to_owned(),
+            unpublished_key: Vec::new(),
+        };
+        let failures = failures(PruneError::Unaccounted(vec![found]));
+        let shown: Vec<_> = failures
+            .iter()
+            .map(|one| (one.id, one.what.as_str()))
+            .collect();
+        let times = "in the ten minutes from 1970-01-01 00:00Z";
+        let rows = format!(
+            "rows of public.outbox stay: it has 1 rows more than were accounted as sent, {times}"
+        );
+        let dead = format!(
+            "rows of public.outbox stay: 3 of its rows became dead letters of other relays, which have not settled them, \
+             {times}"
+        );
+        assert_eq!(
+            shown,
+            [
+                ("prune-unaccounted", &*rows),
+                ("prune-dead-letters", &*dead)
+            ]
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use walrelay_failure::Chain;
 use walrelay_postgres_source::{DeadLetters, NoAccount, PruneError, hidden_rows};
 use walrelay_walsender::{ConnInfo, Error, Session};
 
@@ -48,33 +49,37 @@ pub(super) async fn account(
         .slot
         .as_ref()
         .is_some_and(|slot| slot.active_pid.is_none());
-    Ok(match pruning.unaccounted(session).await {
-        Ok(unaccounted) if unaccounted.is_empty() => {
-            vec![Check::pass(
-                "old rows are those that were accounted as sent",
-            )]
-        }
-        Ok(unaccounted) => unaccounted
-            .iter()
-            .map(|one| {
-                let remedy = if one.is_keyless {
-                    no_account_remedy(&NoAccount::Key(one.table.clone()))
-                } else if one.has_other_rows() {
-                    "send the unsent rows (walrelay resend), then walrelay prune --accept"
-                } else {
-                    MISSING_DEAD_LETTERS
-                };
-                stays(one.to_string(), remedy)
-            })
-            .collect(),
+    let found = match pruning.unaccounted(session).await {
+        Ok(found) => found,
         // A relay begins the account when it reads the slot first.
         Err(PruneError::NoAccount(NoAccount::Slot(_) | NoAccount::Missing)) if never_ran => {
-            Vec::new()
+            return Ok(Vec::new());
         }
-        Err(PruneError::NoAccount(why)) => vec![stays(why.to_string(), no_account_remedy(&why))],
-        // Another item says so.
-        Err(PruneError::Column(_)) => Vec::new(),
+        Err(PruneError::NoAccount(why)) => {
+            return Ok(vec![stays(why.to_string(), no_account_remedy(&why))]);
+        }
         Err(PruneError::Sql(error)) => return Err(error),
-        Err(error) => vec![stays(error.to_string(), "see the cause")],
-    })
+        Err(error) => return Ok(vec![stays(error.to_string(), "see the cause")]),
+    };
+    let unaccounted = found.tables.iter().map(|one| {
+        let remedy = if one.has_other_rows() {
+            "send the unsent rows (walrelay resend), then walrelay prune --accept"
+        } else {
+            MISSING_DEAD_LETTERS
+        };
+        stays(one.to_string(), remedy)
+    });
+    let problems = found.problems.iter().filter_map(|problem| match problem {
+        PruneError::NoAccount(why) => Some(stays(why.to_string(), no_account_remedy(why))),
+        // Another item says so.
+        PruneError::Column(_) | PruneError::Missing(_) => None,
+        problem => Some(stays(Chain(problem).to_string(), "see the cause")),
+    });
+    let mut checks: Vec<Check> = unaccounted.chain(problems).collect();
+    if found.tables.is_empty() && found.problems.is_empty() {
+        checks.push(Check::pass(
+            "old rows are those that were accounted as sent",
+        ));
+    }
+    Ok(checks)
 }
