@@ -29,6 +29,14 @@ pub(super) struct Diversions {
     pub(super) acknowledged: Vec<Class>,
 }
 
+/// The diversion of an event that was decided about.
+#[derive(Debug)]
+pub(super) struct Diversion {
+    pub(super) diverted: Diverted,
+    /// The headers of its dead letter; empty if it is skipped.
+    headers: DlqHeaders,
+}
+
 impl Diversions {
     /// Forgets the dead letter that was offered last, because another event is offered.
     #[inline]
@@ -62,44 +70,59 @@ impl Diversions {
         }
     }
 
-    /// Returns the decision about an event. If its dead letter would be too large for the sink, which may accept the
-    /// event itself, the event is decided about as one that is too large.
-    pub(super) fn by_size(
+    /// Makes the diversion of an event by a decision about it.
+    pub(super) fn diversion(
         &self,
         decision: PoisonDecision,
         position: EventPosition,
         (begin, table): (&Begin, &TableName),
         body: &Body<'_>,
-    ) -> PoisonDecision {
-        let policy = self.decisions.policy();
-        if decision.action != PoisonAction::DeadLetter || policy.limits.is_none() {
-            return decision;
-        }
-        let diverted = Diverted::new(position, decision.clone(), body.event_id);
-        let headers = DlqHeaders::new(policy, &diverted, begin, table, body);
-        let dead_letter = DlqRecord::new(&headers, (position, diverted.class), body.clone());
-        self.decisions.by_size(decision, &dead_letter.record())
+    ) -> Diversion {
+        let diverted = Diverted::new(position, decision, body.event_id);
+        let headers = match diverted.action {
+            PoisonAction::Skip => DlqHeaders::default(),
+            _ => DlqHeaders::new(self.decisions.policy(), &diverted, begin, table, body),
+        };
+        Diversion { diverted, headers }
     }
 
-    /// Makes the dead letter of an event, or returns `None` if the decision is to skip the event.
-    pub(super) fn divert<'a>(
-        &'a mut self,
+    /// Makes the diversion of an event. If its dead letter would be too large for the sink, which may accept the event
+    /// itself, the event is decided about as one that is too large.
+    pub(super) fn diversion_by_size(
+        &self,
         decision: PoisonDecision,
         position: EventPosition,
-        (begin, table): (&Begin, &TableName),
+        place: (&Begin, &TableName),
+        body: &Body<'_>,
+    ) -> Diversion {
+        let diversion = self.diversion(decision, position, place, body);
+        let Diversion { diverted, headers } = &diversion;
+        if diverted.action == PoisonAction::Skip || self.decisions.policy().limits.is_none() {
+            return diversion;
+        }
+        let dead_letter = DlqRecord::new(headers, (position, diverted.class), body.clone());
+        match self.decisions.by_size(&dead_letter.record()) {
+            Some(decision) => self.diversion(decision, position, place, body),
+            None => diversion,
+        }
+    }
+
+    /// Diverts an event. Returns its dead letter; `None` if it is skipped.
+    pub(super) fn divert<'a>(
+        &'a mut self,
+        Diversion { diverted, headers }: Diversion,
         body: Body<'a>,
     ) -> Option<DlqRecord<'a>> {
-        let diverted = Diverted::new(position, decision, body.event_id);
         if diverted.action == PoisonAction::Skip {
             self.diverted.push(diverted);
             return None;
         }
-        let policy = self.decisions.policy();
-        self.headers = DlqHeaders::new(policy, &diverted, begin, table, &body);
-        if let (Some(parking), Some(key)) = (&policy.parking, body.key) {
-            parking.park(position, body.topic, key);
+        self.headers = headers;
+        let parking = &self.decisions.policy().parking;
+        if let (Some(parking), Some(key)) = (parking, body.key) {
+            parking.park(diverted.id, body.topic, key);
         }
-        let record = DlqRecord::new(&self.headers, (position, diverted.class), body);
+        let record = DlqRecord::new(&self.headers, (diverted.id, diverted.class), body);
         self.offered = Some(diverted);
         Some(record)
     }

@@ -137,9 +137,10 @@ impl Core {
             }
         };
         let place = (&open.begin, &**table);
-        let decision = self.diversions.by_size(decision, position, place, &body);
-        self.tracked_rows.diverted(&decision);
-        if let Some(dead_letter) = self.diversions.divert(decision, position, place, body) {
+        let diversions = &mut self.diversions;
+        let diversion = diversions.diversion_by_size(decision, position, place, &body);
+        self.tracked_rows.diverted(&diversion.diverted);
+        if let Some(dead_letter) = diversions.divert(diversion, body) {
             self.in_flight.offer(dead_letter.record().topic);
             let content = Content::DeadLetter(space.dead_letter.insert(dead_letter));
             return Ok(Step::Send(Outgoing { content, seq }));

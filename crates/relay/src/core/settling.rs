@@ -79,10 +79,9 @@ impl Core {
             self.diversions.skipped(seq.get());
         }
         let body = Body::from_record(record);
-        let diverted = self
-            .diversions
-            .divert(decision, position, (&begin, &table), body);
-        if let Some(dead_letter) = diverted {
+        let diversions = &mut self.diversions;
+        let diversion = diversions.diversion(decision, position, (&begin, &table), &body);
+        if let Some(dead_letter) = diversions.divert(diversion, body) {
             return Ok(Settled::DeadLetter(DeadLetter(dead_letter)));
         }
         self.counts.skipped += 1;

@@ -7,7 +7,7 @@ use walrelay_sink::EventPosition;
 use super::read::WalEvent;
 use super::transactions::{Ignored, OpenTransaction};
 use crate::account::PendingAccount;
-use crate::poison::{PoisonAction, PoisonDecision};
+use crate::poison::{Diverted, PoisonAction};
 use crate::sent_rows::PendingRows;
 use crate::table::TableName;
 
@@ -118,10 +118,10 @@ impl TrackedRows {
 
     /// Corrects the key of the row that was offered: its event is diverted and not sent, so the row does not count as
     /// sent.
-    pub(super) fn diverted(&mut self, decision: &PoisonDecision) {
+    pub(super) fn diverted(&mut self, event: &Diverted) {
         if let Some(keys) = &mut self.keys {
-            match decision.action {
-                PoisonAction::DeadLetter => keys.offered_is_dead(&decision.cause),
+            match event.action {
+                PoisonAction::DeadLetter => keys.offered_is_dead(&event.cause),
                 PoisonAction::Skip | PoisonAction::Halt => keys.retract(),
             }
         }

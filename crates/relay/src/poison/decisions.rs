@@ -62,18 +62,13 @@ impl PoisonDecisions {
         })
     }
 
-    /// Returns the decision about an event by which this dead letter would be written. If the dead letter is too large
-    /// for the sink, the event is decided about as one that is too large, unless that would halt the pipeline: a dead
-    /// letter that cannot be written stops the pipeline, too.
-    pub(crate) fn by_size(
-        &self,
-        decision: PoisonDecision,
-        dead_letter: &Record<'_>,
-    ) -> PoisonDecision {
-        let limits = self.policy.limits.as_ref();
-        let too_large = limits.and_then(|limits| limits.oversize(dead_letter));
-        let by_size = too_large.and_then(|why| self.by_policy(Poison::Oversize, why));
-        by_size.unwrap_or(decision)
+    /// Returns the decision about the event of a dead letter that is too large for the sink, which may accept the event
+    /// itself: the one about an event that is too large. `None` if the dead letter is small enough, or that decision
+    /// would halt the pipeline: a dead letter that cannot be written stops the pipeline, too.
+    pub(crate) fn by_size(&self, dead_letter: &Record<'_>) -> Option<PoisonDecision> {
+        let limits = self.policy.limits.as_ref()?;
+        let why = limits.oversize(dead_letter)?;
+        self.by_policy(Poison::Oversize, why)
     }
 
     /// Rejects an event: stores the policy's decision about it. Returns false if the pipeline must
