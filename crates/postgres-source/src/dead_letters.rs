@@ -65,6 +65,15 @@ pub enum DeadLettersError {
         /// The number of these dead letters.
         open: usize,
     },
+    /// Open dead letters are of another cluster, whose rows may have the same ids.
+    #[error(
+        "{open} open dead letters of this slot's name were read from another database cluster: nothing tells whether they \
+         have rows here"
+    )]
+    OtherCluster {
+        /// The number of these dead letters.
+        open: usize,
+    },
     /// Several rows have the id of an open dead letter.
     #[error(
         "{ids} ids of open dead letters of table {table} are those of several rows: nothing tells which of them was not \
@@ -100,6 +109,17 @@ pub(crate) enum Compared {
     WithoutId,
 }
 
+/// The origin of a dead letter whose row has a stored key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LetterOrigin {
+    /// The event's position.
+    pub(super) event: EventPosition,
+    /// The cluster that the event was read from; empty if its dead letter names none.
+    pub(super) system: String,
+    /// The store that has the dead letter; empty if an earlier version stored the key.
+    pub(super) store: String,
+}
+
 /// The result of a read.
 type Read = Result<DeadLetterEvents, Box<dyn Error + Send + Sync>>;
 
@@ -108,6 +128,8 @@ type Read = Result<DeadLetterEvents, Box<dyn Error + Send + Sync>>;
 pub struct DeadLetters {
     /// `None`: no dead letter can be read.
     read: Option<Arc<Mutex<ReadOpen>>>,
+    /// The store that they are read from.
+    store: String,
     /// The column with the id of events.
     id: Option<String>,
     /// `schema.table` of every configured table and of messages.
@@ -188,6 +210,20 @@ impl DeadLetters {
         compared: Compared,
     ) -> Result<Option<String>, DeadLettersError> {
         self.condition(self.known.borrow().open.iter(), table, MOST, compared)
+    }
+
+    /// Checks that no open dead letter names another cluster than this one.
+    ///
+    /// # Errors
+    /// [`DeadLettersError::OtherCluster`].
+    pub(super) fn check_cluster(&self, system: &str) -> Result<(), DeadLettersError> {
+        let known = self.known.borrow();
+        let other =
+            |event: &&DeadLetterEvent| event.system.as_deref().is_some_and(|of| of != system);
+        match known.open.iter().filter(other).count() {
+            0 => Ok(()),
+            open => Err(DeadLettersError::OtherCluster { open }),
+        }
     }
 
     /// Returns a condition for the table's rows that have the ids of open dead letters, to mark them: no other row
@@ -319,20 +355,39 @@ impl DeadLetters {
         Ok(Some(format!("({})", conditions.join(" OR "))))
     }
 
-    /// Returns how the dead letter of an event was resolved, as far as was read; `None` if it is open.
-    pub(super) fn outcome(&self, event: EventPosition) -> Option<Outcome> {
-        self.known.borrow().outcomes.get(&event).copied()
+    /// Sets the store that the dead letters are read from, for example `kafka dead.letters`.
+    #[must_use]
+    pub fn in_store(mut self, store: String) -> Self {
+        self.store = store;
+        self
+    }
+
+    /// Returns the store that the dead letters are read from; empty if none can be read.
+    pub(super) fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// Returns how a dead letter was resolved, as far as was read; `None` if it is open, or in another store. A dead
+    /// letter of another cluster, whose slot has the same name, is another one.
+    pub(super) fn outcome(&self, origin: &LetterOrigin) -> Option<Outcome> {
+        if !origin.store.is_empty() && origin.store != self.store {
+            return None;
+        }
+        let system = Some(&*origin.system).filter(|system| !system.is_empty());
+        let key = (origin.event, system.map(Arc::from));
+        self.known.borrow().outcomes.get(&key).copied()
     }
 
     /// Returns a number that distinguishes the resolutions that were read from others.
     pub(super) fn digest(&self) -> u64 {
         let known = self.known.borrow();
-        let hashed = known.outcomes.iter().map(|(event, outcome)| {
+        let hashed = known.outcomes.iter().map(|((event, system), outcome)| {
             let mut hasher = DefaultHasher::new();
             (
                 event.epoch,
                 event.lsn,
                 event.row,
+                system,
                 *outcome == Outcome::Redriven,
             )
                 .hash(&mut hasher);
@@ -350,6 +405,7 @@ impl DeadLetters {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -359,6 +415,7 @@ mod tests {
 
     fn dead_letters(id: Option<&str>, open: &[(&str, Option<&str>)]) -> DeadLetters {
         let open = open.iter().map(|(table, id)| DeadLetterEvent {
+            system: None,
             table: Some((*table).to_owned()),
             id: id.map(|id| id.as_bytes().to_vec()),
             xid: Some(751),
@@ -401,6 +458,7 @@ mod tests {
     #[test]
     fn rows_are_compared_with_more_resolved_dead_letters_than_open_ones() {
         let events = (0..=MOST).map(|number| DeadLetterEvent {
+            system: None,
             table: Some("public.outbox".to_owned()),
             id: Some(number.to_string().into_bytes()),
             xid: None,
@@ -429,6 +487,7 @@ mod tests {
         let outbox = TableName::new("public", "outbox");
         let with = |count: usize| {
             let event = |_| DeadLetterEvent {
+                system: None,
                 table: Some("public.outbox".to_owned()),
                 id: Some(vec![b'x'; 1 << 20]),
                 xid: None,
@@ -456,6 +515,7 @@ mod tests {
         ];
         let mut known = dead_letters(Some("id"), &letters);
         let of = |id: Option<&str>| DeadLetterEvent {
+            system: None,
             table: Some("public.outbox".to_owned()),
             id: id.map(|id| id.as_bytes().to_vec()),
             xid: Some(752),
@@ -479,6 +539,29 @@ mod tests {
             rows.contains("'752'") && !rows.contains("resolved"),
             "{rows}"
         );
+    }
+
+    #[test]
+    fn a_resolution_counts_for_the_dead_letter_of_its_cluster_and_store_alone() {
+        let event = EventPosition::in_first_epoch(8, 0);
+        let known = DeadLetters::default().in_store("kafka dead".to_owned());
+        known.known.borrow_mut().outcomes = HashMap::from([
+            ((event, Some("7".into())), Outcome::Redriven),
+            ((event, None), Outcome::Dropped),
+        ]);
+        let outcome = |system: &str, store: &str| {
+            let (system, store) = (system.to_owned(), store.to_owned());
+            known.outcome(&LetterOrigin {
+                event,
+                system,
+                store,
+            })
+        };
+        assert_eq!(outcome("7", "kafka dead"), Some(Outcome::Redriven));
+        assert_eq!(outcome("8", "kafka dead"), None);
+        assert_eq!(outcome("7", "redis dead"), None);
+        // Keys and dead letters of earlier versions name neither.
+        assert_eq!(outcome("", ""), Some(Outcome::Dropped));
     }
 
     #[test]

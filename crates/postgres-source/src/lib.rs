@@ -95,7 +95,7 @@ pub use catalog::{
 pub use confirmation::{ConfirmedError, end_of_commits};
 pub use dead_letter_rows::DeadLetterRows;
 pub use dead_letters::{DeadLetters, DeadLettersError};
-pub use dead_rows::{DeadMarking, LostKeys, lost_keys};
+pub use dead_rows::{DeadMarking, KeysElsewhere, LostKeys, keys_elsewhere, lost_keys};
 pub use error::{
     GO_ON, Gap, GeneratedColumn, PUBLISH, PostgresError, PublicationSetupError, RowError,
     ServerSetupError, SetupError, SlotSetupError, TableSetupError,

@@ -6,8 +6,8 @@
 //! same partition, behind the dead letter), no value, and the headers [`RESOLVES`] and
 //! [`RESOLUTION`].
 //!
-//! A dead letter is open until a resolution of its [`EventPosition`](crate::EventPosition) follows
-//! it. A repeat of a resolved dead letter is resolved, too.
+//! A dead letter is open until a resolution of its slot, its [`EventPosition`](crate::EventPosition) and its
+//! [`SYSTEM`], or of none if it has none, follows it. A repeat of a resolved dead letter is resolved, too.
 
 /// The prefix of all these headers. A dead letter's other headers are the original record's.
 pub const PREFIX: &str = "walrelay.dlq.";
@@ -17,6 +17,9 @@ pub const CLASS: &str = "walrelay.dlq.class";
 pub const CAUSE: &str = "walrelay.dlq.cause";
 /// The replication slot that the event was read from.
 pub const SLOT: &str = "walrelay.dlq.slot";
+/// The system identifier of the database cluster that the event was read from, in decimal: clusters may have slots of
+/// one name. Absent in dead letters of earlier versions. A resolution has that of its dead letter.
+pub const SYSTEM: &str = "walrelay.dlq.system";
 /// The start of the commit record of the event's transaction in the WAL, as `X/Y`.
 pub const LSN: &str = "walrelay.dlq.lsn";
 /// The event's row number in its transaction, in decimal from 0: see

@@ -6,11 +6,13 @@ use std::process::Command;
 use std::thread;
 
 use walrelay_lsn::Lsn;
-use walrelay_testkit::{Db, History, eventually};
+use walrelay_sink::dlq_headers;
+use walrelay_testkit::{Db, History, Producer, eventually};
 
 use crate::old_rows::{self, PRUNE, count, insert, insert_row, rig};
 use crate::rig::{
-    PATIENCE, Relay, Rig, assert_has, assert_lacks, done, edit, lsn_of, output_with, refused, said,
+    PATIENCE, Relay, Rig, SLOT, assert_has, assert_lacks, done, edit, lsn_of, output_with, refused,
+    said,
 };
 
 const DEAD: &str = "outbox WHERE status = 'DEAD_LETTER' AND attempts = 1 AND failed_at IS NOT NULL \
@@ -141,6 +143,78 @@ fn a_row_says_that_its_event_is_a_dead_letter_until_it_is_redriven() {
         let log = relay.ends_well();
         assert_lacks(&log, &["secret-value"]);
     }
+}
+
+/// Another cluster has a slot of this name, writes into the same topic, and redrives a dead letter of the same position.
+#[test]
+fn a_resolution_of_another_cluster_resolves_no_dead_letter_of_this_one() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "open");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    let letters = rig.records_in(&topic(&rig), 1);
+    let header = |name| letters[0].header(name).expect("a header").to_owned();
+    let own = db.text("SELECT system_identifier::text FROM pg_control_system()");
+    assert_eq!(Some(header(dlq_headers::SYSTEM)), own);
+    let resolves = format!(
+        "{SLOT} {} {}",
+        header(dlq_headers::LSN),
+        header(dlq_headers::ROW)
+    );
+    let resolution = [
+        (dlq_headers::RESOLVES, &*resolves),
+        (dlq_headers::RESOLUTION, dlq_headers::REDRIVEN),
+        (dlq_headers::SYSTEM, "1"),
+    ];
+    let producer = Producer::new(&rig.bootstrap);
+    producer.send(&topic(&rig), Some(b"open"), None, &resolution);
+    assert!(producer.delivers(PATIENCE));
+
+    // The relay reads the resolution of this one after that.
+    insert_unroutable(&db, "dropped");
+    eventually(PATIENCE, || count(&db, DEAD) == 2);
+    let event = db.text("SELECT id::text FROM outbox WHERE aggregateid = 'dropped'");
+    let id = dead_letter(&config, &event.expect("an id"));
+    done(&output_with("dlq drop --yes --id", &config, &[&id]));
+    let dropped = format!(
+        "{STORED} WHERE key <> (SELECT ARRAY[id::text] FROM outbox WHERE aggregateid = 'open')"
+    );
+    eventually(PATIENCE, || count(&db, &dropped) == 0);
+    assert_eq!((count(&db, DEAD), count(&db, SENT)), (2, 0));
+    assert_eq!(count(&db, STORED), 1);
+    relay.ends_well();
+}
+
+/// The sink gets another topic of dead letters while one is open in the former topic: nothing shows how it is resolved.
+#[test]
+fn keys_of_dead_letters_in_another_store_are_named_with_the_statement_that_deletes_them() {
+    let (rig, config) = marking_dead(18);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "former");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
+    // The row was sent by hand.
+    db.batch("UPDATE outbox SET status = 'SENT', sent_at = now()");
+    let former = topic(&rig);
+    edit(&config, &former, "dead.another");
+    let said = format!(
+        "rows of 1 dead letters stay: walrelay_state.dead says that the dead letters are in kafka {former}"
+    );
+    let sql = format!(
+        "DELETE FROM walrelay_state.dead WHERE slot = 'walrelay' AND store = 'kafka {former}'"
+    );
+    let words = ["[prune-dead-letters]", &said, &sql];
+    refused(&output_with("prune", &config, &PRUNE), 65, &words);
+    assert_has(
+        &crate::rig::said(&output_with("check", &config, &[])),
+        &words[1..],
+    );
+    assert_eq!(count(&db, "outbox"), 1);
+    db.batch(&sql);
+    done(&output_with("prune", &config, &PRUNE));
+    assert_eq!(count(&db, "outbox"), 0);
 }
 
 /// The relay is killed after the dead letter was acknowledged, before it has stored the key of the row.

@@ -47,7 +47,7 @@ pub(crate) fn read_back(topic: &str, message: StoredMessage) -> ReadBack {
         let text = || std::str::from_utf8(value).ok();
         match &*name {
             MESSAGE_ID if value.starts_with(DEAD_LETTER_ID.as_bytes()) => {
-                // Slot (letters, digits, `_`) and position before the event's id have no slash but that in the LSN.
+                // Slot (letters, digits, `_`), cluster (digits) and position before the event's id have no slash but that in the LSN.
                 let event = value.splitn(5, |byte| *byte == b'/').nth(4);
                 dead_letter_event = event.filter(|id| !id.is_empty()).map(unescaped);
             }

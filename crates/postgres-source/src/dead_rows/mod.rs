@@ -8,6 +8,7 @@
 //! A row whose mark fails holds up no other: `failing` keeps a delay for each.
 
 mod condition;
+mod elsewhere;
 mod failing;
 mod resolved;
 mod row;
@@ -32,6 +33,7 @@ use super::position_note;
 use super::sent_keys::{self, MarkByKey, RowKey};
 pub(crate) use condition::rows_of_open;
 pub use condition::{LostKeys, lost_keys};
+pub use elsewhere::{KeysElsewhere, keys_elsewhere};
 use failing::FailingRows;
 pub(crate) use resolved::ResolvedKeys;
 use row::{Marked, mark, mark_sent};
@@ -61,6 +63,8 @@ const DELIVERED: &str = "its event was delivered";
 /// The key of a row whose event became a dead letter.
 pub(super) struct DeadKey {
     pub(super) event: EventPosition,
+    /// The cluster that the event was read from, as its dead letter names it.
+    pub(super) system: Arc<str>,
     pub(super) key: RowKey,
     pub(super) reason: String,
 }
@@ -207,8 +211,9 @@ impl DeadMarking {
             session.query(&sql).await?;
         }
         for keys in keys.chunks(KEYS_OF_STATEMENT) {
+            let origin = (slot, self.dead_letters.store());
             session
-                .query(&insert_sql(slot, &self.run, table, keys))
+                .query(&insert_sql(origin, &self.run, table, keys))
                 .await?;
         }
         self.has_rows = true;
@@ -259,7 +264,7 @@ impl DeadMarking {
                     after: dead.id,
                     unmarked_only,
                 });
-                let outcome = self.dead_letters.outcome(dead.event);
+                let outcome = self.dead_letters.outcome(&dead.origin);
                 let is_done = outcome.is_none() && dead.marked;
                 if !is_done && !self.failing.passes_over(dead.id, outcome) {
                     rows += self.attempt(session, sent, dead, outcome).await?;
@@ -279,7 +284,7 @@ impl DeadMarking {
                 if Instant::now() >= until {
                     break;
                 }
-                let outcome = self.dead_letters.outcome(dead.event);
+                let outcome = self.dead_letters.outcome(&dead.origin);
                 rows += self.attempt(session, sent, dead, outcome).await?;
             }
         }
@@ -478,7 +483,7 @@ pub(super) async fn work_off_stopped(
         };
         after = last.id;
         for dead in &page {
-            match dead_letters.outcome(dead.event) {
+            match dead_letters.outcome(&dead.origin) {
                 Some(Outcome::Redriven) => match mark_sent(session, sent, dead, REDRIVEN).await? {
                     Marked::Now => rows += 1,
                     Marked::Later => left += 1,

@@ -37,7 +37,7 @@ impl ResolvedKeys {
                 break;
             };
             after = last.id;
-            keys.extend(page.into_iter().map(|key| (key.event, key.version)));
+            keys.extend(page.into_iter().map(|key| (key.origin, key.version)));
         }
         if let Err(error) = dead_letters.read().await {
             resolved.unread = Some(error);
@@ -45,8 +45,8 @@ impl ResolvedKeys {
         }
         let may_delete = deletes && may_resolve(session).await?;
         let mut dropped = Vec::new();
-        for (event, version) in keys {
-            match dead_letters.outcome(event) {
+        for (origin, version) in keys {
+            match dead_letters.outcome(&origin) {
                 // The row stays as it is, and the user's condition decides about it.
                 Some(Outcome::Dropped) if may_delete => dropped.push(version),
                 // Its row is to be marked as sent, by a relay or by `cutover rollback`.

@@ -37,7 +37,7 @@ pub(super) async fn mark_sent(
     if !marked.changed.is_empty() {
         warn!(
             table = %dead.table.table,
-            event = %dead.event.published_lsn(),
+            event = %dead.origin.event.published_lsn(),
             why,
             "the row of a dead letter is not marked as sent: it was changed since it was marked"
         );

@@ -1,6 +1,7 @@
 //! The table of the keys of dead letters' rows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use walrelay_lsn::{Lsn, Xid};
 use walrelay_relay::KeyedTable;
@@ -9,6 +10,7 @@ use walrelay_walsender::{Error, Session, quote_ident, quote_literal};
 
 use super::DeadKey;
 use crate::catalog::row::{is_true, parsed, text};
+use crate::dead_letters::LetterOrigin;
 use crate::kept;
 use crate::script::array;
 use crate::sent_keys::RowKey;
@@ -33,6 +35,8 @@ pub fn create_sql(role: Option<&str>) -> String {
          GRANT USAGE ON SCHEMA walrelay_state TO PUBLIC;\n\
          CREATE TABLE IF NOT EXISTS {TABLE} (\n    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,\n    \
          slot        name NOT NULL,        -- the relay's slot\n    \
+         system      text NOT NULL DEFAULT '', -- the cluster of the event, as in its dead letter\n    \
+         store       text NOT NULL DEFAULT '', -- the sink and the topic that have the dead letter\n    \
          lsn         pg_lsn NOT NULL,      -- the event's position, as in its dead letter\n    \
          \"row\"       bigint NOT NULL,\n    \
          relation    oid NOT NULL,         -- the table or partition that the log names\n    \
@@ -45,7 +49,7 @@ pub fn create_sql(role: Option<&str>) -> String {
          attempts    integer NOT NULL DEFAULT 1,\n    \
          error       text NOT NULL,        -- the cause of the dead letter\n    \
          run         text NOT NULL,        -- the process that made the last attempt\n    \
-         since       timestamptz NOT NULL DEFAULT now(),\n    UNIQUE (slot, lsn, \"row\"),\n    \
+         since       timestamptz NOT NULL DEFAULT now(),\n    UNIQUE (slot, system, lsn, \"row\"),\n    \
          UNIQUE (slot, hash, id)           -- finds the keys of changed rows by their hashes\n);\n\
          GRANT SELECT (slot) ON {TABLE} TO PUBLIC;"
     );
@@ -59,7 +63,7 @@ pub fn create_sql(role: Option<&str>) -> String {
 /// A stored key.
 pub(super) struct StoredRow {
     pub(super) id: u64,
-    pub(super) event: EventPosition,
+    pub(super) origin: LetterOrigin,
     pub(super) marked: bool,
     pub(super) table: KeyedTable,
     pub(super) key: RowKey,
@@ -93,8 +97,13 @@ pub(super) fn marked_with(keys: &[RowKey], indexes: &[usize]) -> String {
     )
 }
 
-/// Writes the statement that stores keys.
-pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[DeadKey]) -> String {
+/// Writes the statement that stores keys. `store`: the place of their dead letters.
+pub(super) fn insert_sql(
+    (slot, store): (&str, &str),
+    run: &str,
+    table: &KeyedTable,
+    keys: &[DeadKey],
+) -> String {
     let texts = |values: &[String]| {
         let array = array(values.iter().map(String::as_str));
         format!("{}::text[]", quote_literal(&array))
@@ -105,6 +114,8 @@ pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[Dead
         let reason = dead.reason.replace('\0', "");
         let values = [
             quote_literal(slot),
+            quote_literal(&dead.system),
+            quote_literal(store),
             quote_literal(&dead.event.published_lsn().to_string()),
             dead.event.row.to_string(),
             table.relation.get().to_string(),
@@ -117,20 +128,20 @@ pub(super) fn insert_sql(slot: &str, run: &str, table: &KeyedTable, keys: &[Dead
             quote_literal(&reason),
             quote_literal(run),
         ];
-        let event = dead.event;
+        let event = (dead.event, Arc::clone(&dead.system));
         (event, format!("({})", values.join(", ")))
     });
     // A statement may name each event once: the newest key of an event counts.
     let values: BTreeMap<_, String> = values.collect();
     let values: Vec<String> = values.into_values().collect();
     format!(
-        "INSERT INTO {TABLE} AS known (slot, lsn, \"row\", relation, \"table\", key_columns, row_columns, xid, key, \
-         hash, error, run) VALUES {} ON CONFLICT (slot, lsn, \"row\") DO UPDATE SET \
+        "INSERT INTO {TABLE} AS known (slot, system, store, lsn, \"row\", relation, \"table\", key_columns, \
+         row_columns, xid, key, hash, error, run) VALUES {} ON CONFLICT (slot, system, lsn, \"row\") DO UPDATE SET \
          attempts = CASE WHEN known.hash <> excluded.hash OR known.key <> excluded.key THEN 1 \
          ELSE known.attempts + (known.run <> excluded.run)::int END, \
          marked_hash = CASE WHEN known.hash = excluded.hash AND known.key = excluded.key \
          THEN known.marked_hash END, \
-         marked = false, relation = excluded.relation, \"table\" = excluded.\"table\", \
+         marked = false, store = excluded.store, relation = excluded.relation, \"table\" = excluded.\"table\", \
          key_columns = excluded.key_columns, row_columns = excluded.row_columns, xid = excluded.xid, \
          key = excluded.key, hash = excluded.hash, error = excluded.error, run = excluded.run",
         values.join(", ")
@@ -181,7 +192,7 @@ pub(super) async fn page(
     condition: &str,
 ) -> Result<Vec<StoredRow>, Error> {
     let sql = format!(
-        "SELECT id, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash, hash AS inserted, \
+        "SELECT id, system, store, lsn, \"row\", marked, {STORED_KEY}, coalesce(marked_hash, hash) AS hash, hash AS inserted, \
          {VERSION} AS version FROM {TABLE} \
          WHERE slot = {} AND {condition} ORDER BY id LIMIT {PAGE}",
         quote_literal(slot)
@@ -192,10 +203,14 @@ pub(super) async fn page(
         let lsn: Lsn = parsed(&row, "lsn")?;
         Some(StoredRow {
             id: parsed(&row, "id")?,
-            event: EventPosition::from_published(
-                PublishedLsn::from_published(lsn.get()),
-                parsed(&row, "row")?,
-            ),
+            origin: LetterOrigin {
+                event: EventPosition::from_published(
+                    PublishedLsn::from_published(lsn.get()),
+                    parsed(&row, "row")?,
+                ),
+                system: text(&row, "system"),
+                store: text(&row, "store"),
+            },
             marked: is_true(&row, "marked"),
             table,
             key,
@@ -252,7 +267,11 @@ mod tests {
     fn a_stored_row_is_that_of_a_key_in_its_own_table_and_transaction() {
         let stored = StoredRow {
             id: 1,
-            event: EventPosition::from_published(PublishedLsn::from_published(8), 0),
+            origin: LetterOrigin {
+                event: EventPosition::from_published(PublishedLsn::from_published(8), 0),
+                system: "7".to_owned(),
+                store: "kafka dead".to_owned(),
+            },
             marked: true,
             table: table("a", "id"),
             key: RowKey {

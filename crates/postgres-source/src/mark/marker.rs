@@ -172,6 +172,7 @@ impl SentMarker {
     /// Returns the keys of sent rows, and those of dead letters.
     fn by_table(&self, keys: &SentKeys) -> (KeysByTable, DeadByTable) {
         let mut numbers: Vec<u32> = Vec::new();
+        let system: Arc<str> = self.sent.system().into();
         let (mut by_table, mut dead) = (KeysByTable::new(), DeadByTable::new());
         for key in keys.iter() {
             let known = numbers.iter().position(|number| *number == key.table);
@@ -195,6 +196,7 @@ impl SentMarker {
                     if let Some((_, keys)) = dead.get_mut(at) {
                         keys.push(DeadKey {
                             event: key.event(),
+                            system: Arc::clone(&system),
                             key: RowKey::new(&key),
                             reason: String::from_utf8_lossy(reason).into_owned(),
                         });

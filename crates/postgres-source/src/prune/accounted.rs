@@ -36,7 +36,7 @@ impl Pruning {
         }
         let (mut differ, mut empty) = (Vec::new(), Vec::new());
         let mut deleting = None;
-        let mut unread = None;
+        let (mut unread, mut failed) = (None, None);
         for one in candidates {
             let bucket = one.counts.bucket;
             match one.estimate() {
@@ -67,7 +67,8 @@ impl Pruning {
                 Err(error) => {
                     session.query("ROLLBACK").await?;
                     if !error.is_of_dead_letters() {
-                        return Err(error);
+                        failed = Some(error);
+                        break;
                     }
                     unread = Some(error);
                 }
@@ -83,7 +84,7 @@ impl Pruning {
             .await?;
         problems.extend(differ.map(|differ| PruneError::Unaccounted(vec![differ])));
         problems.extend(unread);
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Compares a bucket under one snapshot, and deletes exactly the rows that the snapshot sees.
@@ -98,7 +99,7 @@ impl Pruning {
     ) -> Result<Result<(), Difference>, PruneError> {
         begin_snapshot(session, self.lock_timeout).await?;
         // The snapshot is idle during a pause and while the other session deletes a batch.
-        let idle = self.pause + LONGEST_BATCH;
+        let idle = self.pause.saturating_add(LONGEST_BATCH);
         session.query(&limit_idle("LOCAL", idle)).await?;
         let buckets = (bucket, bucket);
         let dead_rows = self.dead_letter_rows(session, accounted, buckets).await?;

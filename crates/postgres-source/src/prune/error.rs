@@ -5,7 +5,7 @@ use walrelay_walsender::Error;
 
 use crate::confirmation::ConfirmedError;
 use crate::dead_letters::DeadLettersError;
-use crate::dead_rows::LostKeys;
+use crate::dead_rows::{KeysElsewhere, LostKeys};
 use crate::error::PostgresError;
 use crate::sent_rows::compare::{AccountError, NoAccount};
 use crate::sent_rows::unaccounted::Unaccounted;
@@ -95,6 +95,9 @@ pub enum PruneError {
     /// Rows of open dead letters cannot be found.
     #[error(transparent)]
     LostKeys(#[from] LostKeys),
+    /// Dead letters of some rows are in another store than the configured one.
+    #[error(transparent)]
+    KeysElsewhere(#[from] KeysElsewhere),
     /// Rows are not those that were accounted as sent.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Unaccounted(Vec<Unaccounted>),
@@ -131,7 +134,7 @@ impl PruneError {
     ///
     /// # Errors
     /// The error if no other table can be pruned: no session works, or the account is missing.
-    pub(super) fn of_table(self, table: &TableName) -> Result<Self, Self> {
+    pub(super) fn limit_to(self, table: &TableName) -> Result<Self, Self> {
         match self {
             Self::Sql(source)
             | Self::Postgres(PostgresError::Wal(source))

@@ -8,7 +8,7 @@ use super::error::prune_error;
 use super::{Evidence, OldPartition, PruneError, Pruning};
 use crate::catalog::row::parsed;
 use crate::confirmation::count_rows;
-use crate::dead_rows::{ResolvedKeys, rows_of_open};
+use crate::dead_rows::{ResolvedKeys, keys_elsewhere, rows_of_open};
 use crate::script;
 use crate::sent_rows::policy::PartitionRows;
 use crate::snapshot::unsent_condition;
@@ -75,6 +75,23 @@ impl Pruning {
             } => Ok(ResolvedKeys::read(session, slot, dead_letters, deletes).await?),
             Evidence::Account { .. } => Ok(ResolvedKeys::default()),
         }
+    }
+
+    /// Returns the reasons why rows of dead letters stay in all tables.
+    pub(super) async fn problems_of_keys(
+        &self,
+        session: &mut Session,
+        resolved: ResolvedKeys,
+    ) -> Result<Vec<PruneError>, PruneError> {
+        let mut problems: Vec<_> = resolved.unread.map(PruneError::from).into_iter().collect();
+        if let Evidence::Marks {
+            slot, dead_letters, ..
+        } = &self.evidence
+        {
+            let elsewhere = keys_elsewhere(session, slot, dead_letters.store()).await?;
+            problems.extend(elsewhere.into_iter().map(PruneError::from));
+        }
+        Ok(problems)
     }
 
     /// Returns the conditions by which the rows of a table are marked; `None` if they are accounted.

@@ -110,7 +110,8 @@ const LONGEST_IDLE: Duration = Duration::from_secs(10);
 
 /// Writes a statement that lets the server end a transaction which is idle for longer. `scope`: `LOCAL` or `SESSION`.
 fn limit_idle(scope: &str, limit: Duration) -> String {
-    let limit = limit.as_millis();
+    // The server takes no more.
+    let limit = limit.as_millis().min(i32::MAX.unsigned_abs().into());
     format!("SET {scope} idle_in_transaction_session_timeout = {limit}")
 }
 
@@ -228,11 +229,11 @@ impl Pruning {
         for (table, column) in &tables.others {
             let deleting = self.delete_old(session, table, column, &resolved, deleted, problems);
             if let Err(error) = deleting.await {
-                problems.push(error.of_table(table)?);
+                problems.push(error.limit_to(table)?);
                 session.query("ROLLBACK").await?;
             }
         }
-        problems.extend(resolved.unread.map(PruneError::from));
+        problems.extend(self.problems_of_keys(session, resolved).await?);
         Ok(())
     }
 
@@ -278,7 +279,7 @@ impl Pruning {
             match self.planned(session, table, &resolved).await {
                 Ok(changes) => plan.changes.extend(changes),
                 Err(error) => {
-                    plan.problems.push(error.of_table(table)?);
+                    plan.problems.push(error.limit_to(table)?);
                     session.query(TO_SAVEPOINT).await?;
                 }
             }
@@ -289,11 +290,13 @@ impl Pruning {
             match self.count(session, table, column, &resolved).await {
                 Ok(rows) => plan.rows += rows,
                 Err(error) => {
-                    plan.problems.push(error.of_table(table)?);
+                    plan.problems.push(error.limit_to(table)?);
                     session.query(TO_SAVEPOINT).await?;
                 }
             }
         }
+        let of_keys = self.problems_of_keys(session, resolved).await?;
+        plan.problems.extend(of_keys);
         Ok(())
     }
 
@@ -334,7 +337,7 @@ impl Pruning {
             let column = match self.column_of(session, table).await {
                 Ok(column) => column,
                 Err(error) => {
-                    problems.push(error.of_table(table)?);
+                    problems.push(error.limit_to(table)?);
                     continue;
                 }
             };

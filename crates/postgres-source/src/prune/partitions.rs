@@ -109,7 +109,7 @@ impl Pruning {
             let new = match self.new_partitions(session, table).await {
                 Ok(new) => new,
                 Err(error) => {
-                    problems.push(PruneError::from(error).of_table(table)?);
+                    problems.push(PruneError::from(error).limit_to(table)?);
                     continue;
                 }
             };
@@ -118,7 +118,7 @@ impl Pruning {
                     Ok(false) => {}
                     Ok(true) => changed(Change::Created(part.name)),
                     Err(error) => {
-                        problems.push(error.of_table(table)?);
+                        problems.push(error.limit_to(table)?);
                         session.query("ROLLBACK").await?;
                     }
                 }
@@ -244,7 +244,7 @@ impl Pruning {
     ) -> Result<(), PruneError> {
         let dropped = self.drop_parts(session, table, resolved, changed, problems);
         if let Err(error) = dropped.await {
-            problems.push(error.of_table(table)?);
+            problems.push(error.limit_to(table)?);
             session.query("ROLLBACK").await?;
         }
         Ok(())
@@ -305,7 +305,7 @@ impl Pruning {
         let mut kinds = HashSet::new();
         for error in kept {
             if kinds.insert(discriminant(&error)) {
-                problems.push(error.of_table(table)?);
+                problems.push(error.limit_to(table)?);
             }
         }
         Ok(())

@@ -229,7 +229,7 @@ impl UnaccountedRows {
     ) -> Result<(), PruneError> {
         match rows {
             Ok(rows) => self.tables.extend(rows),
-            Err(error) => self.problems.push(error.of_table(table)?),
+            Err(error) => self.problems.push(error.limit_to(table)?),
         }
         Ok(())
     }

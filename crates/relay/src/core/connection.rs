@@ -26,6 +26,14 @@ impl Core {
         self.transactions.epoch = epoch;
     }
 
+    /// Sets the system identifier of the cluster whose events are read from now on: their dead letters name it.
+    pub fn set_system(&mut self, system: &str) {
+        system.clone_into(&mut self.diversions.system);
+        if let Some(keys) = &self.tracked_rows.keys {
+            keys.set_system(system);
+        }
+    }
+
     /// Returns an error if the sink's position is beyond the end of the server's WAL, `flushed`. A
     /// server sends only WAL that it has flushed, so the sink got that position from another WAL:
     /// the server was restored, or has lost its end in a failover.

@@ -16,6 +16,8 @@ use crate::table::TableName;
 #[derive(Debug, Default)]
 pub(super) struct Diversions {
     pub(super) decisions: PoisonDecisions,
+    /// The cluster that is read.
+    pub(super) system: String,
     /// The headers of the dead letter that was offered last.
     headers: DlqHeaders,
     /// The event of that dead letter, until the sink takes it or another event is offered.
@@ -79,9 +81,11 @@ impl Diversions {
         body: &Body<'_>,
     ) -> Diversion {
         let diverted = Diverted::new(position, decision, body.event_id);
-        let headers = match diverted.action {
-            PoisonAction::Skip => DlqHeaders::default(),
-            _ => DlqHeaders::new(self.decisions.policy(), &diverted, begin, table, body),
+        let headers = if diverted.action == PoisonAction::Skip {
+            DlqHeaders::default()
+        } else {
+            let policy = (self.decisions.policy(), &*self.system);
+            DlqHeaders::new(policy, &diverted, begin, table, body)
         };
         Diversion { diverted, headers }
     }

@@ -107,6 +107,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             session.core.forget_taken();
         }
         session.core.set_epoch(epoch);
+        session.core.set_system(&system_id);
         session.core.connected(confirmed);
         session.core.describe(tables);
         if snapshot {

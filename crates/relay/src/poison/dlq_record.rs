@@ -90,8 +90,9 @@ impl fmt::Debug for DlqHeaders {
 }
 
 impl DlqHeaders {
+    /// Writes the headers. `system`: the cluster that the event was read from; empty if it is unknown.
     pub(crate) fn new(
-        policy: &PoisonPolicy,
+        (policy, system): (&PoisonPolicy, &str),
         diverted: &Diverted,
         begin: &Begin,
         table: &TableName,
@@ -107,6 +108,9 @@ impl DlqHeaders {
             (names::COMMIT_TIME, begin.commit_time.to_string()),
             (names::TABLE, table.to_string()),
         ];
+        if !system.is_empty() {
+            headers.push((names::SYSTEM, system.to_owned()));
+        }
         if let Some(topic) = body.topic {
             headers.push((names::TOPIC, topic.to_owned()));
         }

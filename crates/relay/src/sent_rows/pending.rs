@@ -68,6 +68,11 @@ impl PendingRows {
         }
     }
 
+    /// Sets the cluster whose rows are read from now on.
+    pub(crate) fn set_system(&self, system: &str) {
+        self.shared.set_system(system);
+    }
+
     /// Returns true if so many rows wait for their marks that no further one should be sent.
     pub(crate) fn is_full(&self) -> bool {
         self.shared.is_full()

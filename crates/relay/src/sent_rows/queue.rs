@@ -41,6 +41,8 @@ struct Queue {
     tables: Vec<Arc<KeyedTable>>,
     /// The time zone of the session that reads rows.
     time_zone: String,
+    /// The cluster whose rows are read.
+    system: String,
     /// Tables whose rows have no key, which were not reported yet.
     without_key: BTreeSet<TableName>,
     /// Counts how often all was forgotten.
@@ -77,6 +79,7 @@ impl SentRows {
             asked_at: None,
             tables: Vec::new(),
             time_zone: String::new(),
+            system: String::new(),
             without_key: BTreeSet::new(),
             forgotten: 0,
         };
@@ -111,6 +114,16 @@ impl SentRows {
     /// Returns the time zone of the session that reads rows.
     pub(super) fn time_zone(&self) -> String {
         lock(&self.queue).time_zone.clone()
+    }
+
+    /// Sets the cluster whose rows are read from now on.
+    pub(super) fn set_system(&self, system: &str) {
+        system.clone_into(&mut lock(&self.queue).system);
+    }
+
+    /// Returns the system identifier of the cluster whose rows are read; empty before the first stream.
+    pub fn system(&self) -> String {
+        lock(&self.queue).system.clone()
     }
 
     /// Returns true if no further key should come for a moment.

@@ -10,6 +10,8 @@ use walrelay_sink::{EventPosition, dlq_headers};
 pub struct Resolution {
     /// The slot of the dead letter.
     pub slot: String,
+    /// The cluster of the dead letter; `None` if it names none.
+    pub system: Option<String>,
     /// The event's position in the slot.
     pub id: EventPosition,
     /// How the dead letter was resolved.
@@ -62,6 +64,7 @@ impl DlqEntry {
                 .text(dlq_headers::SLOT)?
                 .ok_or("it has no slot")?
                 .to_owned(),
+            system: ours.text(dlq_headers::SYSTEM)?.map(str::to_owned),
             class: class.to_owned(),
             cause: ours.text(dlq_headers::CAUSE)?.map(str::to_owned),
             xid: ours.number(dlq_headers::XID)?,
@@ -96,6 +99,7 @@ fn resolution(resolves: &str, ours: &RelayHeaders<'_>) -> Result<Resolution, &'s
     };
     Ok(Resolution {
         slot: slot.to_owned(),
+        system: ours.text(dlq_headers::SYSTEM)?.map(str::to_owned),
         id: id.parse().map_err(|_| "what it resolves cannot be read")?,
         outcome,
     })
@@ -163,6 +167,7 @@ mod tests {
         (dlq_headers::CLASS, "rejected"),
         (dlq_headers::CAUSE, "it is refused"),
         (dlq_headers::SLOT, "orders"),
+        (dlq_headers::SYSTEM, "7"),
         (dlq_headers::LSN, "1/16B3748"),
         (dlq_headers::ROW, "3"),
         (dlq_headers::XID, "771"),
@@ -189,6 +194,7 @@ mod tests {
             (dead_letter.slot.as_str(), dead_letter.class.as_str()),
             ("orders", "rejected")
         );
+        assert_eq!(dead_letter.system.as_deref(), Some("7"));
         assert_eq!(dead_letter.cause.as_deref(), Some("it is refused"));
         assert_eq!(dead_letter.xid, Some(771));
         assert_eq!(

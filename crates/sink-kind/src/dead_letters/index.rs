@@ -15,7 +15,7 @@ use walrelay_sink::{EventPosition, dlq_headers};
 #[derive(Debug, Default)]
 pub(super) struct DlqIndex {
     known: BTreeMap<DlqRecordId, Known>,
-    /// Names of slots and topics, each stored once.
+    /// Names of slots, clusters and topics, each stored once.
     names: HashSet<Arc<str>>,
     foreign: u64,
     open: usize,
@@ -79,7 +79,8 @@ impl DlqIndex {
         match entry {
             DlqEntry::Foreign(_) => self.foreign += 1,
             DlqEntry::Resolution(resolution) => {
-                let name = self.name(&resolution.slot, resolution.id);
+                let system = resolution.system.as_deref();
+                let name = self.name(&resolution.slot, resolution.id, system);
                 self.resolve(&name, resolution.outcome);
             }
             DlqEntry::DlqRecord(dead_letter) => self.dead_letter(dead_letter, select),
@@ -87,7 +88,8 @@ impl DlqIndex {
     }
 
     fn dead_letter(&mut self, dead_letter: &DlqRecord, select: impl FnOnce(&DlqRecord) -> bool) {
-        let name = self.name(&dead_letter.slot, dead_letter.id);
+        let system = dead_letter.system.as_deref();
+        let name = self.name(&dead_letter.slot, dead_letter.id, system);
         let topic = dead_letter.topic.as_deref().map(|topic| self.intern(topic));
         match self.known.entry(name) {
             // Another copy of a known dead letter.
@@ -118,10 +120,11 @@ impl DlqIndex {
         }
     }
 
-    fn name(&mut self, slot: &str, id: EventPosition) -> DlqRecordId {
+    fn name(&mut self, slot: &str, id: EventPosition, system: Option<&str>) -> DlqRecordId {
         DlqRecordId {
             slot: self.intern(slot),
             id,
+            system: system.map(|system| self.intern(system)),
         }
     }
 

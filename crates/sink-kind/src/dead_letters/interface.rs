@@ -17,6 +17,9 @@ pub struct DlqRecord {
     pub id: EventPosition,
     /// The replication slot that the event was read from.
     pub slot: String,
+    /// The system identifier of the cluster that the event was read from; `None` if an earlier version wrote the dead
+    /// letter.
+    pub system: Option<String>,
     /// The name of a [`Poison`](walrelay_sink::Poison), or [`dlq_headers::PARKED`].
     pub class: String,
     /// The cause, for an operator.
@@ -104,13 +107,16 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Identifies a dead letter. Ordered by the slot's name, then by the event's position in the WAL.
+/// Identifies a dead letter. Ordered by the slot's name, then by the event's position in the WAL. Clusters may have slots
+/// of one name, and events at one position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DlqRecordId {
     /// The replication slot.
     pub slot: Arc<str>,
     /// The event of the slot.
     pub id: EventPosition,
+    /// The cluster of the slot; `None` if the dead letter names none.
+    pub system: Option<Arc<str>>,
 }
 
 /// Slot, LSN and row, separated by spaces.
@@ -230,9 +236,15 @@ pub struct ReplaySummary {
     pub held_back: usize,
 }
 
+/// The origin of a dead letter of a slot: the event's position, and the cluster whose log has it. `None`: the dead letter
+/// names no cluster.
+pub type EventOrigin = (EventPosition, Option<Arc<str>>);
+
 /// The event of a dead letter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DeadLetterEvent {
+    /// The cluster that the event was read from; `None` if the dead letter names none.
+    pub system: Option<Arc<str>>,
     /// `schema.table` as the table was named then; `None` if it is unknown.
     pub table: Option<String>,
     /// The value of the row's id column; `None` if it is NULL or unknown.
@@ -258,7 +270,7 @@ pub struct DeadLetterEvents {
     /// Of the others.
     pub resolved: Vec<DeadLetterEvent>,
     /// How the dead letters of these events were resolved last.
-    pub outcomes: HashMap<EventPosition, Outcome>,
+    pub outcomes: HashMap<EventOrigin, Outcome>,
 }
 
 /// Reads all dead letters of a slot. **Blocks**.

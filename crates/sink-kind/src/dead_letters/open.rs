@@ -1,10 +1,12 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use super::entry::DlqEntry;
-use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, Outcome, ReadOpen};
-use walrelay_sink::EventPosition;
+use super::interface::{
+    DeadLetterEvent, DeadLetterEvents, DlqRecord, EventOrigin, Outcome, ReadOpen,
+};
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
 /// events are only in the topic of dead letters, and without a value not even there.
@@ -12,7 +14,9 @@ use walrelay_sink::EventPosition;
 /// Memory: some 200 bytes for each dead letter that was read, and its event id.
 pub struct OpenEvents {
     slot: String,
-    events: HashMap<EventPosition, ReadEvent>,
+    events: HashMap<EventOrigin, ReadEvent>,
+    /// The names of clusters, each stored once.
+    systems: HashSet<Arc<str>>,
 }
 
 /// An event that was read.
@@ -30,6 +34,7 @@ impl OpenEvents {
         Self {
             slot,
             events: HashMap::new(),
+            systems: HashSet::new(),
         }
     }
 
@@ -79,25 +84,39 @@ impl OpenEvents {
             DlqEntry::DlqRecord(dead_letter) if dead_letter.slot == self.slot => {
                 let DlqRecord {
                     id,
+                    system,
                     table,
                     event_id,
                     xid,
                     ..
                 } = *dead_letter;
-                let known = self.events.entry(id).or_default();
+                let system = self.intern(system);
+                let known = self.events.entry((id, system.clone())).or_default();
                 known.event.get_or_insert(DeadLetterEvent {
+                    system,
                     table,
                     id: event_id,
                     xid,
                 });
             }
             DlqEntry::Resolution(resolution) if resolution.slot == self.slot => {
-                let known = self.events.entry(resolution.id).or_default();
+                let system = self.intern(resolution.system);
+                let known = self.events.entry((resolution.id, system)).or_default();
                 known.resolved = Some(resolution.outcome);
             }
             // Another slot's, or no dead letter.
             DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) | DlqEntry::Foreign(_) => {}
         }
+    }
+
+    fn intern(&mut self, system: Option<String>) -> Option<Arc<str>> {
+        let system = system?;
+        if let Some(known) = self.systems.get(&*system) {
+            return Some(Arc::clone(known));
+        }
+        let new: Arc<str> = system.into();
+        self.systems.insert(Arc::clone(&new));
+        Some(new)
     }
 
     /// Removes all events: the records are read again from their beginning.
@@ -118,7 +137,7 @@ impl OpenEvents {
             outcomes: self
                 .events
                 .iter()
-                .filter_map(|(id, known)| Some((*id, known.resolved?)))
+                .filter_map(|(origin, known)| Some((origin.clone(), known.resolved?)))
                 .collect(),
         }
     }

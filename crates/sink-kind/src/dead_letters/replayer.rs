@@ -163,7 +163,10 @@ impl<L: DlqLog> DlqReplayer<L> {
             return Ok(());
         }
         // A topic that was made anew meanwhile may have another one at that place.
-        let is_due = |it: &&DlqRecord| it.slot == *due.name.slot && it.id == due.name.id;
+        let is_due = |it: &&DlqRecord| {
+            let system = due.name.system.as_deref();
+            it.slot == *due.name.slot && it.id == due.name.id && it.system.as_deref() == system
+        };
         let Some(dead_letter) = dead_letter.filter(is_due) else {
             run.failed(due, None, NotRedriven::Gone, report);
             return Ok(());
@@ -261,7 +264,7 @@ impl<L: DlqLog> DlqReplayer<L> {
         patience: Duration,
     ) -> Result<(), ReplayError> {
         let resolves = format!("{} {}", of.slot, of.id);
-        let headers = [
+        let mut headers = vec![
             Header {
                 name: dlq_headers::RESOLVES,
                 value: Some(resolves.as_bytes()),
@@ -271,6 +274,10 @@ impl<L: DlqLog> DlqReplayer<L> {
                 value: Some(outcome.name().as_bytes()),
             },
         ];
+        headers.extend(of.system.as_ref().map(|system| Header {
+            name: dlq_headers::SYSTEM,
+            value: Some(system.as_bytes()),
+        }));
         let record = Record {
             kind: RecordKind::Resolution,
             topic: &self.topic,

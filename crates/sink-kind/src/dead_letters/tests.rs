@@ -40,6 +40,11 @@ impl Memory {
 
     /// Writes a dead letter of slot `s`, whose value is its position.
     fn dead_letter(&self, id: &str, key: &str, topic: &str) {
+        self.dead_letter_of(None, id, key, topic);
+    }
+
+    /// Writes a dead letter that names its cluster.
+    fn dead_letter_of(&self, system: Option<&str>, id: &str, key: &str, topic: &str) {
         let (lsn, row) = id.split_once(' ').expect("LSN and row");
         let header = |name, value: &'static str| Header {
             name,
@@ -49,17 +54,19 @@ impl Memory {
             name,
             value: Some(str::as_bytes(value)),
         };
+        let mut headers = vec![
+            header(dlq_headers::CLASS, "rejected"),
+            header(dlq_headers::SLOT, "s"),
+            of(dlq_headers::LSN, lsn),
+            of(dlq_headers::ROW, row),
+            of(dlq_headers::TOPIC, topic),
+        ];
+        headers.extend(system.map(|system| of(dlq_headers::SYSTEM, system)));
         self.write(&Record {
             topic: TOPIC,
             key: Some(key.as_bytes()),
             value: Some(id.as_bytes()),
-            headers: &[
-                header(dlq_headers::CLASS, "rejected"),
-                header(dlq_headers::SLOT, "s"),
-                of(dlq_headers::LSN, lsn),
-                of(dlq_headers::ROW, row),
-                of(dlq_headers::TOPIC, topic),
-            ],
+            headers: &headers,
             ..Record::default()
         });
     }
@@ -233,6 +240,37 @@ fn the_events_of_open_dead_letters_are_those_that_nobody_resolved() {
     log.read(&mut |entry| of_other.add(entry))
         .expect("readable");
     assert_eq!((events.iter().count(), of_other.iter().count()), (1, 0));
+}
+
+/// Two clusters have a slot of one name, and events at one position.
+#[test]
+fn a_dead_letter_is_resolved_for_its_own_cluster_alone() {
+    let memory = Memory::default();
+    for (system, key) in [(Some("1"), "a"), (Some("2"), "b"), (None, "c")] {
+        memory.dead_letter_of(system, "0/1 0", key, "orders");
+    }
+    let all = |_: &DlqRecord| true;
+    let drop = ReplayOptions {
+        action: Action::Drop,
+        ..redrive()
+    };
+    for (resolved, system) in [(1, Some("2")), (2, None), (3, Some("1"))] {
+        let mut replayer = DlqReplayer::new(TOPIC, memory.log());
+        let of_system = |dead_letter: &DlqRecord| dead_letter.system.as_deref() == system;
+        replayer.read(&of_system).expect("readable");
+        let done = replayer.carry_out(&drop, &of_system, &mut |_| {});
+        assert_eq!(done.expect("it ends well").done, 1);
+        let mut replayer = DlqReplayer::new(TOPIC, memory.log());
+        replayer.read(&all).expect("readable");
+        assert_eq!(replayer.open(), 3 - resolved);
+        let mut events = OpenEvents::new("s".to_owned());
+        let mut log = memory.log();
+        log.read(&mut |entry| events.add(entry)).expect("readable");
+        let outcomes = events.all().outcomes;
+        assert_eq!(outcomes.len(), resolved);
+        let origin = (EventPosition::in_first_epoch(1, 0), system.map(Arc::from));
+        assert_eq!(outcomes.get(&origin), Some(&Outcome::Dropped));
+    }
 }
 
 #[test]

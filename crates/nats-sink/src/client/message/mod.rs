@@ -118,12 +118,25 @@ pub(crate) fn is_dead_letter(record: &Record<'_>) -> bool {
     record.kind == RecordKind::DeadLetter
 }
 
-/// Returns the slot of a dead letter: ids of events are unique in the stream of the events, and dead
-/// letters of all slots and tables may be in one.
-fn dead_letter_slot<'r>(record: &Record<'r>) -> &'r [u8] {
+/// Returns the value of the relay's header of this name, which is the last one.
+fn relay_header<'r>(record: &Record<'r>, name: &str) -> &'r [u8] {
     let mut headers = record.headers.iter().rev();
-    let slot = headers.find(|header| header.name == dlq_headers::SLOT);
-    slot.and_then(|header| header.value).unwrap_or_default()
+    let header = headers.find(|header| header.name == name);
+    header.and_then(|header| header.value).unwrap_or_default()
+}
+
+/// Writes the origin of a dead letter: ids of events are unique in the stream of the events, and dead letters of all
+/// slots, clusters and tables may be in one.
+fn put_origin(out: &mut Vec<u8>, record: &Record<'_>) {
+    escape(out, relay_header(record, dlq_headers::SLOT), true);
+    let system = relay_header(record, dlq_headers::SYSTEM);
+    if !system.is_empty() {
+        // A reader counts the slashes.
+        out.push(b'.');
+        escape(out, system, true);
+    }
+    // Writing to a Vec does not fail.
+    let _ = write!(out, "/{}/", record.position);
 }
 
 /// Makes the block of headers.
@@ -150,9 +163,7 @@ fn block(record: &Record<'_>, is_exact: bool) -> Vec<u8> {
         put(&mut out, MESSAGE_ID, |out| {
             if is_dead_letter {
                 out.extend_from_slice(DEAD_LETTER_ID.as_bytes());
-                escape(out, dead_letter_slot(record), true);
-                // Writing to a Vec does not fail.
-                let _ = write!(out, "/{}/", record.position);
+                put_origin(out, record);
             }
             escape(out, id, true);
         });

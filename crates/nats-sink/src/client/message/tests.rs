@@ -99,6 +99,7 @@ fn a_dead_letter_has_another_id_than_its_event() {
     let of_letter = [
         header(dlq_headers::CLASS, "rejected"),
         header(dlq_headers::SLOT, "orders"),
+        header(dlq_headers::SYSTEM, "7"),
         header("Nats-Rollup", "all"),
     ];
     let record = Record {
@@ -110,9 +111,9 @@ fn a_dead_letter_has_another_id_than_its_event() {
     };
     check(&record, 1_000).unwrap();
     let text = String::from_utf8(headers(&record)).unwrap();
-    let id = "Nats-Msg-Id: dead-letter/orders/0/0 0/e\r\n";
+    let id = "Nats-Msg-Id: dead-letter/orders.7/0/0 0/e\r\n";
     assert!(text.contains(id) && !text.contains("Rollup"), "{text}");
-    let list = "walrelay.dlq.headers: +2 TmF0cy1Sb2xsdXA:YWxs\r\n";
+    let list = "walrelay.dlq.headers: +3 TmF0cy1Sb2xsdXA:YWxs\r\n";
     assert!(text.contains(list), "{text}");
     let of_resolution = [
         header(dlq_headers::RESOLVES, "orders 0/0 0"),

@@ -183,9 +183,14 @@ pub(super) fn is_same(one: &Record<'_>, other: &Record<'_>) -> bool {
             .all(|name| header(one, name) == header(other, name))
 }
 
-/// The headers that tell an event, its dead letter, that of another slot and the resolution apart. They may
+/// The headers that tell an event, its dead letter, that of another slot or cluster and the resolution apart. They may
 /// have equal positions, ids, keys and values.
-const TOLD_APART: [&str; 3] = [dlq_headers::CLASS, dlq_headers::SLOT, dlq_headers::RESOLVES];
+const TOLD_APART: [&str; 4] = [
+    dlq_headers::CLASS,
+    dlq_headers::SLOT,
+    dlq_headers::SYSTEM,
+    dlq_headers::RESOLVES,
+];
 
 /// Returns the value of a record's last header of this name.
 fn header<'r>(record: &Record<'r>, name: &str) -> Option<&'r [u8]> {

@@ -313,6 +313,14 @@ pub(crate) fn dlq_address(config: &PipelineConfig) -> DlqAddress<'_> {
     }
 }
 
+/// Returns the name of the store of dead letters: the kind of the sink, and the topic. Empty if the sink has none.
+pub(crate) fn dead_letter_store(config: &PipelineConfig) -> Result<String, Failure> {
+    let sink = configured_sink(config)?;
+    let has_store = sink.dead_letters().is_some();
+    let store = has_store.then(|| format!("{} {}", sink.name(), config.poison.topic));
+    Ok(store.unwrap_or_default())
+}
+
 /// Makes the reader of the slot's open dead letters. `epoch`: see [`Epoch`](walrelay_sink_kind::dead_letters::Epoch).
 pub(crate) fn dead_letters(
     config: &PipelineConfig,
@@ -336,7 +344,8 @@ pub(crate) fn dead_letters(
     let messages = messages.map(|prefix| TableName::new(Messages::SCHEMA, prefix));
     let named = config.source.tables.iter().cloned().chain(messages);
     let id = id_column(config).cloned();
-    Ok(DeadLetters::new(read, id, named))
+    let store = dead_letter_store(config)?;
+    Ok(DeadLetters::new(read, id, named).in_store(store))
 }
 
 /// Describes the rows that count as not sent, and how rows are marked as sent; `set` is empty if

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::json;
 use walrelay_failure::{Chain, Exit, Failure};
 use walrelay_postgres_source::{
-    Change, ConfirmedError, DeadLetters, DifferenceKind, Evidence, NoAccount, PruneError, Pruning,
-    Selection, Unaccounted,
+    Change, ConfirmedError, DeadLetters, DifferenceKind, Evidence, KeysElsewhere, NoAccount,
+    PruneError, Pruning, Selection, Unaccounted,
 };
 use walrelay_walsender::{ConnInfo, Session};
 
@@ -263,6 +263,16 @@ pub(crate) const LOST_KEYS: &str = "rename the columns back, or redrive or drop 
      then walrelay prune deletes by the marks again. If the topic does not have them any more, delete their keys from \
      walrelay_state.dead";
 
+/// Returns the remedy for stored keys of dead letters in another store than the configured one.
+pub(crate) fn elsewhere_remedy(keys: &KeysElsewhere) -> String {
+    format!(
+        "configure that sink and topic, for example with --set, redrive or drop these dead letters (walrelay dlq), and run \
+         walrelay prune with it. If the dead letters are gone, see whether these rows were sent, and send those that were \
+         not: walrelay resend. Then delete their keys: {}",
+        keys.delete_sql()
+    )
+}
+
 /// Returns what to do about a missing account.
 pub(crate) fn no_account_remedy(why: &NoAccount) -> &'static str {
     match why {
@@ -290,22 +300,28 @@ fn unaccounted(found: &[Unaccounted]) -> Vec<Failure> {
         ""
     };
     let kinds = [
-        (DifferenceKind::OtherRows, "prune-unaccounted", OTHER_ROWS),
+        (
+            DifferenceKind::OtherRows,
+            Failure::new("prune-unaccounted", Exit::Data, "").remedy(OTHER_ROWS),
+        ),
         (
             DifferenceKind::MissingDeadLetters,
-            "prune-dead-letters-missing",
-            MISSING_DEAD_LETTERS,
+            Failure::new("prune-dead-letters-missing", Exit::Data, "").remedy(MISSING_DEAD_LETTERS),
         ),
         (
             DifferenceKind::UnsettledDeadLetters,
-            "prune-dead-letters",
-            UNSETTLED_DEAD_LETTERS,
+            Failure::new("prune-dead-letters", Exit::Data, "").remedy(UNSETTLED_DEAD_LETTERS),
         ),
     ];
-    let failures = kinds.into_iter().filter_map(|(kind, id, remedy)| {
+    let failures = kinds.into_iter().filter_map(|(kind, failure)| {
         let what: Vec<String> = found.iter().filter_map(|one| one.text_of(kind)).collect();
-        let failure = Failure::new(id, Exit::Data, what.join("; "));
-        (!what.is_empty()).then(|| failure.remedy(format!("{remedy}{publish_key}")))
+        let remedy = failure.remedy.map(|remedy| remedy + publish_key);
+        let what = what.join("; ");
+        (!what.is_empty()).then_some(Failure {
+            what,
+            remedy,
+            ..failure
+        })
     });
     failures.collect()
 }
@@ -360,7 +376,9 @@ pub(crate) fn failed(error: PruneError) -> Failure {
             .remedy("prune again, when nothing else changes these rows"),
         PruneError::Unaccounted(found) => {
             let first = unaccounted(&found).into_iter().next();
-            first.unwrap_or_else(|| Failure::new("prune-unaccounted", Exit::Data, what))
+            first.unwrap_or_else(|| {
+                Failure::new("prune-unaccounted", Exit::Data, what).remedy(OTHER_ROWS)
+            })
         }
         PruneError::Statement { source, .. } => {
             let failure = Failure::from(source);
@@ -369,6 +387,9 @@ pub(crate) fn failed(error: PruneError) -> Failure {
         PruneError::Missing(_) => Failure::new("prune-table", Exit::Config, what)
             .remedy("name the table in [source] tables as it is named now, or take it out of them"),
         PruneError::NoAccount(why) => no_account(why),
+        PruneError::KeysElsewhere(keys) => {
+            Failure::new("prune-dead-letters", Exit::Data, what).remedy(elsewhere_remedy(&keys))
+        }
         PruneError::LostKeys(_) => {
             Failure::new("prune-dead-letters", Exit::Data, what).remedy(LOST_KEYS)
         }

@@ -138,6 +138,7 @@ mod tests {
         DlqRecord {
             id: EventPosition::in_first_epoch(16, 2),
             slot: "orders".into(),
+            system: Some("7".into()),
             class: "oversize".into(),
             cause: Some("too\u{1b}[31mlarge".into()),
             xid: Some(771),

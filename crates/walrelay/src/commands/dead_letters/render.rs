@@ -155,6 +155,7 @@ pub(super) fn describe(listed: &Listed, record: &DlqRecord) -> String {
     let lines = [
         ("letter", record.id.to_string()),
         ("slot", record.slot.clone()),
+        ("cluster", optional(record.system.clone())),
         ("status", status(listed.outcome).to_owned()),
         ("class", record.class.clone()),
         ("cause", optional(record.cause.clone())),
@@ -220,6 +221,7 @@ pub(super) fn json_line_to(
     let lsn = record.id.published_lsn().to_string();
     let mut line = JsonLine(b"{".to_vec());
     line.text("slot", Some(&record.slot));
+    line.text("system", record.system.as_deref());
     line.text("lsn", Some(&lsn));
     line.number("row", Some(record.id.row));
     line.text("status", Some(status));
@@ -311,6 +313,7 @@ mod tests {
             name: DlqRecordId {
                 slot: Arc::from("orders"),
                 id: record.id,
+                system: None,
             },
             position: record.position,
             outcome: Some(Outcome::Dropped),
@@ -382,7 +385,7 @@ mod tests {
             serde_json::from_str(&line).unwrap()
         };
         let mut expected = json!({
-            "slot": "orders", "lsn": "0/10", "row": 2, "status": "open", "class": "oversize",
+            "slot": "orders", "system": "7", "lsn": "0/10", "row": 2, "status": "open", "class": "oversize",
             "cause": "too\u{1b}[31mlarge", "table": "public.outbox", "xid": 771,
             "commit_time": "2026-01-02T03:04:05.678900Z", "event_id": {"base64": "/w=="},
             "topic": null, "partition": null, "timestamp_ms": 5, "omitted_bytes": null,

@@ -35,7 +35,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     let unmarked = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         find_intact_slot(&mut session, server).await?;
-        read_dead_letters(args, &marking, &open).await?;
+        read_dead_letters(&mut session, args, &marking, &open).await?;
         let unmarked = marking.unmarked(&mut session).await;
         session.close().await;
         Ok::<_, Failure>(unmarked?)
@@ -113,14 +113,16 @@ struct Dropped {
 
 /// Reads the open dead letters. If they need not be known, an error is only reported.
 async fn read_dead_letters(
+    session: &mut Session,
     args: &RollbackCutoverArgs,
     marking: &Marking,
     dead_letters: &DeadLetters,
 ) -> Result<(), Failure> {
     match dead_letters.read().await {
         Ok(()) if args.mark_dead_letters => marking
-            .check_dead_letters(dead_letters)
-            .map_err(dead_letters_failure),
+            .check_dead_letters(session, dead_letters)
+            .await
+            .map_err(mark_failure),
         Err(error) if args.mark_dead_letters => Err(dead_letters_failure(error)),
         Err(error) => {
             print_notice(&format!(
@@ -167,7 +169,7 @@ async fn mark_and_drop(
             .work_off_stopped(&mut session)
             .await
             .map_err(mark_failure)?;
-        read_dead_letters(args, marking, dead_letters).await?;
+        read_dead_letters(&mut session, args, marking, dead_letters).await?;
         let redriven = marking.work_off_redriven(&mut session, dead_letters).await;
         rows += redriven.map_err(mark_failure)?;
         // The rows first: the log, read after them, has all their events that are not confirmed.

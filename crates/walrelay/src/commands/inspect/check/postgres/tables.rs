@@ -5,13 +5,14 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
 use walrelay_postgres_source::{
     PublishedOperations, Sample, SetupError, TableFacts, TableLock, TableSurvey, carries_columns,
-    lost_keys, missing_mark_rights, script, sends_columns, table_fits, tells_age,
+    keys_elsewhere, lost_keys, missing_mark_rights, script, sends_columns, table_fits, tells_age,
 };
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
 
 use super::{Addresses, DatabaseState, add_address, check_result};
-use crate::commands::database::prune::LOST_KEYS;
+use crate::commands::assembly::dead_letter_store;
+use crate::commands::database::prune::{LOST_KEYS, elsewhere_remedy};
 use crate::commands::inspect::check::item::Check;
 use crate::failures;
 
@@ -172,6 +173,15 @@ pub(super) async fn marks(
         lost.iter()
             .map(|lost| Check::warn(lost.to_string(), LOST_KEYS)),
     );
+    // Another item names a sink that cannot be configured.
+    if let Ok(store) = dead_letter_store(db.config) {
+        let elsewhere = keys_elsewhere(session, &db.wanted.slot, &store).await?;
+        checks.extend(
+            elsewhere
+                .iter()
+                .map(|keys| Check::warn(keys.to_string(), elsewhere_remedy(keys))),
+        );
+    }
     Ok(checks)
 }
 
