@@ -55,7 +55,12 @@ impl Lease {
         Self::by_clock(now, term, boot_clock)
     }
 
-    fn by_clock(now: Instant, term: Option<Duration>, boot_clock: fn() -> Duration) -> Self {
+    /// Creates a lease that measures suspensions of the machine by another clock, for tests.
+    pub(crate) fn by_clock(
+        now: Instant,
+        term: Option<Duration>,
+        boot_clock: fn() -> Duration,
+    ) -> Self {
         Self {
             proven_at: now,
             term: term.filter(|term| !term.is_zero()),

@@ -53,7 +53,7 @@ pub(in crate::pipeline) async fn poll_while<K: Sink, T>(
 mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
     use tokio::sync::Notify;
     use tokio::time::timeout;
@@ -88,25 +88,58 @@ mod tests {
         fn close(self: Box<Self>, _: Duration) {}
     }
 
-    /// Otherwise the sink would not send the records that it has accepted while the database is
-    /// down.
-    #[tokio::test]
-    async fn a_sink_goes_on_while_there_is_no_connection() {
+    fn session(polled: &Arc<Polled>) -> SinkSession<CountingSink> {
         let ring = Arc::new(AckRing::new(64));
         let reports = Reports::new(Arc::clone(&ring));
-        let polled = Arc::new(Polled::default());
         let core = Core::new(
             Router::new(Options::default()),
             Arc::new([]),
             ring,
             CommitEnd::from_slot(Lsn::new(1_000)),
         );
-        let mut session = Some(SinkSession {
+        SinkSession {
             core,
-            sink: CountingSink(Arc::clone(&polled)),
-            reports: Arc::clone(&reports),
+            sink: CountingSink(Arc::clone(polled)),
+            reports,
             withdrawn: VecDeque::new(),
-        });
+        }
+    }
+
+    /// The seconds by which the boot clock of a test is ahead.
+    static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+
+    fn suspended_clock() -> Duration {
+        Duration::from_secs(SUSPENDED.load(Ordering::Relaxed))
+    }
+
+    /// Suspends the machine while there is no connection: timers do not count that time, and another relay may read
+    /// the slot meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn a_sink_is_given_up_after_the_machine_was_suspended_without_a_connection() {
+        let polled = Arc::new(Polled::default());
+        let mut session = Some(session(&polled));
+        let begun = Instant::now();
+        let term = Duration::from_secs(60);
+        let lease = Lease::by_clock(begun, Some(term), suspended_clock);
+        let suspend = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            SUSPENDED.store(600, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        };
+        let done = poll_while(&mut session, Some(lease), suspend).await;
+        assert_eq!(done, None, "the sink is to be given up");
+        let after = begun.elapsed();
+        assert!(after >= Duration::from_secs(5) && after < term, "{after:?}");
+    }
+
+    /// Otherwise the sink would not send the records that it has accepted while the database is
+    /// down.
+    #[tokio::test]
+    async fn a_sink_goes_on_while_there_is_no_connection() {
+        let polled = Arc::new(Polled::default());
+        let session = session(&polled);
+        let reports = Arc::clone(&session.reports);
+        let mut session = Some(session);
         let connected = async {
             // Polled once at the beginning, and once for each wake-up by the sink.
             for times in 1..4 {
