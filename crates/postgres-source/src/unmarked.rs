@@ -177,15 +177,20 @@ pub(super) async fn is_readable(session: &mut Session) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| is_true(&row, "readable")))
 }
 
-/// Queries the first keys of a slot behind `after`.
+/// Queries the first keys of a slot behind `after`, but none of the tables that are `left_out`.
 pub(super) async fn page(
     session: &mut Session,
     slot: &str,
-    after: u64,
+    (after, left_out): (u64, &[TableName]),
     limit: usize,
 ) -> Result<Vec<StoredKey>, Error> {
+    let names = left_out.iter().map(|table| {
+        let (schema, name) = (quote_literal(&table.schema), quote_literal(&table.name));
+        format!(" AND \"table\" <> ARRAY[{schema}, {name}]")
+    });
+    let names: String = names.collect();
     let sql = format!(
-        "SELECT id, {STORED_KEY}, hash FROM {TABLE} WHERE slot = {} AND id > {after} ORDER BY id LIMIT {limit}",
+        "SELECT id, {STORED_KEY}, hash FROM {TABLE} WHERE slot = {} AND id > {after}{names} ORDER BY id LIMIT {limit}",
         quote_literal(slot)
     );
     let rows = session.query_within(&sql, PAGE_BYTES).await?;

@@ -1,6 +1,7 @@
 //! Keys of sent rows that are stored in `walrelay_state.unmarked` stay until their rows are marked, changed or gone.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use walrelay_testkit::{Db, eventually};
 
@@ -138,6 +139,58 @@ fn rows_that_are_sent_while_the_column_of_the_mark_is_missing_are_marked_later()
     db.batch("ALTER TABLE other RENAME COLUMN sent_on TO sent_at");
     eventually(PATIENCE, || count(&db, "other WHERE sent_at IS NULL") == 0);
     eventually(PATIENCE, || count(&db, STORED) == 0);
+    relay.ends_well();
+}
+
+/// Marks five rows, one after the other, that are locked when they are sent. Returns the time that it takes.
+fn mark_locked_rows(rig: &Rig, db: &Db) -> Duration {
+    let begun = Instant::now();
+    for _ in 0..5 {
+        db.batch(
+            "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload) \
+             VALUES (gen_random_uuid(), 'order', 'locked', 'T', '1')",
+        );
+        let holder = rig.db();
+        holder.batch("BEGIN; SELECT FROM outbox WHERE sent_at IS NULL FOR UPDATE");
+        rig.caught_up();
+        holder.batch("COMMIT");
+        wait_until_all_are_marked(db);
+    }
+    begun.elapsed()
+}
+
+/// The column of one table's mark is missing. Stored keys of the other table are worked off as fast as before.
+#[test]
+fn stored_rows_do_not_wait_for_a_table_without_the_column_of_the_mark() {
+    let rig = rig(18);
+    let db = rig.db();
+    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+    let configured = config(&rig, "");
+    let tables = "\"public.outbox\", \"public.other\"";
+    edit(&configured, "\"public.outbox\"", tables);
+    edit(
+        &configured,
+        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
+        "",
+    );
+    let relay = rig.streaming(&configured);
+    let before = mark_locked_rows(&rig, &db);
+    db.batch("ALTER TABLE other RENAME COLUMN sent_at TO sent_on");
+    db.batch(
+        "INSERT INTO other (id, aggregatetype, aggregateid, type, payload) \
+         VALUES (gen_random_uuid(), 'order', 'k', 'T', '1')",
+    );
+    relay.says("rows cannot be marked as sent at the moment");
+    let stored = format!("{STORED} WHERE \"table\" = '{{public,other}}'");
+    eventually(PATIENCE, || count(&db, &stored) == 1);
+    let after = mark_locked_rows(&rig, &db);
+    // Each of the five rows would wait for 10 s.
+    assert!(
+        after < 3 * before + Duration::from_secs(15),
+        "{after:?}, {before:?}"
+    );
+    db.batch("ALTER TABLE other RENAME COLUMN sent_on TO sent_at");
+    eventually(PATIENCE, || count(&db, &stored) == 0);
     relay.ends_well();
 }
 

@@ -1,7 +1,6 @@
 //! [`SentMarker`]: marks the rows of acknowledged records while the relay runs, and stores the keys of those that
 //! cannot be marked yet.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +9,14 @@ use tracing::{info, warn};
 use walrelay_relay::{Chain, KeyedTable, SentKeys, SentRows, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
+use super::failing::{FailingTables, Failure};
 use super::marking::Marking;
-use super::stored::{PAGE, work_off_page};
+use super::stored::{PAGE, mark_keys, work_off_page};
 use crate::confirmation::ConfirmedError;
-use crate::dead_rows::{self, DeadKey, DeadMarking};
+use crate::dead_rows::{DeadKey, DeadMarking};
 use crate::mark_error::MarkError;
 use crate::sent_keys::{MarkByKey, RowKey};
-use crate::unmarked::{self, StoredKey};
+use crate::unmarked;
 
 /// Bytes of keys by which one transaction marks rows: some 1,500 rows.
 const BATCH: usize = 128 << 10;
@@ -26,10 +26,6 @@ const FAILURES: u32 = 40;
 
 /// The time after which a round over the stored keys ends, with the page that it is at.
 const PASS: Duration = Duration::from_secs(3);
-
-/// The time for which keys are stored without an attempt to mark their rows, after one that failed:
-/// each leaves dead rows.
-const STORING: Duration = Duration::from_secs(10);
 
 /// The reason why keys of a table are dropped.
 const PARTIAL: &str =
@@ -57,11 +53,8 @@ type DeadByTable = Vec<(Arc<KeyedTable>, Vec<DeadKey>)>;
 pub struct SentMarker {
     marking: Marking,
     sent: Arc<SentRows>,
-    /// Tables whose rows cannot be marked. They are left alone for the life of this process: each
-    /// attempt would leave dead rows.
-    in_vain: BTreeSet<TableName>,
-    /// Keys are stored without an attempt to mark their rows until then.
-    storing_until: Option<Instant>,
+    /// Tables whose rows could not be marked: their keys are stored without an attempt.
+    failing: FailingTables,
     /// Keys are stored, as far as is known.
     has_stored: bool,
     /// The last stored key that was worked off or left, in a pass that is not at its end; 0 before the first.
@@ -82,8 +75,7 @@ impl SentMarker {
         Self {
             marking,
             sent,
-            in_vain: BTreeSet::new(),
-            storing_until: None,
+            failing: FailingTables::default(),
             has_stored: true,
             worked_to: 0,
             page: PAGE,
@@ -116,16 +108,13 @@ impl SentMarker {
     }
 
     /// Marks the rows of one batch of keys, the first that wait, and stores the keys of those that cannot
-    /// be marked now. Returns the number of marked rows, and why others could not be marked.
+    /// be marked now. Returns the number of marked rows. [`problem`](Self::problem) tells why others are not marked.
     ///
     /// It is one batch so that a call ends also while rows arrive faster than they are marked.
     ///
     /// # Errors
     /// If the keys could not be stored, or no session can be used. They stay.
-    pub async fn mark_queued(
-        &mut self,
-        session: &mut Session,
-    ) -> Result<(u64, Option<MarkError>), MarkError> {
+    pub async fn mark_queued(&mut self, session: &mut Session) -> Result<u64, MarkError> {
         for table in self.sent.take_without_key() {
             warn!(
                 %table,
@@ -136,37 +125,37 @@ impl SentMarker {
         let taken = self.sent.take(BATCH);
         let (keys, dead) = self.by_table(&taken.keys);
         self.store_dead(session, dead).await?;
-        let conditions = self.marking.found_conditions(session).await;
-        // Without a condition nothing shows which rows are unsent until the configuration or the table is corrected.
-        let (tables, mut obstacle) = match conditions.map_err(MarkError::from) {
-            Err(error) if error.may_pass() => return Err(error),
-            Err(error) => (Vec::new(), Some(error)),
-            Ok(found) => found,
-        };
-        let (rows, left) = loop {
-            let is_storing = |until| Instant::now() < until;
-            if tables.is_empty() || self.storing_until.is_some_and(is_storing) {
-                break (0, keys);
-            }
-            match self.mark(session, &tables, &keys).await {
-                Ok((rows, left, failed)) => {
-                    obstacle = obstacle.or(failed);
-                    break (rows, left);
-                }
-                Err(error) => {
-                    if error.may_pass() {
-                        return Err(error);
-                    }
-                    if !self.is_new_in_vain(&error) {
-                        self.storing_until = Some(Instant::now() + STORING);
-                    }
-                    obstacle = Some(error);
-                }
-            }
-        };
+        let tables = self.conditions(session).await?;
+        let (rows, left) = self.mark(session, &tables, keys).await?;
         self.store(session, &left).await?;
         self.sent.settle(&taken);
-        Ok((rows, obstacle))
+        Ok(rows)
+    }
+
+    /// Returns the tables whose unsent rows are known, each with the condition for them. Notes why those of others are
+    /// not known: nothing shows which of their rows are unsent until the configuration or the table is corrected.
+    async fn conditions(
+        &mut self,
+        session: &mut Session,
+    ) -> Result<Vec<(TableName, String)>, MarkError> {
+        let error = match self.marking.found_conditions(session).await {
+            Ok((tables, missing)) => {
+                for (table, error) in missing {
+                    let reason = Chain(&error).to_string();
+                    self.failing.fail(&table, Failure::Statement, reason);
+                }
+                return Ok(tables);
+            }
+            Err(error) => MarkError::from(error),
+        };
+        if error.may_pass() {
+            return Err(error);
+        }
+        for table in &self.marking.tables {
+            let reason = Chain(&error).to_string();
+            self.failing.fail(table, Failure::Statement, reason);
+        }
+        Ok(Vec::new())
     }
 
     /// Returns the keys of sent rows, and those of dead letters.
@@ -230,42 +219,70 @@ impl SentMarker {
         Ok(())
     }
 
-    /// Marks rows. Returns their number, the keys of those that cannot be marked now, and why one of these fails.
+    /// Marks rows. Returns their number, and the keys of those that cannot be marked now.
+    ///
+    /// # Errors
+    /// If the session cannot be used any more.
     async fn mark(
         &mut self,
         session: &mut Session,
         tables: &[(TableName, String)],
-        keys: &KeysByTable,
-    ) -> Result<(u64, KeysByTable, Option<MarkError>), MarkError> {
-        let set = self.marking.set.clone();
+        keys: KeysByTable,
+    ) -> Result<(u64, KeysByTable), MarkError> {
+        let (set, slot) = (self.marking.set.clone(), self.marking.slot.clone());
         let by_key = MarkByKey {
             tables,
             set: &set,
             waits: false,
         };
-        let (mut rows, mut left, mut failed) = (0, KeysByTable::new(), None);
+        let (mut rows, mut left) = (0, KeysByTable::new());
         for (table, keys) in keys {
-            if self.in_vain.contains(&table.table) {
-                left.push((Arc::clone(table), keys.clone()));
+            if self.failing.pauses(&table.table) {
+                left.push((table, keys));
                 continue;
             }
-            let mut marked = by_key.mark(session, table, keys).await?;
-            let slot = &self.marking.slot;
-            dead_rows::mark_delivered(session, slot, &by_key, table, keys, &mut marked).await?;
+            let marked = match mark_keys(session, &slot, &by_key, &table, &keys).await {
+                Ok(marked) => marked,
+                Err(error) if error.may_pass() => return Err(error),
+                Err(error) => {
+                    self.fail(&table.table, &error);
+                    left.push((table, keys));
+                    continue;
+                }
+            };
             if marked.is_partial {
                 self.drop_keys(keys.len(), PARTIAL);
                 continue;
             }
-            failed = failed.or(marked.failed);
+            match &marked.failed {
+                Some(error) => self.fail_rows(&table.table, error),
+                None => self.failing.succeed(&table.table),
+            }
             rows += marked.rows;
             self.note_changed(marked.changed.len() as u64);
             let later = marked.later.iter().filter_map(|at| keys.get(*at).cloned());
             let later: Vec<RowKey> = later.collect();
             if !later.is_empty() {
-                left.push((Arc::clone(table), later));
+                left.push((table, later));
             }
         }
-        Ok((rows, left, failed))
+        Ok((rows, left))
+    }
+
+    /// Leaves a table alone of which no row could be marked: for the life of this process if each attempt would be in vain.
+    fn fail(&mut self, table: &TableName, error: &MarkError) -> Failure {
+        let failure = match error {
+            MarkError::Confirmed(ConfirmedError::InVain(_)) => Failure::InVain,
+            _ => Failure::Statement,
+        };
+        self.failing.fail(table, failure, Chain(error).to_string());
+        failure
+    }
+
+    /// Leaves the stored keys of a table alone, some of whose rows cannot be marked.
+    fn fail_rows(&mut self, table: &TableName, error: &MarkError) {
+        self.failing
+            .fail(table, Failure::Rows, Chain(error).to_string());
     }
 
     /// Stores keys; drops them if that is not possible, because no position may be held up for ever.
@@ -308,20 +325,14 @@ impl SentMarker {
         }
     }
 
+    /// Returns the reasons why rows of some tables are not marked. They hold up no other table.
+    pub fn problem(&self) -> Option<String> {
+        self.failing.problem()
+    }
+
     /// Returns the reason why rows of dead letters are not marked. It holds up no other row.
     pub fn dead_problem(&self) -> Option<String> {
         self.dead.as_ref().and_then(DeadMarking::problem)
-    }
-
-    /// Notes a table whose rows cannot be marked. Returns false if the error says something else, or the table is
-    /// known: stored keys may have a former name of it.
-    fn is_new_in_vain(&mut self, error: &MarkError) -> bool {
-        match error {
-            MarkError::Confirmed(ConfirmedError::InVain(table)) => {
-                self.in_vain.insert(table.clone())
-            }
-            _ => false,
-        }
     }
 
     fn drop_keys(&mut self, keys: usize, why: &str) {
@@ -348,9 +359,13 @@ impl SentMarker {
     }
 
     /// Marks the rows whose keys are stored, as far as that is possible now, and within some seconds: the
-    /// next call goes on from there. Returns their number.
+    /// next call goes on from there. Returns their number. [`problem`](Self::problem) tells why others are not marked.
+    ///
+    /// # Errors
+    /// If the session cannot be used any more, or too many rows fail.
     pub async fn work_off(&mut self, session: &mut Session) -> Result<u64, MarkError> {
-        let sent = self.work_off_sent(session).await;
+        let tables = self.conditions(session).await?;
+        let sent = self.work_off_sent(session, &tables).await;
         let Some(dead) = self.dead.as_mut().filter(|dead| dead.has_rows()) else {
             return sent;
         };
@@ -359,7 +374,6 @@ impl SentMarker {
             Err(error) if error.may_pass() => return Err(error),
             sent => sent,
         };
-        let (tables, _) = self.marking.found_conditions(session).await?;
         let by_key = MarkByKey {
             tables: &tables,
             set: &self.marking.set,
@@ -370,59 +384,66 @@ impl SentMarker {
         Ok(sent? + marked)
     }
 
-    async fn work_off_sent(&mut self, session: &mut Session) -> Result<u64, MarkError> {
+    async fn work_off_sent(
+        &mut self,
+        session: &mut Session,
+        tables: &[(TableName, String)],
+    ) -> Result<u64, MarkError> {
         if !unmarked::exists(session).await? {
             self.has_stored = false;
+            self.failing.forget_others();
             return Ok(0);
         }
-        let (tables, mut obstacle) = self.marking.found_conditions(session).await?;
-        let set = self.marking.set.clone();
+        let (set, slot) = (self.marking.set.clone(), self.marking.slot.clone());
         let by_key = MarkByKey {
-            tables: &tables,
+            tables,
             set: &set,
             waits: false,
         };
         // Rows that were sent just now come first.
         let pass = if self.has_batch() { PASS / 10 } else { PASS };
         let until = Instant::now() + pass;
+        let mut paused = self.failing.paused();
         let (mut rows, mut failures) = (0, 0);
-        let mut is_any = self.worked_to > 0;
+        let mut is_any = self.worked_to > 0 || !paused.is_empty();
         while Instant::now() < until {
-            let page =
-                unmarked::page(session, &self.marking.slot, self.worked_to, self.page).await?;
+            let place = (self.worked_to, &*paused);
+            let page = unmarked::page(session, &slot, place, self.page).await?;
             let Some(last) = page.last().map(|key| key.id) else {
                 self.has_stored = is_any;
                 self.worked_to = 0;
+                self.failing.forget_others();
                 break;
             };
             is_any = true;
-            let usable = page
-                .iter()
-                .filter(|key| !self.in_vain.contains(&key.table.table));
-            let usable: Vec<&StoredKey> = usable.collect();
             // Also an attempt that is given up makes the next page smaller.
             let taken = std::mem::replace(&mut self.page, (page.len() / 8).max(1));
-            match work_off_page(session, &self.marking.slot, &by_key, &usable).await {
-                Ok(worked) => {
-                    rows += worked.rows;
-                    self.note_changed(worked.changed);
-                    obstacle = worked.failed.or(obstacle);
-                    self.worked_to = last;
-                    self.page = (taken * 4).min(PAGE);
-                }
-                Err(error) => {
-                    failures += 1;
-                    if error.may_pass() || failures > FAILURES {
-                        return Err(error);
-                    }
-                    if !self.is_new_in_vain(&error) && page.len() == 1 {
-                        // The row that fails alone stays, and the others go on.
-                        self.worked_to = last;
-                    }
-                    obstacle = Some(error);
+            let worked = work_off_page(session, &slot, &by_key, &page).await?;
+            rows += worked.rows;
+            self.note_changed(worked.changed);
+            for (table, error) in worked.failed {
+                self.fail_rows(&table, &error);
+            }
+            let is_undone = !worked.undone.is_empty();
+            for (table, error) in worked.undone {
+                if self.fail(&table, &error) == Failure::InVain {
+                    paused.push(table);
                 }
             }
+            if !is_undone {
+                self.worked_to = last;
+                self.page = (taken * 4).min(PAGE);
+                continue;
+            }
+            failures += 1;
+            if failures > FAILURES {
+                break;
+            }
+            if page.len() == 1 {
+                // The row that fails alone stays, and the others go on.
+                self.worked_to = last;
+            }
         }
-        obstacle.map_or(Ok(rows), Err)
+        Ok(rows)
     }
 }

@@ -48,27 +48,24 @@ impl Marking {
         &self,
         session: &mut Session,
     ) -> Result<Vec<(TableName, String)>, PostgresError> {
-        let mut tables = Vec::new();
-        for table in &self.tables {
-            let unsent = unsent_condition(session, table, &self.selection).await?;
-            tables.push((table.clone(), unsent));
+        let (tables, missing) = self.found_conditions(session).await?;
+        match missing.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(tables),
         }
-        Ok(tables)
     }
 
-    /// Returns the tables whose unsent rows are known, each with the condition for them, and why others are missing,
+    /// Returns the tables whose unsent rows are known, each with the condition for them, and why those of others are not,
     /// for example because the column of the mark was renamed: their rows wait, and no others.
     pub(super) async fn found_conditions(
         &self,
         session: &mut Session,
-    ) -> Result<(Vec<(TableName, String)>, Option<MarkError>), PostgresError> {
-        let (mut tables, mut missing) = (Vec::new(), None);
+    ) -> Result<(Vec<(TableName, String)>, Vec<(TableName, PostgresError)>), PostgresError> {
+        let (mut tables, mut missing) = (Vec::new(), Vec::new());
         for table in &self.tables {
             match unsent_condition(session, table, &self.selection).await {
                 Ok(unsent) => tables.push((table.clone(), unsent)),
-                Err(error @ PostgresError::Setup(_)) => {
-                    missing.get_or_insert(MarkError::from(error));
-                }
+                Err(error @ PostgresError::Setup(_)) => missing.push((table.clone(), error)),
                 Err(error) => return Err(error),
             }
         }
@@ -104,7 +101,7 @@ impl Marking {
         };
         let (mut after, mut rows, mut left, mut failed) = (0, 0, 0, None);
         loop {
-            let page = unmarked::page(session, &self.slot, after, PAGE).await?;
+            let page = unmarked::page(session, &self.slot, (after, &[]), PAGE).await?;
             let Some(last) = page.last() else {
                 break;
             };
@@ -112,7 +109,7 @@ impl Marking {
             let worked = work_off_page(session, &self.slot, &by_key, &page).await?;
             rows += worked.rows;
             left += worked.left;
-            failed = failed.or(worked.failed);
+            failed = failed.or(worked.first_failure());
         }
         match (failed, left) {
             (None, 0) => Ok(rows),

@@ -22,8 +22,7 @@ const GAP: Duration = Duration::from_millis(250);
 const ROUND: Duration = Duration::from_secs(9);
 /// The time for which rows that are not marked may hold up the position.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Interval of the rounds over rows that could not be marked, and the same after a failure: each leaves
-/// dead rows.
+/// Interval of the rounds over rows that could not be marked, and the same after a round that could not work them off.
 const STORED_INTERVAL: Duration = Duration::from_secs(1);
 const FAILED_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -42,11 +41,14 @@ pub(crate) struct MarkWorker {
 }
 
 /// The result of a round after which no key holds up a position.
+#[derive(Default)]
 struct Round {
     /// The number of rows that were marked.
     rows: u64,
-    /// Why the rows of stored keys could not be marked.
-    obstacle: Option<MarkError>,
+    /// Why rows could not be marked.
+    obstacle: Option<String>,
+    /// The stored keys could not be worked off.
+    is_stuck: bool,
 }
 
 /// The reason why a round failed: keys hold up a position.
@@ -99,12 +101,10 @@ impl MarkWorker {
             }
             let round = round.unwrap_or(Err(RoundError::NoAnswer));
             let is_failed = round.is_err();
-            let (rows, error) = match &round {
-                Ok(Some(Round { rows, obstacle })) => {
-                    (*rows, obstacle.as_ref().map(|why| Chain(why).to_string()))
-                }
-                Ok(None) => (0, None),
-                Err(error) => (0, Some(Chain(error).to_string())),
+            let (rows, error, is_stuck) = match &round {
+                Ok(Some(round)) => (round.rows, round.obstacle.clone(), round.is_stuck),
+                Ok(None) => (0, None, false),
+                Err(error) => (0, Some(Chain(error).to_string()), true),
             };
             let goes_on = matches!(round, Ok(Some(_))) && self.marker.has_batch();
             if rows > 0 {
@@ -129,7 +129,7 @@ impl MarkWorker {
                 );
             }
             logged = dead_problem;
-            if is_due && error.is_some() {
+            if is_due && is_stuck {
                 stored_at = Instant::now() + FAILED_INTERVAL;
             }
             if !is_failed {
@@ -200,14 +200,20 @@ impl MarkWorker {
                 };
             }
         }
-        let (rows, obstacle) = self.marker.mark_queued(session).await?;
-        let mut round = Round { rows, obstacle };
+        let mut round = Round {
+            rows: self.marker.mark_queued(session).await?,
+            ..Round::default()
+        };
         if works_off && walsender != 0 {
             match self.marker.work_off(session).await {
                 Ok(rows) => round.rows += rows,
-                Err(error) => round.obstacle = round.obstacle.or(Some(error)),
+                Err(error) => {
+                    round.obstacle = Some(Chain(&error).to_string());
+                    round.is_stuck = true;
+                }
             }
         }
+        round.obstacle = round.obstacle.or_else(|| self.marker.problem());
         Ok(Some(round))
     }
 }

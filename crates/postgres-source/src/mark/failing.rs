@@ -1,0 +1,119 @@
+//! Tables whose rows could not be marked: each is left alone for a while, and holds up no other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use walrelay_relay::TableName;
+
+/// The time for which a table is left alone: each attempt that fails leaves dead rows.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Tables whose rows could not be marked, by the names that their keys have.
+#[derive(Debug, Default)]
+pub(super) struct FailingTables {
+    tables: BTreeMap<TableName, Failing>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    failure: Failure,
+    /// The end of the pause.
+    until: Instant,
+    reason: String,
+}
+
+/// The failure of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Some rows cannot be marked, and others can.
+    Rows,
+    /// No row was marked.
+    Statement,
+    /// No row can be marked in the life of this process.
+    InVain,
+}
+
+impl FailingTables {
+    /// Notes that rows of a table could not be marked.
+    pub(super) fn fail(&mut self, table: &TableName, failure: Failure, reason: String) {
+        let failing = Failing {
+            failure,
+            until: Instant::now() + PAUSE,
+            reason,
+        };
+        self.tables.insert(table.clone(), failing);
+    }
+
+    /// Forgets a table whose rows could be marked, unless its stored keys are left alone.
+    pub(super) fn succeed(&mut self, table: &TableName) {
+        if self
+            .tables
+            .get(table)
+            .is_some_and(|failing| !failing.pauses())
+        {
+            self.tables.remove(table);
+        }
+    }
+
+    /// Returns true if no row of the table is to be marked now.
+    pub(super) fn pauses(&self, table: &TableName) -> bool {
+        let failing = self.tables.get(table);
+        failing.is_some_and(|failing| failing.failure != Failure::Rows && failing.pauses())
+    }
+
+    /// Returns the tables whose stored keys are left alone now.
+    pub(super) fn paused(&self) -> Vec<TableName> {
+        let paused = self.tables.iter().filter(|(_, failing)| failing.pauses());
+        paused.map(|(table, _)| table.clone()).collect()
+    }
+
+    /// Forgets the tables that are not left alone now: every one of their rows was attempted.
+    pub(super) fn forget_others(&mut self) {
+        self.tables.retain(|_, failing| failing.pauses());
+    }
+
+    /// Returns why rows of these tables are not marked; `None` if there are none.
+    pub(super) fn problem(&self) -> Option<String> {
+        let reasons = self.tables.values().map(|failing| &*failing.reason);
+        let reasons: BTreeSet<&str> = reasons.collect();
+        let reasons: Vec<&str> = reasons.into_iter().collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+impl Failing {
+    fn pauses(&self) -> bool {
+        self.failure == Failure::InVain || Instant::now() < self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_table_is_left_alone_for_a_while_and_no_other_is() {
+        let [one, other, vain] = ["one", "other", "vain"].map(|name| TableName::new("s", name));
+        let mut failing = FailingTables::default();
+        let mut fail =
+            |table, failure, reason: &str| failing.fail(table, failure, reason.to_owned());
+        fail(&one, Failure::Statement, "no column");
+        fail(&vain, Failure::InVain, "no column");
+        fail(&other, Failure::Rows, "a row");
+        assert!(failing.pauses(&one) && !failing.pauses(&other));
+        // Its stored keys are left alone, also if another row is marked.
+        failing.succeed(&other);
+        assert_eq!(failing.paused(), [one, other.clone(), vain.clone()]);
+        tokio::time::advance(PAUSE).await;
+        assert_eq!(failing.paused(), std::slice::from_ref(&vain));
+        assert_eq!(failing.problem().as_deref(), Some("a row; no column"));
+        failing.fail(&other, Failure::Statement, "a trigger".to_owned());
+        failing.forget_others();
+        assert_eq!(failing.paused(), [other.clone(), vain]);
+        assert_eq!(failing.problem().as_deref(), Some("a trigger; no column"));
+        tokio::time::advance(PAUSE).await;
+        failing.succeed(&other);
+        assert_eq!(failing.problem().as_deref(), Some("no column"));
+    }
+}
