@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use walrelay_event_router::Routed;
 use walrelay_pgoutput::{Begin, LogicalMessage};
 use walrelay_sink::{EventPosition, Poison};
 
@@ -9,6 +8,7 @@ use super::read::RowError;
 use crate::interface::observer::Counts;
 use crate::poison::{
     Body, Class, Diverted, DlqHeaders, DlqRecord, PoisonAction, PoisonDecision, PoisonDecisions,
+    ReservedPart,
 };
 use crate::table::TableName;
 
@@ -53,23 +53,15 @@ impl Diversions {
         self.offered = None;
     }
 
-    /// Returns the decision about an event that is routed. `None`: it is sent. An error if it is unroutable by the topic
-    /// or a header of a dead letter, and the policy is to halt.
-    #[inline]
-    pub(super) fn decide(
-        &self,
-        position: EventPosition,
-        routed: &Routed<'_>,
-    ) -> Result<Option<PoisonDecision>, RowError> {
-        let decisions = &self.decisions;
-        let Some(part) = decisions.policy().reserved_part(routed) else {
-            return Ok(decisions.for_event(position, routed.topic(), routed.key()));
-        };
+    /// Returns the decision about an event that has the topic or a header of a dead letter, or an error if the policy
+    /// is to halt.
+    #[cold]
+    pub(super) fn decide_reserved(&self, part: ReservedPart) -> Result<PoisonDecision, RowError> {
         let error = RowError::OfDeadLetters(part);
-        match decisions.by_policy(Poison::Unroutable, error.to_string()) {
-            Some(decision) => Ok(Some(decision)),
-            None => Err(error),
-        }
+        let decision = self
+            .decisions
+            .by_policy(Poison::Unroutable, error.to_string());
+        decision.ok_or(error)
     }
 
     /// Makes the diversion of an event by a decision about it.

@@ -49,7 +49,9 @@ impl Core {
         wal_event: &WalEvent<'a>,
         space: &'r mut RecordSpace<'a>,
     ) -> Result<Step<'r, 'a>, CoreError> {
-        let open = self.transactions.open_at(lsn)?;
+        let Some(open) = self.transactions.open else {
+            return Err(outside_transaction(lsn));
+        };
         self.tables.last_is_next = false;
         let relation = wal_event.relation();
         if let Some(ignored) = open.ignored {
@@ -65,8 +67,7 @@ impl Core {
             }
             EventTable::PassedOver => {
                 self.tables.count_passed_over(relation);
-                self.transactions.row_skipped();
-                return Ok(Step::Consumed);
+                return Ok(self.transactions.skip_row());
             }
         };
         let (event, position) = (open.next_event(), open.next_position());
@@ -75,8 +76,7 @@ impl Core {
             || self.acknowledged_behind.is_diverted(position)
         {
             self.tracked_rows.resumed(position);
-            self.transactions.row_skipped();
-            return Ok(Step::Consumed);
+            return Ok(self.transactions.skip_row());
         }
         let decisions = &mut self.diversions.decisions;
         if decisions.holds_back(position, self.ledger.in_flight()) || self.tracked_rows.is_full() {
@@ -86,8 +86,7 @@ impl Core {
             return Ok(Step::Blocked);
         };
         let Some(source) = wal_event.row(self.messages.as_mut(), &event) else {
-            self.transactions.row_skipped();
-            return Ok(Step::Consumed);
+            return Ok(self.transactions.skip_row());
         };
         self.offered = Some(OfferedEvent { position, relation });
         self.diversions.forget_offered();
@@ -96,28 +95,29 @@ impl Core {
         let (decision, body) = match source.read(&mut self.router, unroutable, &event, &mut row) {
             Ok(()) if row.is_passed_over() => {
                 self.counts.unselected += 1;
-                self.transactions.row_skipped();
                 self.tracked_rows.sent(false);
-                return Ok(Step::Consumed);
+                return Ok(self.transactions.skip_row());
             }
             Ok(()) => {
                 let routed = &mut space.routed;
                 self.router.write(&row, routed);
                 source.add_headers(routed);
-                let decision = match self.diversions.decide(position, routed) {
-                    Ok(decision) => decision,
-                    Err(error) => return Err(error.at(table, &open.begin, routed.event_id())),
+                let decisions = &self.diversions.decisions;
+                let decision = match decisions.policy().reserved_part(routed) {
+                    None => decisions.for_event(position, routed.topic(), routed.key()),
+                    Some(part) => match self.diversions.decide_reserved(part) {
+                        Ok(decision) => Some(decision),
+                        Err(error) => return Err(error.at(table, &open.begin, routed.event_id())),
+                    },
                 };
-                let acknowledged = &mut self.acknowledged_behind;
-                if decision.is_none()
-                    && !acknowledged.is_empty()
-                    && acknowledged.passes_over(position, routed.topic(), routed.key())
-                {
-                    self.tracked_rows.acknowledged();
-                    self.transactions.row_skipped();
-                    return Ok(Step::Consumed);
-                }
                 let Some(decision) = decision else {
+                    let acknowledged = &mut self.acknowledged_behind;
+                    if !acknowledged.is_empty()
+                        && acknowledged.passes_over(position, routed.topic(), routed.key())
+                    {
+                        self.tracked_rows.acknowledged();
+                        return Ok(self.transactions.skip_row());
+                    }
                     self.in_flight.offer(routed.topic());
                     let content = Content::Event(routed);
                     return Ok(Step::Send(Outgoing { content, seq }));
@@ -146,8 +146,15 @@ impl Core {
             return Ok(Step::Send(Outgoing { content, seq }));
         }
         self.counts.skipped += 1;
-        self.transactions.row_skipped();
         self.tracked_rows.skipped();
-        Ok(Step::Consumed)
+        Ok(self.transactions.skip_row())
+    }
+}
+
+#[cold]
+fn outside_transaction(lsn: Lsn) -> CoreError {
+    CoreError::Sequence {
+        what: "an event outside a transaction",
+        lsn,
     }
 }

@@ -4,6 +4,7 @@ use walrelay_pgoutput::{Begin, Commit, PgTimestamp};
 use walrelay_sink::{EventPosition, MAX_EVENT_LSN};
 
 use super::error::CoreError;
+use super::step::Step;
 
 /// The reason why the rows of a transaction are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,15 +116,6 @@ impl Transactions {
         Ok(ignored)
     }
 
-    /// Returns the open transaction, of which the event at `lsn` is.
-    #[inline]
-    pub(super) fn open_at(&self, lsn: Lsn) -> Result<OpenTransaction, CoreError> {
-        self.open.ok_or(CoreError::Sequence {
-            what: "an event outside a transaction",
-            lsn,
-        })
-    }
-
     /// Closes the open transaction, and returns it.
     pub(super) fn commit(
         &mut self,
@@ -160,9 +152,12 @@ impl Transactions {
         self.row_processed();
     }
 
-    /// Counts a row that becomes no record, or whose record is acknowledged already.
-    pub(super) fn row_skipped(&mut self) {
+    /// Counts a row that becomes no record, or whose record is acknowledged already, and consumes its frame.
+    // Not inlined, so that the case of a row that is sent stays short.
+    #[inline(never)]
+    pub(super) fn skip_row<'r, 'a>(&mut self) -> Step<'r, 'a> {
         self.row_processed();
+        Step::Consumed
     }
 
     fn row_processed(&mut self) {

@@ -94,11 +94,6 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             .sessions
             .open(&self.settings, &start)
             .map_err(PipelineError::Sink)?;
-        let StreamStart {
-            system_id,
-            snapshot,
-            ..
-        } = start;
         if let Err(error) = session.core.check_sink_position(flushed) {
             let _ = timeout(REFUSAL_LIMIT, stream.finish()).await;
             return Err(PipelineError::Core(error));
@@ -107,16 +102,10 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             session.core.forget_taken();
         }
         session.core.set_epoch(epoch);
-        session.core.set_system(&system_id);
+        session.core.set_system(&start.system_id);
         session.core.connected(confirmed);
         session.core.describe(tables);
-        if snapshot {
-            info!(system_id, timeline, "streaming the snapshot");
-            self.observer.state(PipelineState::Snapshot);
-        } else {
-            info!(%confirmed, system_id, timeline, "streaming");
-            self.observer.state(PipelineState::Streaming);
-        }
+        report_start(&mut self.observer, &start);
         let lease = Lease::new(Instant::now(), server_timeout);
         let result = Streaming::<S, F, W> {
             stream,
@@ -139,9 +128,9 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
         session.core.disconnected();
         // A snapshot that is not confirmed counts as nothing relayed: another relay may read one and
         // make the slot.
-        if !snapshot || session.core.acknowledged_position() > confirmed {
+        if !start.snapshot || session.core.acknowledged_position() > confirmed {
             self.resume = Some(Resume {
-                system_id,
+                system_id: start.system_id,
                 timeline,
                 server_start: Some(server_start),
                 confirmed: session.core.acknowledged_position(),
@@ -149,7 +138,7 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             });
         }
         match result {
-            Err(PipelineError::Source(source)) if !snapshot && source.may_be_of_a_row() => {
+            Err(PipelineError::Source(source)) if !start.snapshot && source.may_be_of_a_row() => {
                 Err(self.failed_inside(source, open, tables))
             }
             result => result,
@@ -249,5 +238,22 @@ impl<S: Source, F: SinkFactory, W: Observer> Pipeline<S, F, W> {
             before,
             now: opened.timeline,
         }
+    }
+}
+
+/// Logs that a stream starts, and reports the state to the observer.
+fn report_start(observer: &mut impl Observer, start: &StreamStart) {
+    let StreamStart {
+        system_id,
+        timeline,
+        confirmed,
+        ..
+    } = start;
+    if start.snapshot {
+        info!(system_id, timeline, "streaming the snapshot");
+        observer.state(PipelineState::Snapshot);
+    } else {
+        info!(%confirmed, system_id, timeline, "streaming");
+        observer.state(PipelineState::Streaming);
     }
 }

@@ -162,12 +162,7 @@ impl PostgresSource {
                 return Err(error);
             }
         }
-        if !self.started {
-            self.find_last_error(&mut control, confirmed).await;
-        }
-        if !self.started || opened.predecessor.is_some() {
-            self.find_former_run(&mut control, confirmed).await;
-        }
+        self.find_records(&mut control, &opened).await;
         self.inspections = Inspections::over(control);
         if by_file && self.started {
             // The file's position covers the slot's, or `continue_file` would have failed.

@@ -126,8 +126,19 @@ impl PostgresSource {
         account.begin(through);
     }
 
+    /// Looks for the records of the last run, and of a relay that has read the slot meanwhile.
+    pub(super) async fn find_records(&self, control: &mut Session, opened: &Opened<Stream>) {
+        let confirmed = opened.confirmed.lsn();
+        if !self.started {
+            self.find_last_error(control, confirmed).await;
+        }
+        if !self.started || opened.predecessor.is_some() {
+            self.find_former_run(control, confirmed).await;
+        }
+    }
+
     /// Looks for the error with which the last run ended, so that views show it until the slot has moved.
-    pub(super) async fn find_last_error(&self, control: &mut Session, confirmed: Lsn) {
+    async fn find_last_error(&self, control: &mut Session, confirmed: Lsn) {
         let find = last_error::find(control, &self.wanted.slot, self.state_path.as_deref());
         match timeout(publication_note::NOTE_LIMIT, find).await {
             Ok(Ok(Some(error))) if !error.is_passed(Some(confirmed)) => {
@@ -142,7 +153,7 @@ impl PostgresSource {
 
     /// Looks for the note of the run before, or of the relay that has read the slot meanwhile. The sink is made
     /// after it, so that it compares what its streams had with what they have before it writes.
-    pub(super) async fn find_former_run(&self, control: &mut Session, confirmed: Lsn) {
+    async fn find_former_run(&self, control: &mut Session, confirmed: Lsn) {
         let find = run_note::find(control, &self.wanted.slot, self.state_path.as_deref());
         match timeout(publication_note::NOTE_LIMIT, find).await {
             Ok(Ok(note)) => self.findings.former_run.found(note, confirmed),
