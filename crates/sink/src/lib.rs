@@ -78,7 +78,7 @@ pub use object::{AnySinkFactory, SinkError, any_factory};
 pub use open_request::OpenRequest;
 pub use options::SinkOptions;
 pub use parking::Parking;
-pub use program::{EndedProgram, ProgramError, run_program};
+pub use program::{EndedProgram, OutputLimit, ProgramError, run_program};
 pub use record::{Header, Record, RecordKind};
 pub use silent_servers::ANSWER_LIMIT;
 pub use sink::{

@@ -18,6 +18,16 @@ pub struct EndedProgram {
     pub stderr: Vec<u8>,
 }
 
+/// The limit of a program's output, for each pipe.
+#[derive(Debug, Clone, Copy)]
+pub enum OutputLimit {
+    /// So many bytes are kept, and the rest is read and dropped: a full or closed pipe would hold the program up or
+    /// end it.
+    Kept(usize),
+    /// A program that writes more than so many bytes is killed.
+    AtMost(usize),
+}
+
 /// The reason why a program has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
@@ -27,7 +37,13 @@ pub enum ProgramError {
     /// Its output or its end cannot be read.
     #[error("{0}")]
     Output(io::Error),
-    /// It was killed.
+    /// It was killed, because it wrote more than it may.
+    #[error("its output is longer than {most} bytes")]
+    TooLong {
+        /// The number of bytes that it may write.
+        most: usize,
+    },
+    /// It was killed, because it took too long.
     #[error("it has not ended after {} s, and was killed", limit.as_secs())]
     Slow {
         /// The time that it had.
@@ -35,26 +51,22 @@ pub enum ProgramError {
     },
 }
 
-/// Runs a program to its end, and keeps at most `most_bytes` of each pipe. A program that has not ended after
-/// `limit` is killed.
+/// Runs a program to its end. A program that has not ended after `limit` is killed.
 pub fn run_program(
     command: &mut Command,
     limit: Duration,
-    most_bytes: usize,
+    output: OutputLimit,
 ) -> Result<EndedProgram, ProgramError> {
     let deadline = Instant::now() + limit;
     let slow = || ProgramError::Slow { limit };
     let mut child = KillOnDrop(command.spawn().map_err(ProgramError::Start)?);
-    let pipes = [
-        read_aside(child.0.stdout.take(), most_bytes),
-        read_aside(child.0.stderr.take(), most_bytes),
-    ];
-    let [stdout, stderr] = pipes.map(|pipe| {
+    let stdout = read_aside(child.0.stdout.take(), output).map_err(ProgramError::Start)?;
+    let stderr = read_aside(child.0.stderr.take(), output).map_err(ProgramError::Start)?;
+    let read = |pipe: Receiver<Result<Vec<u8>, ProgramError>>| {
         let left = deadline.saturating_duration_since(Instant::now());
-        let read = pipe.map_err(ProgramError::Start)?.recv_timeout(left);
-        read.map_err(|_| slow())?.map_err(ProgramError::Output)
-    });
-    let (stdout, stderr) = (stdout?, stderr?);
+        pipe.recv_timeout(left).map_err(|_| slow())?
+    };
+    let (stdout, stderr) = (read(stdout)?, read(stderr)?);
     let status = loop {
         match child.0.try_wait().map_err(ProgramError::Output)? {
             Some(status) => break status,
@@ -73,22 +85,35 @@ pub fn run_program(
 /// which may be a child of the program.
 fn read_aside(
     pipe: Option<impl Read + Send + 'static>,
-    most_bytes: usize,
-) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
+    output: OutputLimit,
+) -> io::Result<Receiver<Result<Vec<u8>, ProgramError>>> {
     let (sender, receiver) = channel();
     let read = move || {
-        let mut bytes = Vec::new();
-        // The rest is read as well, because a full or closed pipe would hold the program up or end it.
-        let read = pipe.map_or(Ok(0), |mut pipe| {
-            let most_bytes = most_bytes as u64;
-            pipe.by_ref().take(most_bytes).read_to_end(&mut bytes)?;
-            io::copy(&mut pipe, &mut io::sink())
-        });
+        let read = pipe.map_or(Ok(Vec::new()), |pipe| read_within(pipe, output));
         // The receiver may be gone.
-        let _ = sender.send(read.map(|_| bytes));
+        let _ = sender.send(read);
     };
     let thread = thread::Builder::new().name("program-output".to_owned());
     thread.spawn(read).map(|_| receiver)
+}
+
+fn read_within(mut pipe: impl Read, output: OutputLimit) -> Result<Vec<u8>, ProgramError> {
+    let mut bytes = Vec::new();
+    let read = match output {
+        OutputLimit::Kept(most) => {
+            let mut kept = pipe.by_ref().take(most as u64);
+            let read = kept.read_to_end(&mut bytes);
+            read.and_then(|_| io::copy(&mut pipe, &mut io::sink()))
+        }
+        OutputLimit::AtMost(most) => {
+            let read = pipe.take(most as u64 + 1).read_to_end(&mut bytes);
+            if bytes.len() > most {
+                return Err(ProgramError::TooLong { most });
+            }
+            read.map(|read| read as u64)
+        }
+    };
+    read.map(|_| bytes).map_err(ProgramError::Output)
 }
 
 /// A child process that is killed and reaped on drop, if it has not ended.
@@ -109,20 +134,21 @@ mod tests {
 
     use super::*;
 
-    fn run(line: &str, limit: Duration) -> Result<EndedProgram, ProgramError> {
+    fn run(line: &str, limit: Duration, output: OutputLimit) -> Result<EndedProgram, ProgramError> {
         let mut command = Command::new("/bin/sh");
         let command = command.args(["-c", line]).stdin(Stdio::null());
         run_program(
             command.stdout(Stdio::piped()).stderr(Stdio::piped()),
             limit,
-            1_000_000,
+            output,
         )
     }
 
     #[test]
     fn a_program_is_read_to_its_end_or_killed() {
         let both = "head -c 2000000 /dev/zero | tr '\\0' x >&2; echo out; exit 3";
-        let ended = run(both, Duration::from_secs(90)).expect("ended");
+        let (kept, long) = (OutputLimit::Kept(1_000_000), Duration::from_secs(90));
+        let ended = run(both, long, kept).expect("ended");
         assert_eq!(
             (ended.status.code(), &*ended.stdout),
             (Some(3), &b"out\n"[..])
@@ -133,11 +159,20 @@ mod tests {
             "exec yes",
             "exec >&- 2>&-; exec sleep 600",
         ] {
-            let result = run(slow, Duration::from_millis(50));
+            let result = run(slow, Duration::from_millis(50), kept);
             assert!(
                 matches!(result, Err(ProgramError::Slow { .. })),
                 "{slow}: {result:?}"
             );
         }
+        for longer in ["exec yes", "yes & exec sleep 600"] {
+            let result = run(longer, long, OutputLimit::AtMost(1_000));
+            assert!(
+                matches!(result, Err(ProgramError::TooLong { most: 1_000 })),
+                "{longer}: {result:?}"
+            );
+        }
+        let most = run("printf abc", long, OutputLimit::AtMost(3)).expect("ended");
+        assert_eq!(most.stdout, b"abc");
     }
 }

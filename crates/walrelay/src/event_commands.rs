@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use walrelay_failure::Exit;
 use walrelay_observe::EventCommands;
-use walrelay_sink::run_program;
+use walrelay_sink::{OutputLimit, run_program};
 
 use crate::cli::ConfigArgs;
 use crate::config::Config;
@@ -64,7 +64,8 @@ impl OperatorCommands {
             .stderr(Stdio::piped())
             .arg0("walrelay")
             .args(arguments);
-        let ended = run_program(command, TIMEOUT, MOST_BYTES).map_err(|error| error.to_string())?;
+        let output = OutputLimit::Kept(MOST_BYTES);
+        let ended = run_program(command, TIMEOUT, output).map_err(|error| error.to_string())?;
         let [output, notices] =
             [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         if expected

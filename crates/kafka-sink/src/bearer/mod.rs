@@ -11,7 +11,7 @@ use crate::{Token, TokenError, TokenSource};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
-use walrelay_sink::{ProgramError, run_program};
+use walrelay_sink::{OutputLimit, ProgramError, run_program};
 
 use crate::section::{Bearer, TokenOrigin};
 use error::Problem;
@@ -58,9 +58,11 @@ fn run_command(command: &[String], limit: Duration) -> Result<String, Problem> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::null());
-    let ended = run_program(&mut command, limit, MAX_TOKEN + 1).map_err(|error| match error {
+    let output = OutputLimit::AtMost(MAX_TOKEN);
+    let ended = run_program(&mut command, limit, output).map_err(|error| match error {
         ProgramError::Start(error) => Problem::Start(error),
         ProgramError::Output(error) => Problem::Output(error),
+        ProgramError::TooLong { .. } => Problem::TooLong,
         ProgramError::Slow { limit } => Problem::Slow { after: limit },
     })?;
     if !ended.status.success() {
