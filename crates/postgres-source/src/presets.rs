@@ -5,29 +5,31 @@ use walrelay_event_router::{Options, Preset, PresetValue};
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_literal};
 
-use crate::catalog::row::{json, text};
+use crate::catalog::row::{is_true, json, text};
 
 /// A table that may be an outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxCandidate {
     /// The table.
     pub table: TableName,
+    /// True of an ordinary or partitioned table whose changes are in the log.
+    pub is_logged: bool,
     /// The preset whose columns it has, all of them.
     pub preset: Option<&'static str>,
     /// The names of its columns, in order.
     pub columns: Vec<String>,
 }
 
-/// Ordinary and partitioned tables whose changes are in the log.
-const TABLES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname ORDER BY a.attnum) AS columns \
+const TABLES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname ORDER BY a.attnum) AS columns, \
+    pg_catalog.bool_and(c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p') AS is_logged \
     FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
-    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' \
-    AND a.attnum > 0 AND NOT a.attisdropped \
+    WHERE a.attnum > 0 AND NOT a.attisdropped \
     AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'";
 /// Those that have columns of any preset, or the name of an outbox.
-const LIKELY: &str = "GROUP BY n.nspname, c.relname \
+const LIKELY: &str = "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' \
+    GROUP BY n.nspname, c.relname \
     HAVING pg_catalog.bool_or(a.attname = 'id') AND pg_catalog.bool_or(a.attname = 'payload') \
     OR c.relname ILIKE '%outbox%' \
     ORDER BY c.relname ILIKE '%outbox%' DESC, n.nspname, c.relname LIMIT 1000";
@@ -64,6 +66,7 @@ pub async fn candidates(
             let (reads, preset) = fit.map_or((0, None), |fit| (fit.reads, Some(fit.name)));
             let candidate = OutboxCandidate {
                 table,
+                is_logged: is_true(&row, "is_logged"),
                 preset,
                 columns,
             };

@@ -73,6 +73,24 @@ fn by_name_of_any(parts: &[EventPart], columns: &[String]) -> Option<PartColumn>
     parts.iter().find_map(|part| by_name(*part, columns))
 }
 
+/// Refuses two options for one part, of which one would be ignored.
+pub(super) fn check_options(options: &[PartColumn]) -> Result<(), Failure> {
+    let groups = NEEDED.iter().map(|(parts, ..)| *parts);
+    for parts in groups.chain([&[Type][..]]) {
+        let named = options.iter().filter(|option| parts.contains(&option.part));
+        let columns: Vec<&str> = named.map(|option| &*option.column).collect();
+        if columns.len() > 1 {
+            let what = format!(
+                "the columns {} are named for one part of an event",
+                columns.join(", ")
+            );
+            let failure = Failure::new("new-column", Exit::Usage, what);
+            return Err(failure.remedy("name one of them (topic and aggregate are one part)"));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the columns of the table: those of the options, else the answers at a terminal, else those with
 /// usual names.
 pub(super) fn table_columns(
@@ -88,7 +106,7 @@ pub(super) fn table_columns(
         return Err(unknown_column(outbox, &option.column));
     }
     let option_of = |parts: &[EventPart]| {
-        let mut named = options.iter().rev();
+        let mut named = options.iter();
         named.find(|option| parts.contains(&option.part)).cloned()
     };
     let mut named = Vec::new();
@@ -133,10 +151,22 @@ fn asked(
             print_notice(&unknown_column(outbox, &column).what);
             continue;
         }
-        let answer = by_name_of_any(parts, std::slice::from_ref(&column));
-        let part = answer.map(|answer| answer.part).or(parts.last().copied())?;
+        let usual = by_name_of_any(parts, std::slice::from_ref(&column));
+        let part = match (usual, parts) {
+            (Some(usual), _) => usual.part,
+            (None, [Topic, ..]) if is_whole_topic(&column, ask) => Topic,
+            (None, parts) => *parts.last()?,
+        };
         return Some(PartColumn { part, column });
     }
+}
+
+fn is_whole_topic(column: &str, ask: Ask<'_>) -> bool {
+    let question = format!(
+        "Is {column} the whole name of a topic? Otherwise an event with {column} = order goes to outbox.event.order. \
+         [y/N]: "
+    );
+    ask(&question).is_some_and(|answer| matches!(&*answer.to_lowercase(), "y" | "yes"))
 }
 
 fn unknown_column(outbox: &OutboxCandidate, column: &str) -> Failure {
@@ -187,6 +217,7 @@ mod tests {
     fn table(columns: &str) -> OutboxCandidate {
         OutboxCandidate {
             table: TableName::new("app", "events"),
+            is_logged: true,
             preset: None,
             columns: columns.split(' ').map(str::to_owned).collect(),
         }
@@ -248,9 +279,8 @@ mod tests {
         );
         let options = [
             "id=nr",
-            "key=doc",
-            "topic=kind",
             "key=order_id",
+            "topic=kind",
             "payload=doc",
             "type=kind",
         ];
@@ -260,11 +290,42 @@ mod tests {
             .map(|column| column.column.as_str())
             .collect();
         assert_eq!(columns, ["nr", "kind", "order_id", "doc", "kind"]);
+        for twice in [["key=doc", "key=order_id"], ["topic=kind", "aggregate=doc"]] {
+            let failed = check_options(&twice.map(option)).expect_err("one would be ignored");
+            assert_eq!(failed.id, "new-column");
+        }
+        check_options(&options.map(option)).expect("each part once");
         for text in ["key", "key=", "body=x", "=x"] {
             let error = text.parse::<PartColumn>().expect_err(text);
             assert!(
                 error.ends_with("id, topic, aggregate, key, payload, type"),
                 "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_column_with_an_unusual_name_has_the_whole_topic_only_by_a_yes() {
+        let table = table("id kafka_topic key payload");
+        for (answer, part) in [("y", Topic), ("", Aggregate)] {
+            let ask = |question: &str| {
+                let is_topic = question.starts_with("Column of the topic");
+                let is_whole = question.starts_with("Is kafka_topic the whole name");
+                Some(
+                    if is_topic {
+                        "kafka_topic"
+                    } else if is_whole {
+                        answer
+                    } else {
+                        ""
+                    }
+                    .to_owned(),
+                )
+            };
+            let columns = table_columns(&table, &[], &ask).expect("all are told");
+            assert_eq!(
+                (columns[1].part, &*columns[1].column),
+                (part, "kafka_topic")
             );
         }
     }

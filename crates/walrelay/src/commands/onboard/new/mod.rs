@@ -273,7 +273,7 @@ fn choice(outbox: &Outbox) -> String {
             "no table has the columns of preset {preset}, so it names {table}, which walrelay init --preset {preset} \
              makes"
         ),
-        (false, _) if *table != Outbox::new(DEFAULT).table => {
+        (false, _) if outbox.is_named => {
             format!("table {table} does not exist, and walrelay init creates it")
         }
         (false, _) => format!(
@@ -381,6 +381,7 @@ mod tests {
         };
         OutboxCandidate {
             table,
+            is_logged: true,
             preset: Some(preset),
             columns: Vec::new(),
         }

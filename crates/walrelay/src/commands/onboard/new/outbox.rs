@@ -1,6 +1,6 @@
 //! The outbox table that a first configuration names: found by its columns, or named by you.
 
-use walrelay_failure::Failure;
+use walrelay_failure::{Exit, Failure};
 use walrelay_postgres_source::table_name::{self, written};
 use walrelay_postgres_source::{OutboxCandidate, usual_table};
 use walrelay_relay::TableName;
@@ -20,6 +20,8 @@ pub(super) struct Outbox {
     pub(super) table: TableName,
     /// False: `walrelay init` creates it.
     pub(super) exists: bool,
+    /// True: an option or an answer named it, and no other table was looked at.
+    pub(super) is_named: bool,
     pub(super) preset: &'static str,
     /// The columns of the parts, if they are not those of the preset.
     pub(super) columns: Vec<PartColumn>,
@@ -35,6 +37,7 @@ impl Outbox {
         Self {
             table: TableName::new("public", usual_table(preset)),
             exists: false,
+            is_named: false,
             preset,
             columns: Vec::new(),
             others: Vec::new(),
@@ -44,6 +47,7 @@ impl Outbox {
 
     /// Finds the table, or asks for it and its columns.
     pub(super) fn find(args: &NewArgs, info: &mut ConnInfo, ask: Ask<'_>) -> Result<Self, Failure> {
+        columns::check_options(&args.columns)?;
         if let Some(table) = &args.table {
             return Self::named(table, &args.columns, info, ask);
         }
@@ -86,9 +90,16 @@ impl Outbox {
     ) -> Result<Self, Failure> {
         let mut outbox = Self {
             table: table.clone(),
+            is_named: true,
             ..Self::new(DEFAULT)
         };
         if let Some(found) = candidates_of(info, Some(table))?.pop() {
+            if !found.is_logged {
+                let what = format!("the changes of {table} are not in the log");
+                let remedy = "name an ordinary or partitioned table into which your services insert: no view, foreign or \
+                              unlogged table, and no partition";
+                return Err(Failure::new("new-table", Exit::Usage, what).remedy(remedy));
+            }
             outbox.exists = true;
             match found.preset {
                 Some(preset) if options.is_empty() => outbox.preset = preset,
@@ -130,6 +141,7 @@ mod tests {
     fn a_table_is_asked_for_until_the_answer_is_one() {
         let candidate = OutboxCandidate {
             table: TableName::new("app", "Outbox"),
+            is_logged: true,
             preset: None,
             columns: Vec::new(),
         };
