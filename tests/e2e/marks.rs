@@ -36,10 +36,14 @@ const STORED: &str = "walrelay_state.unmarked";
 
 /// Makes each mark of a row of this key fail.
 fn refuse_marks(db: &Db, key: &str) {
+    refuse_marks_of(db, "outbox", key);
+}
+
+fn refuse_marks_of(db: &Db, table: &str, key: &str) {
     db.batch(&format!(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
          'BEGIN RAISE EXCEPTION ''no mark now''; END'; \
-         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW WHEN (NEW.aggregateid = '{key}') \
+         CREATE TRIGGER refuse BEFORE UPDATE ON {table} FOR EACH ROW WHEN (NEW.aggregateid = '{key}') \
          EXECUTE FUNCTION refuse()"
     ));
 }

@@ -177,21 +177,50 @@ pub(super) async fn is_readable(session: &mut Session) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| is_true(&row, "readable")))
 }
 
-/// Queries the first keys of a slot behind `after`, but none of the tables that are `left_out`.
+/// The place after which stored keys are read.
+#[derive(Debug, Default)]
+pub(super) struct After<'a> {
+    /// The id of the last key before.
+    pub(super) id: u64,
+    /// Tables whose keys are read after another id.
+    pub(super) tables: Vec<(&'a TableName, u64)>,
+    /// Tables whose keys are not read.
+    pub(super) left_out: Vec<&'a TableName>,
+}
+
+impl After<'_> {
+    /// Writes the condition for the keys after this place.
+    fn sql(&self) -> String {
+        let is_of = |table: &TableName| {
+            let (schema, name) = (quote_literal(&table.schema), quote_literal(&table.name));
+            format!("\"table\" = ARRAY[{schema}, {name}]")
+        };
+        let first = self.tables.iter().map(|(_, id)| *id).min();
+        // The first condition is that of the index.
+        let mut conditions = vec![format!("id > {}", first.unwrap_or(self.id).min(self.id))];
+        let ids = self.tables.iter();
+        let ids = ids.map(|(table, id)| format!("WHEN {} THEN {id} ", is_of(table)));
+        let ids: String = ids.collect();
+        if !ids.is_empty() {
+            conditions.push(format!("id > CASE {ids}ELSE {} END", self.id));
+        }
+        let left_out = self.left_out.iter();
+        conditions.extend(left_out.map(|table| format!("NOT {}", is_of(table))));
+        conditions.join(" AND ")
+    }
+}
+
+/// Queries the first keys of a slot after a place, in the order of their ids.
 pub(super) async fn page(
     session: &mut Session,
     slot: &str,
-    (after, left_out): (u64, &[TableName]),
+    after: &After<'_>,
     limit: usize,
 ) -> Result<Vec<StoredKey>, Error> {
-    let names = left_out.iter().map(|table| {
-        let (schema, name) = (quote_literal(&table.schema), quote_literal(&table.name));
-        format!(" AND \"table\" <> ARRAY[{schema}, {name}]")
-    });
-    let names: String = names.collect();
     let sql = format!(
-        "SELECT id, {STORED_KEY}, hash FROM {TABLE} WHERE slot = {} AND id > {after}{names} ORDER BY id LIMIT {limit}",
-        quote_literal(slot)
+        "SELECT id, {STORED_KEY}, hash FROM {TABLE} WHERE slot = {} AND {} ORDER BY id LIMIT {limit}",
+        quote_literal(slot),
+        after.sql()
     );
     let rows = session.query_within(&sql, PAGE_BYTES).await?;
     let keys = rows.iter().filter_map(|row| {
@@ -217,4 +246,25 @@ pub(super) async fn delete(session: &mut Session, ids: &[u64]) -> Result<(), Err
     );
     session.query(&sql).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_begins_at_the_first_place_of_a_table() {
+        let [one, other] = ["o'ne", "other"].map(|name| TableName::new("s", name));
+        let after = After {
+            id: 7,
+            tables: vec![(&one, 3)],
+            left_out: vec![&other],
+        };
+        assert_eq!(
+            after.sql(),
+            "id > 3 AND id > CASE WHEN \"table\" = ARRAY['s', 'o''ne'] THEN 3 ELSE 7 END \
+             AND NOT \"table\" = ARRAY['s', 'other']"
+        );
+        assert_eq!(After::default().sql(), "id > 0");
+    }
 }

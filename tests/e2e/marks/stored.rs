@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_testkit::{Db, eventually};
 
-use super::{STORED, refuse_marks, unmarked};
+use super::{STORED, refuse_marks, refuse_marks_of, unmarked};
 use crate::old_rows::{
     UNMARKED, config, count, insert, marking, partitioned, rig, wait_until_all_are_marked,
 };
@@ -191,6 +191,57 @@ fn stored_rows_do_not_wait_for_a_table_without_the_column_of_the_mark() {
     );
     db.batch("ALTER TABLE other RENAME COLUMN sent_on TO sent_at");
     eventually(PATIENCE, || count(&db, &stored) == 0);
+    relay.ends_well();
+}
+
+/// More rows of a table fail than one pass attempts, and their keys come first. Other rows of the table are sent and
+/// marked all the time.
+#[test]
+fn stored_rows_do_not_wait_for_rows_of_their_table_that_fail() {
+    let rig = rig(16);
+    let db = rig.db();
+    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+    let configured = config(&rig, "");
+    let tables = "\"public.outbox\", \"public.other\"";
+    edit(&configured, "\"public.outbox\"", tables);
+    edit(
+        &configured,
+        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
+        "",
+    );
+    let relay = rig.streaming(&configured);
+    let before = mark_locked_rows(&rig, &db);
+    refuse_marks_of(&db, "other", "refused");
+    let insert = |rows: u32, key: &str| {
+        db.batch(&format!(
+            "INSERT INTO other (id, aggregatetype, aggregateid, type, payload) \
+             SELECT gen_random_uuid(), 'order', '{key}', 'T', '1' FROM generate_series(1, {rows})"
+        ));
+    };
+    let unmarked = |key: &str| {
+        let rows = format!("other WHERE sent_at IS NULL AND aggregateid = '{key}'");
+        count(&db, &rows)
+    };
+    insert(60, "refused");
+    let stored = format!("SELECT to_regclass('{STORED}')::text");
+    eventually(PATIENCE, || db.text(&stored).is_some());
+    eventually(PATIENCE, || count(&db, STORED) == 60);
+    // Their keys are stored without an attempt.
+    insert(5, "good");
+    let after = mark_locked_rows(&rig, &db);
+    // Each of the five rows would wait for 10 s.
+    assert!(
+        after < 3 * before + Duration::from_secs(15),
+        "{after:?}, {before:?}"
+    );
+    eventually(PATIENCE, || {
+        insert(1, "more");
+        unmarked("good") == 0
+    });
+    assert_eq!(unmarked("refused"), 60);
+    db.batch("DROP TRIGGER refuse ON other");
+    eventually(PATIENCE, || count(&db, "other WHERE sent_at IS NULL") == 0);
+    eventually(PATIENCE, || count(&db, STORED) == 0);
     relay.ends_well();
 }
 

@@ -68,9 +68,10 @@ impl FailingTables {
         paused.map(|(table, _)| table.clone()).collect()
     }
 
-    /// Forgets the tables that are not left alone now: every one of their rows was attempted.
-    pub(super) fn forget_others(&mut self) {
-        self.tables.retain(|_, failing| failing.pauses());
+    /// Forgets the tables that are not left alone now, but those that stay: every row of the others was attempted.
+    pub(super) fn forget_others(&mut self, stays: impl Fn(&TableName) -> bool) {
+        self.tables
+            .retain(|table, failing| failing.pauses() || stays(table));
     }
 
     /// Returns why rows of these tables are not marked; `None` if there are none.
@@ -109,10 +110,16 @@ mod tests {
         assert_eq!(failing.paused(), std::slice::from_ref(&vain));
         assert_eq!(failing.problem().as_deref(), Some("a row; no column"));
         failing.fail(&other, Failure::Statement, "a trigger".to_owned());
-        failing.forget_others();
+        failing.forget_others(|_| false);
         assert_eq!(failing.paused(), [other.clone(), vain]);
         assert_eq!(failing.problem().as_deref(), Some("a trigger; no column"));
         tokio::time::advance(PAUSE).await;
+        failing.forget_others(|table| *table == other);
+        assert!(
+            failing
+                .problem()
+                .is_some_and(|why| why.contains("a trigger"))
+        );
         failing.succeed(&other);
         assert_eq!(failing.problem().as_deref(), Some("no column"));
     }

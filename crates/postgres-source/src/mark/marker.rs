@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use walrelay_relay::{Chain, KeyedTable, SentKeys, SentRows, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
+use super::cursor::KeyCursor;
 use super::failing::{FailingTables, Failure};
 use super::marking::Marking;
 use super::stored::{PAGE, mark_keys, work_off_page};
@@ -21,10 +22,10 @@ use crate::unmarked;
 /// Bytes of keys by which one transaction marks rows: some 1,500 rows.
 const BATCH: usize = 128 << 10;
 
-/// Transactions of one round over the stored keys that may fail.
+/// Transactions of one pass over the stored keys that may fail.
 const FAILURES: u32 = 40;
 
-/// The time after which a round over the stored keys ends, with the page that it is at.
+/// The time after which a pass over the stored keys ends, with the page that it is at.
 const PASS: Duration = Duration::from_secs(3);
 
 /// The reason why keys of a table are dropped.
@@ -57,8 +58,8 @@ pub struct SentMarker {
     failing: FailingTables,
     /// Keys are stored, as far as is known.
     has_stored: bool,
-    /// The last stored key that was worked off or left, in a pass that is not at its end; 0 before the first.
-    worked_to: u64,
+    /// The place up to which stored keys were worked off or left.
+    cursor: KeyCursor,
     /// The number of stored keys that the next transaction takes: fewer after a failure.
     page: usize,
     /// Marks the rows of dead letters, if that is configured.
@@ -77,7 +78,7 @@ impl SentMarker {
             sent,
             failing: FailingTables::default(),
             has_stored: true,
-            worked_to: 0,
+            cursor: KeyCursor::default(),
             page: PAGE,
             dead: None,
             changed: 0,
@@ -391,7 +392,7 @@ impl SentMarker {
     ) -> Result<u64, MarkError> {
         if !unmarked::exists(session).await? {
             self.has_stored = false;
-            self.failing.forget_others();
+            self.end_scan();
             return Ok(0);
         }
         let (set, slot) = (self.marking.set.clone(), self.marking.slot.clone());
@@ -403,16 +404,17 @@ impl SentMarker {
         // Rows that were sent just now come first.
         let pass = if self.has_batch() { PASS / 10 } else { PASS };
         let until = Instant::now() + pass;
-        let mut paused = self.failing.paused();
+        if self.cursor.begin_pass(self.failing.paused()) {
+            // The next row of such a table may fail, too.
+            self.page = 1;
+        }
         let (mut rows, mut failures) = (0, 0);
-        let mut is_any = self.worked_to > 0 || !paused.is_empty();
+        let mut is_any = self.cursor.may_pass_over();
         while Instant::now() < until {
-            let place = (self.worked_to, &*paused);
-            let page = unmarked::page(session, &slot, place, self.page).await?;
+            let page = unmarked::page(session, &slot, &self.cursor.after(), self.page).await?;
             let Some(last) = page.last().map(|key| key.id) else {
                 self.has_stored = is_any;
-                self.worked_to = 0;
-                self.failing.forget_others();
+                self.end_scan();
                 break;
             };
             is_any = true;
@@ -427,11 +429,14 @@ impl SentMarker {
             let is_undone = !worked.undone.is_empty();
             for (table, error) in worked.undone {
                 if self.fail(&table, &error) == Failure::InVain {
-                    paused.push(table);
+                    self.cursor.leave_out(table);
                 }
             }
+            if !is_undone || page.len() == 1 {
+                // A row that fails alone stays, and the others go on.
+                self.cursor.advance(last);
+            }
             if !is_undone {
-                self.worked_to = last;
                 self.page = (taken * 4).min(PAGE);
                 continue;
             }
@@ -439,11 +444,16 @@ impl SentMarker {
             if failures > FAILURES {
                 break;
             }
-            if page.len() == 1 {
-                // The row that fails alone stays, and the others go on.
-                self.worked_to = last;
-            }
         }
         Ok(rows)
+    }
+
+    /// Begins with the first stored key again. A table stays a failing one until each of its rows was attempted in one
+    /// scan, and none failed.
+    fn end_scan(&mut self) {
+        let cursor = &self.cursor;
+        self.failing
+            .forget_others(|table| cursor.has_left_out(table));
+        self.cursor.end_scan();
     }
 }

@@ -16,7 +16,7 @@ use crate::mark_error::MarkError;
 use crate::script;
 use crate::sent_keys::MarkByKey;
 use crate::snapshot::unsent_condition;
-use crate::unmarked;
+use crate::unmarked::{self, After};
 
 /// Memory of the ids of all rows that are not marked: some millions of them.
 const UNMARKED_BYTES: usize = 1 << 30;
@@ -99,13 +99,14 @@ impl Marking {
             set: &self.set,
             waits: true,
         };
-        let (mut after, mut rows, mut left, mut failed) = (0, 0, 0, None);
+        let (mut rows, mut left, mut failed) = (0, 0, None);
+        let mut after = After::default();
         loop {
-            let page = unmarked::page(session, &self.slot, (after, &[]), PAGE).await?;
+            let page = unmarked::page(session, &self.slot, &after, PAGE).await?;
             let Some(last) = page.last() else {
                 break;
             };
-            after = last.id;
+            after.id = last.id;
             let worked = work_off_page(session, &self.slot, &by_key, &page).await?;
             rows += worked.rows;
             left += worked.left;
