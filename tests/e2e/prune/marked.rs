@@ -121,6 +121,35 @@ fn a_command_deletes_such_rows_whatever_isolation_is_the_default() {
     prune_beside_marks(18, "repeatable read");
 }
 
+/// The role has lost its right to the schema of the first table.
+#[test]
+fn a_table_in_a_forbidden_schema_holds_up_no_other() {
+    let rig = rig(18);
+    let db = rig.db();
+    db.batch("CREATE SCHEMA aside; CREATE TABLE aside.outbox (LIKE outbox INCLUDING ALL)");
+    let config = config(&rig, "\n[prune]\n");
+    edit(&config, "snapshot_where = \"outbox.sent_at IS NULL\"\n", "");
+    let tables = "\"aside.outbox\", \"public.outbox\"";
+    edit(&config, "\"public.outbox\"", tables);
+    let relay = rig.streaming(&config);
+    insert(&db, 5, "sent");
+    eventually(PATIENCE, || count(&db, MARKED) == 5);
+    relay.ends_well();
+    db.batch(
+        "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'; GRANT SELECT, UPDATE, DELETE ON outbox TO relay",
+    );
+    let url = rig.url_as("relay", "x", "postgres");
+    edit(&config, &rig.postgres.url(), &url);
+    let stays = "rows of aside.outbox stay: a statement failed";
+    let why = "permission denied for schema aside";
+    let planned = ["--keep=24h", "--dry-run"];
+    let planned = done(&output_with("prune", &config, &planned));
+    assert_has(&planned, &[stays, why, "5 rows are old enough"]);
+    let pruned = output_with("prune", &config, &PRUNE);
+    refused(&pruned, 77, &[stays, why, "deleted 5 rows"]);
+    assert_eq!(count(&db, "outbox"), 0);
+}
+
 /// The age of one table gets another name while the relay runs, and a third table is dropped afterwards.
 #[test]
 fn a_table_without_an_age_and_a_missing_table_hold_up_no_other() {

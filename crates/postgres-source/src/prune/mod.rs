@@ -104,6 +104,9 @@ struct OldPartition {
 const SAVEPOINT: &str = "SAVEPOINT walrelay_table";
 const TO_SAVEPOINT: &str = "ROLLBACK TO SAVEPOINT walrelay_table";
 
+/// The bounds of partitions are in this time zone. A `timestamp` column is in that of the role.
+const UTC: &str = "SET TimeZone TO 'UTC'";
+
 /// The time for which a transaction that locks rows or partitions waits for this process: the server ends it then,
 /// because the process may be suspended or cut off.
 const LONGEST_IDLE: Duration = Duration::from_secs(10);
@@ -217,6 +220,7 @@ impl Pruning {
         problems: &mut Vec<PruneError>,
     ) -> Result<(), PruneError> {
         let tables = self.sorted_tables(session, problems).await?;
+        session.query(UTC).await?;
         self.create_partitions(session, &tables.partitioned, changed, problems)
             .await?;
         let resolved = self.resolved_keys(session, true).await?;
@@ -224,7 +228,6 @@ impl Pruning {
             self.drop_old(session, table, &resolved, changed, problems)
                 .await?;
         }
-        // Partitions need UTC. A `timestamp` column is in the time zone of the role.
         session.query("RESET TimeZone").await?;
         for (table, column) in &tables.others {
             let deleting = self.delete_old(session, table, column, &resolved, deleted, problems);
@@ -260,9 +263,11 @@ impl Pruning {
 
     /// Returns what [`run`](Self::run) would change. Changes nothing.
     pub async fn plan(&self, session: &mut Session) -> Result<PrunePlan, PruneError> {
-        session.query("BEGIN").await?;
         let mut plan = PrunePlan::default();
-        let planned = self.plan_all(session, &mut plan).await;
+        // Before the transaction, which an error of one table would end.
+        let tables = self.sorted_tables(session, &mut plan.problems).await?;
+        session.query("BEGIN").await?;
+        let planned = self.plan_all(session, &tables, &mut plan).await;
         session.query("ROLLBACK").await?;
         planned.map(|()| plan)
     }
@@ -270,9 +275,10 @@ impl Pruning {
     async fn plan_all(
         &self,
         session: &mut Session,
+        tables: &SortedTables<'_>,
         plan: &mut PrunePlan,
     ) -> Result<(), PruneError> {
-        let tables = self.sorted_tables(session, &mut plan.problems).await?;
+        session.query(UTC).await?;
         let resolved = self.resolved_keys(session, false).await?;
         for (table, _) in &tables.partitioned {
             session.query(SAVEPOINT).await?;
@@ -321,33 +327,36 @@ impl Pruning {
         Ok(u64::try_from(rows.sum::<i64>()).unwrap_or(0))
     }
 
-    /// Sorts the tables by the way in which their old rows go, in the time zone UTC. Adds a problem for each table that
-    /// is missing or has no age.
+    /// Sorts the tables by the way in which their old rows go. Adds a problem for each table that is missing, has no
+    /// age, or cannot be queried.
     async fn sorted_tables(
         &self,
         session: &mut Session,
         problems: &mut Vec<PruneError>,
     ) -> Result<SortedTables<'_>, PruneError> {
-        session.query("SET TimeZone TO 'UTC'").await?;
         let mut tables = SortedTables {
             partitioned: Vec::new(),
             others: Vec::new(),
         };
         for table in &self.tables {
-            let column = match self.column_of(session, table).await {
-                Ok(column) => column,
-                Err(error) => {
-                    problems.push(error.limit_to(table)?);
-                    continue;
-                }
-            };
-            if self.is_partitioned(session, table, &column).await? {
-                tables.partitioned.push((table, column));
-            } else {
-                tables.others.push((table, column));
+            match self.column_and_partitioned(session, table).await {
+                Ok((column, true)) => tables.partitioned.push((table, column)),
+                Ok((column, false)) => tables.others.push((table, column)),
+                Err(error) => problems.push(error.limit_to(table)?),
             }
         }
         Ok(tables)
+    }
+
+    /// Returns the column of a row's time, and whether the table is partitioned by it.
+    async fn column_and_partitioned(
+        &self,
+        session: &mut Session,
+        table: &TableName,
+    ) -> Result<(String, bool), PruneError> {
+        let column = self.column_of(session, table).await?;
+        let is_partitioned = self.is_partitioned(session, table, &column).await?;
+        Ok((column, is_partitioned))
     }
 
     /// Reads the table's accounts.
