@@ -628,6 +628,41 @@ fn a_row_whose_dead_letter_is_accounted_during_a_prune_stays() {
     assert_has(&done(&prune(&config)), &["deleted 1 rows"]);
 }
 
+/// Starts a prune that waits for the lock of another session as it deletes a batch, and calls `meanwhile` before that
+/// session ends.
+fn prune_with_a_slow_batch(rig: &Rig, config: &Path, meanwhile: impl FnOnce()) -> Output {
+    thread::scope(|scope| {
+        let late = rig.db();
+        late.batch(
+            "SET application_name = 'late'; BEGIN; UPDATE walrelay_state.account SET rows = rows",
+        );
+        let more = [PRUNE[0], PRUNE[1], "--set=prune.lock_timeout=10m"];
+        let pruned = scope.spawn(move || output_with("prune", config, &more));
+        wait_for_late(&rig.db());
+        meanwhile();
+        late.batch("COMMIT");
+        pruned.join().expect("the thread does not panic")
+    })
+}
+
+/// The sessions that hold the snapshot of a prune.
+const SNAPSHOTS: &str =
+    "pg_stat_activity WHERE state = 'idle in transaction' AND application_name <> 'late'";
+
+/// The server ends a transaction that is idle for ten seconds.
+#[test]
+fn a_batch_takes_longer_than_its_snapshot_may_be_idle() {
+    let rig = rig(17);
+    let db = rig.db();
+    let config = rig.config_and(MAY);
+    send_first_rows(&rig, &config);
+    let old = format!("{SNAPSHOTS} AND xact_start < clock_timestamp() - interval '12 s'");
+    let pruned = prune_with_a_slow_batch(&rig, &config, || {
+        eventually(PATIENCE, || count(&db, &old) == 1);
+    });
+    assert_has(&done(&pruned), &["deleted 10 rows"]);
+}
+
 /// Rows are deleted by their places, which mean these rows only while the snapshot that has found them is held.
 #[test]
 fn rows_stay_if_the_snapshot_that_found_them_is_gone() {
@@ -635,22 +670,17 @@ fn rows_stay_if_the_snapshot_that_found_them_is_gone() {
     let db = rig.db();
     let config = rig.config_and(MAY);
     send_first_rows(&rig, &config);
-    let late = rig.db();
-    late.batch(
-        "SET application_name = 'late'; BEGIN; UPDATE walrelay_state.account SET rows = rows",
-    );
-    let pruned = thread::scope(|scope| {
-        let more = [PRUNE[0], PRUNE[1], "--set=prune.lock_timeout=10m"];
-        let config = &config;
-        let pruned = scope.spawn(move || output_with("prune", config, &more));
-        wait_for_late(&db);
-        let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                     WHERE state = 'idle in transaction' AND application_name <> 'late'";
-        assert_eq!(db.value::<i64>(ended), 1);
-        late.batch("COMMIT");
-        pruned.join().expect("the thread does not panic")
+    let pruned = prune_with_a_slow_batch(&rig, &config, || {
+        let ended = format!("SELECT count(pg_terminate_backend(pid)) FROM {SNAPSHOTS}");
+        assert_eq!(db.value::<i64>(&ended), 1);
     });
-    assert_eq!(rows(&db, "sent"), 10, "{}", said(&pruned));
+    // The cause is named, not the statements that fail without a session.
+    refused(
+        &pruned,
+        69,
+        &["terminating connection due to administrator command"],
+    );
+    assert_eq!(rows(&db, "sent"), 10);
     assert_has(&done(&prune(&config)), &["deleted 10 rows"]);
 }
 

@@ -1,18 +1,35 @@
 //! Deletes the rows of old buckets that count as sent by the account, under one snapshot for each.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::sleep;
-use walrelay_walsender::{Session, SessionKind};
+use tokio::time::{sleep, timeout};
+use walrelay_walsender::{Error, Session, SessionKind};
 
-use super::{Evidence, LONGEST_IDLE, PruneError, Pruning, limit_idle};
+use super::{Evidence, PruneError, Pruning, limit_idle, roll_back};
 use crate::catalog::row::{parsed, text};
 use crate::confirmation::begin_snapshot;
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows};
 use crate::sent_rows::policy::{Difference, Estimate, Verdict};
 
-/// The time after which a batch that is being deleted is given up: the server ends the session that holds its snapshot.
-const LONGEST_BATCH: Duration = Duration::from_secs(300);
+/// The interval of the statements that keep the session with the snapshot from being idle for
+/// [`LONGEST_IDLE`](super::LONGEST_IDLE).
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// Waits for work that does not use the session, and keeps its transaction alive meanwhile, however long a batch takes:
+/// the server ends it only if this process is suspended or cut off.
+///
+/// # Errors
+/// If the session failed: its snapshot is gone.
+async fn keep_alive<T>(session: &mut Session, work: impl Future<Output = T>) -> Result<T, Error> {
+    let mut work = pin!(work);
+    loop {
+        if let Ok(done) = timeout(KEEP_ALIVE, &mut work).await {
+            return Ok(done);
+        }
+        session.query("SELECT").await?;
+    }
+}
 
 impl Pruning {
     /// Deletes the rows of each old bucket whose rows are those that were accounted as sent. Adds to `problems` the
@@ -65,7 +82,7 @@ impl Pruning {
                 Ok(Ok(())) => {}
                 Ok(Err(difference)) => differ.push(difference),
                 Err(error) => {
-                    session.query("ROLLBACK").await?;
+                    let error = roll_back(session, error).await?;
                     if !error.is_of_dead_letters() {
                         failed = Some(error);
                         break;
@@ -98,9 +115,7 @@ impl Pruning {
         deleted: &mut impl FnMut(u64),
     ) -> Result<Result<(), Difference>, PruneError> {
         begin_snapshot(session, self.lock_timeout).await?;
-        // The snapshot is idle during a pause and while the other session deletes a batch.
-        let idle = self.pause.saturating_add(LONGEST_BATCH);
-        session.query(&limit_idle("LOCAL", idle)).await?;
+        session.query(&limit_idle("LOCAL")).await?;
         let buckets = (bucket, bucket);
         let dead_rows = self.dead_letter_rows(session, accounted, buckets).await?;
         let compared = accounted
@@ -123,7 +138,7 @@ impl Pruning {
             }
             Verdict::Unsettled { resolved, reason } => {
                 // If other rows became dead letters since, the next run compares the bucket again.
-                accounted.mark_settled(deleting, &resolved).await?;
+                keep_alive(session, accounted.mark_settled(deleting, &resolved)).await??;
                 session.query("ROLLBACK").await?;
                 return Ok(Err(reason));
             }
@@ -132,7 +147,7 @@ impl Pruning {
                 return Ok(Err(difference));
             }
         };
-        if !accounted.settle_diverted(deleting, &proof).await? {
+        if !keep_alive(session, accounted.settle_diverted(deleting, &proof)).await?? {
             // The next run compares the bucket again.
             session.query("ROLLBACK").await?;
             return Ok(Ok(()));
@@ -147,7 +162,7 @@ impl Pruning {
             // Rows stay locked until the answer of the other session, and no longer if this process is cut off.
             "SET lock_timeout = {}; {}",
             self.lock_timeout.as_millis().max(1),
-            limit_idle("SESSION", LONGEST_IDLE)
+            limit_idle("SESSION")
         );
         deleting.query(&limits).await?;
         loop {
@@ -166,15 +181,16 @@ impl Pruning {
             }
             for (part, places) in parts {
                 deleting.query("BEGIN").await?;
-                let gone = accounted.delete(deleting, &proof, part, &places).await?;
+                let delete = accounted.delete(deleting, &proof, part, &places);
+                let gone = keep_alive(session, delete).await??;
                 // Places mean these rows if the snapshot is still held: without its session, vacuum may have
                 // removed some, and other rows may have taken their places. An error drops `deleting`, which
                 // rolls back.
                 session.query("SELECT").await?;
-                deleting.query("COMMIT").await?;
+                keep_alive(session, deleting.query("COMMIT")).await??;
                 deleted(gone);
             }
-            sleep(self.pause).await;
+            keep_alive(session, sleep(self.pause)).await?;
         }
         session.query("COMMIT").await?;
         Ok(Ok(()))
@@ -194,7 +210,7 @@ impl Pruning {
         if !accounted.has_diverted(session, buckets).await? {
             return Ok(DeadLetterRows::default());
         }
-        dead_letters.read().await?;
+        keep_alive(session, dead_letters.read()).await??;
         Ok(DeadLetterRows {
             known: dead_letters.known_rows(&accounted.table)?,
             open: dead_letters.rows(&accounted.table)?,

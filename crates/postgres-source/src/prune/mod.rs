@@ -107,15 +107,26 @@ const TO_SAVEPOINT: &str = "ROLLBACK TO SAVEPOINT walrelay_table";
 /// The bounds of partitions are in this time zone. A `timestamp` column is in that of the role.
 const UTC: &str = "SET TimeZone TO 'UTC'";
 
-/// The time for which a transaction that locks rows or partitions waits for this process: the server ends it then,
-/// because the process may be suspended or cut off.
+/// The time for which a transaction that locks rows or partitions, or holds a snapshot, waits for this process: the server
+/// ends it then, because the process may be suspended or cut off.
 const LONGEST_IDLE: Duration = Duration::from_secs(10);
 
-/// Writes a statement that lets the server end a transaction which is idle for longer. `scope`: `LOCAL` or `SESSION`.
-fn limit_idle(scope: &str, limit: Duration) -> String {
-    // The server takes no more.
-    let limit = limit.as_millis().min(i32::MAX.unsigned_abs().into());
+/// Writes a statement that lets the server end a transaction which is idle for [`LONGEST_IDLE`]. `scope`: `LOCAL` or
+/// `SESSION`.
+fn limit_idle(scope: &str) -> String {
+    let limit = LONGEST_IDLE.as_millis();
     format!("SET {scope} idle_in_transaction_session_timeout = {limit}")
+}
+
+/// Rolls a transaction back in which this error occurred. Returns the error.
+///
+/// # Errors
+/// The same error if the session cannot be used any more, of which it is the cause.
+async fn roll_back(session: &mut Session, error: PruneError) -> Result<PruneError, PruneError> {
+    match session.query("ROLLBACK").await {
+        Ok(_) => Ok(error),
+        Err(_) => Err(error),
+    }
 }
 
 /// Returns the names of columns that show a row's age: the configured one, or those of the presets'
@@ -232,8 +243,8 @@ impl Pruning {
         for (table, column) in &tables.others {
             let deleting = self.delete_old(session, table, column, &resolved, deleted, problems);
             if let Err(error) = deleting.await {
-                problems.push(error.limit_to(table)?);
-                session.query("ROLLBACK").await?;
+                let error = error.limit_to(table)?;
+                problems.push(roll_back(session, error).await?);
             }
         }
         problems.extend(self.problems_of_keys(session, resolved).await?);
@@ -267,9 +278,11 @@ impl Pruning {
         // Before the transaction, which an error of one table would end.
         let tables = self.sorted_tables(session, &mut plan.problems).await?;
         session.query("BEGIN").await?;
-        let planned = self.plan_all(session, &tables, &mut plan).await;
+        if let Err(error) = self.plan_all(session, &tables, &mut plan).await {
+            return Err(roll_back(session, error).await?);
+        }
         session.query("ROLLBACK").await?;
-        planned.map(|()| plan)
+        Ok(plan)
     }
 
     async fn plan_all(

@@ -14,7 +14,7 @@ use walrelay_walsender::{Error, Session, quote_literal};
 
 use super::error::prune_error;
 use super::marked::MarkedRows;
-use super::{Evidence, LONGEST_IDLE, OldPartition, PruneError, Pruning, limit_idle};
+use super::{Evidence, OldPartition, PruneError, Pruning, limit_idle, roll_back};
 use crate::catalog::row::{is_true, parsed, text};
 use crate::confirmation::count_rows;
 use crate::dead_rows::ResolvedKeys;
@@ -118,8 +118,8 @@ impl Pruning {
                     Ok(false) => {}
                     Ok(true) => changed(Change::Created(part.name)),
                     Err(error) => {
-                        problems.push(error.limit_to(table)?);
-                        session.query("ROLLBACK").await?;
+                        let error = error.limit_to(table)?;
+                        problems.push(roll_back(session, error).await?);
                     }
                 }
             }
@@ -244,8 +244,8 @@ impl Pruning {
     ) -> Result<(), PruneError> {
         let dropped = self.drop_parts(session, table, resolved, changed, problems);
         if let Err(error) = dropped.await {
-            problems.push(error.limit_to(table)?);
-            session.query("ROLLBACK").await?;
+            let error = error.limit_to(table)?;
+            problems.push(roll_back(session, error).await?);
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Pruning {
                 Err(error) => Err(error),
             };
             if let Err(error) = detached {
-                session.query("ROLLBACK").await?;
+                let error = roll_back(session, error).await?;
                 let is_of_this = error.is_of_rows();
                 kept.push(error);
                 if !is_of_this {
@@ -296,8 +296,7 @@ impl Pruning {
                 Ok(false) => {}
                 Ok(true) => changed(Change::Dropped(part.name.clone())),
                 Err(error) => {
-                    session.query("ROLLBACK").await?;
-                    kept.push(error);
+                    kept.push(roll_back(session, error).await?);
                 }
             }
         }
@@ -394,7 +393,7 @@ impl Pruning {
             // Each statement sees what was committed before it got its locks.
             "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET LOCAL lock_timeout = {}", millis(self.lock_timeout)),
-            limit_idle("LOCAL", LONGEST_IDLE),
+            limit_idle("LOCAL"),
             format!(
                 "SELECT pg_catalog.set_config('role', pg_catalog.pg_get_userbyid(relowner), true) \
                  FROM pg_catalog.pg_class WHERE oid = {}",

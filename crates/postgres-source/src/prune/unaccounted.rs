@@ -4,7 +4,7 @@
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session};
 
-use super::{Evidence, PruneError, Pruning};
+use super::{Evidence, PruneError, Pruning, roll_back};
 use crate::confirmation::begin_snapshot;
 use crate::sent_rows::account::{columns_of, identifies_rows};
 use crate::sent_rows::compare::{AccountedTable, DeadLetterRows, NoAccount};
@@ -116,7 +116,7 @@ impl Pruning {
                     }
                     Ok(false) => drop(session.query("ROLLBACK").await?),
                     Err(error) => {
-                        session.query("ROLLBACK").await?;
+                        let error = roll_back(session, error).await?;
                         if !error.is_of_concurrent_change() {
                             return Err(error);
                         }
