@@ -367,7 +367,7 @@ fn mark_failure(error: MarkError) -> Failure {
         MarkError::Confirmed(ConfirmedError::DeadLetters(why)) => dead_letters_failure(why),
         error @ MarkError::Confirmed(ConfirmedError::InVain(_)) => {
             Failure::new("cutover-mark", Exit::Config, error.to_string()).remedy(
-                "correct mark_sent or snapshot_where; nothing was marked, and the slot is there",
+                "correct mark_sent or snapshot_where; no row of this table was marked, and the slot is there",
             )
         }
         error @ MarkError::NoKey(_) => Failure::new("cutover-key", Exit::Config, error.to_string())
