@@ -5,11 +5,14 @@ mod million;
 mod partitions;
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use walrelay_testkit::{Db, eventually};
 
 use crate::endpoint::{LISTEN, address, status};
-use crate::rig::{PATIENCE, Rig, assert_has, done, ends, json_lines, output_with, refused, said};
+use crate::rig::{
+    PATIENCE, Rig, assert_has, done, edit, ends, json_lines, output_with, refused, said,
+};
 
 const MAY: &str = "--set=prune.before_slot=true";
 /// The same, as a line of `[prune]`.
@@ -101,6 +104,46 @@ fn a_relay_deletes_what_it_has_confirmed() {
     let difference = arrived.symmetric_difference(&committed);
     assert_eq!(difference.count(), 0, "{} arrived", arrived.len());
     relay.ends_well();
+}
+
+/// The relay is down, and each of three tables has rows that it has not sent. A prune waits ten seconds for its slot.
+#[test]
+fn a_slot_that_is_down_is_waited_for_once() {
+    let rig = rig(16);
+    let db = rig.db();
+    db.batch(
+        "CREATE TABLE b (LIKE outbox INCLUDING ALL); CREATE TABLE c (LIKE outbox INCLUDING ALL)",
+    );
+    let config = rig.config_and(NOTING);
+    let tables = "\"public.outbox\", \"public.b\", \"public.c\"";
+    edit(&config, "\"public.outbox\"", tables);
+    let insert = || {
+        for table in ["outbox", "b", "c"] {
+            db.batch(&format!(
+                "INSERT INTO {table} (id, aggregatetype, aggregateid, type, payload) \
+                 VALUES (gen_random_uuid(), 'order', 'k', 'T', '1')"
+            ));
+        }
+    };
+    let relay = rig.streaming(&config);
+    insert();
+    rig.caught_up();
+    relay.ends_well();
+    insert();
+    let prune = || {
+        let begun = Instant::now();
+        let pruned = output_with("prune --keep=24h", &config, &[MAY, "--yes"]);
+        refused(
+            &pruned,
+            75,
+            &["[prune-not-confirmed]", "have not confirmed"],
+        );
+        begun.elapsed()
+    };
+    let all = prune();
+    edit(&config, tables, "\"public.outbox\"");
+    let one = prune();
+    assert!(all < 2 * one, "{all:?}, {one:?}");
 }
 
 #[test]

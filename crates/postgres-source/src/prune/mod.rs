@@ -13,12 +13,13 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use walrelay_lsn::Lsn;
 use walrelay_relay::{AccountColumns, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, quote_ident, quote_literal};
 
 use super::TIMES;
 use super::catalog::Selection;
-use super::confirmation::{count_rows, flush_wal, insert_position, wait_confirmed};
+use super::confirmation::{ConfirmedError, count_rows, flush_wal, insert_position, wait_confirmed};
 use super::dead_letters::DeadLetters;
 use super::dead_rows::ResolvedKeys;
 use super::script;
@@ -90,6 +91,8 @@ pub struct Pruning {
     pub ahead: u32,
     /// The differences that were found last: they are not waited for again.
     pub waited: RefCell<Vec<Difference>>,
+    /// The slots that did not confirm a position in time in this round: no other table waits for them.
+    pub not_confirmed: RefCell<Option<(String, Lsn)>>,
 }
 
 /// A partition to be dropped: it is old enough, or was detached as such.
@@ -230,6 +233,7 @@ impl Pruning {
         deleted: &mut impl FnMut(u64),
         problems: &mut Vec<PruneError>,
     ) -> Result<(), PruneError> {
+        self.not_confirmed.take();
         let tables = self.sorted_tables(session, problems).await?;
         session.query(UTC).await?;
         self.create_partitions(session, &tables.partitioned, changed, problems)
@@ -402,10 +406,21 @@ impl Pruning {
 
     /// Waits until every slot has confirmed the current end of the WAL: rows that are visible by now
     /// are accounted then, if they were sent.
+    ///
+    /// # Errors
+    /// [`ConfirmedError::NotConfirmed`], once a slot has not confirmed in time, without a wait for the rest of the round.
     pub(super) async fn wait_all_confirmed(&self, session: &mut Session) -> Result<(), PruneError> {
+        if let Some((slots, position)) = self.not_confirmed.borrow().clone() {
+            return Err(ConfirmedError::NotConfirmed { slots, position }.into());
+        }
         let position = insert_position(session).await?;
         flush_wal(session).await?;
-        Ok(wait_confirmed(session, self.slots(), position).await?)
+        let waited = wait_confirmed(session, self.slots(), position).await;
+        if let Err(ConfirmedError::NotConfirmed { slots, position }) = &waited {
+            let not_confirmed = Some((slots.clone(), *position));
+            self.not_confirmed.replace(not_confirmed);
+        }
+        Ok(waited?)
     }
 
     /// Returns `ONLY "schema"."table"`, or without ONLY if it is partitioned: children by INHERITS

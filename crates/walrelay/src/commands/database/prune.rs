@@ -221,6 +221,7 @@ pub(crate) fn pruning(
         info,
         evidence,
         waited: RefCell::default(),
+        not_confirmed: RefCell::default(),
         tables: config.source.tables.clone(),
         column: prune.column.clone(),
         keep,
