@@ -3,11 +3,11 @@ use std::path::PathBuf;
 
 use walrelay_lsn::Lsn;
 use walrelay_sink::{EventPosition, dlq_headers};
-use walrelay_testkit::{Db, Delivered, eventually};
+use walrelay_testkit::{Db, Delivered, Producer, eventually};
 
 use crate::dlq_streams::SHAPE;
 use crate::rig::{
-    PATIENCE, Rig, assert_has, assert_lacks, edit, ends, output_with, refused, stdout,
+    PATIENCE, Rig, SLOT, assert_has, assert_lacks, edit, ends, output_with, refused, stdout,
     strict_kafka, with_source,
 };
 
@@ -444,6 +444,39 @@ fn dead_letters_park_what_follows_when_another_relay_takes_over() {
     }
     let passed = rig.records(0);
     assert!(passed.is_empty(), "they passed their key's: {passed:?}");
+    relay.ends_well();
+}
+
+/// Another cluster has a slot of this name, writes into the same topic, and drops a dead letter of the same position.
+#[test]
+fn dead_letters_park_what_follows_whatever_another_cluster_resolves() {
+    let dead_letters = DeadLetters::new(Rig::new(18));
+    let rig = &dead_letters.rig;
+    let config = dead_letters.parking_config("", "halt", "");
+    let relay = rig.streaming(&config);
+    let first = dead_letters.insert("NULL", "k1", 1);
+    rig.caught_up();
+    relay.ends_well();
+    let found = dead_letters.dead_letters(1);
+    let header = |name| found[0].header(name).expect("a header");
+    let (lsn, row) = (header(dlq_headers::LSN), header(dlq_headers::ROW));
+    let resolves = format!("{SLOT} {lsn} {row}");
+    let resolution = [
+        (dlq_headers::RESOLVES, &*resolves),
+        (dlq_headers::RESOLUTION, dlq_headers::DROPPED),
+        (dlq_headers::SYSTEM, "1"),
+    ];
+    let producer = Producer::new(&rig.bootstrap);
+    producer.send(&dead_letters.topic, Some(b"k1"), None, &resolution);
+    assert!(producer.delivers(PATIENCE));
+    // It reads all of the topic before it sends an event.
+    let relay = rig.streaming(&config);
+    let follows = dead_letters.insert("'order'", "k1", 2);
+    rig.caught_up();
+    let passed = rig.records(0);
+    assert!(passed.is_empty(), "they passed their key's: {passed:?}");
+    let ids = dead_letters.ids(&dead_letters.topic, "k1", 3);
+    assert_eq!(ids, [first, follows]);
     relay.ends_well();
 }
 

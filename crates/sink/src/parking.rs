@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::sync::lock;
-use crate::{EventPosition, PublishedLsn};
+use crate::{ClusterNames, EventOrigin, EventPosition, PublishedLsn};
 
 /// Parked keys: keys with an open dead letter, which later events of the key must not overtake.
 ///
@@ -14,6 +14,11 @@ use crate::{EventPosition, PublishedLsn};
 /// # Memory
 /// A key and some 200 bytes for each open dead letter, and some 50 bytes for each resolved one
 /// whose repeat may still be read: [`forget_resolved_before`](Self::forget_resolved_before).
+///
+/// # Clusters
+/// Clusters may have slots of one name that share a topic of dead letters. An open dead letter of any of them parks its
+/// key, because the outbox may have been moved from there. A dead letter is resolved only by a resolution of its
+/// [`EventOrigin`].
 ///
 /// # Ordering
 /// A key is free again when **every** dead letter of it, those of this run included, is resolved. A
@@ -39,11 +44,12 @@ pub struct Parking {
 
 #[derive(Default)]
 struct ParkingState {
-    open: HashMap<EventPosition, ParkedKey>,
+    open: HashMap<EventOrigin, ParkedKey>,
     /// Resolved dead letters whose repeat may still be read. A repeat is ignored.
-    resolved: HashSet<EventPosition>,
+    resolved: HashSet<EventOrigin>,
     /// The open dead letters of each parked key.
-    by_key: HashMap<ParkedKey, BTreeSet<EventPosition>>,
+    by_key: HashMap<ParkedKey, BTreeSet<EventOrigin>>,
+    clusters: ClusterNames,
 }
 
 /// A key and the topic that it is parked for; `None`: for all topics.
@@ -100,27 +106,32 @@ impl Parking {
     }
 
     /// Parks the key of an open dead letter, which the relay is about to write or which was read
-    /// from the topic. A dead letter that is open or was resolved already changes nothing.
-    pub fn park(&self, id: EventPosition, topic: Option<&str>, key: &[u8]) {
+    /// from the topic. A dead letter that is open or was resolved already changes nothing. `system`: the cluster of the
+    /// event; `None` if the dead letter names none.
+    pub fn park(&self, id: EventPosition, system: Option<&str>, topic: Option<&str>, key: &[u8]) {
         let mut state = lock(&self.state);
-        if state.resolved.contains(&id) || state.open.contains_key(&id) {
+        let origin = state.clusters.origin(id, system);
+        if state.resolved.contains(&origin) || state.open.contains_key(&origin) {
             return;
         }
         let parked = ParkedKey::new(topic, key);
-        state.by_key.entry(parked.clone()).or_default().insert(id);
-        state.open.insert(id, parked);
+        let dead_letters = state.by_key.entry(parked.clone()).or_default();
+        dead_letters.insert(origin.clone());
+        state.open.insert(origin, parked);
         self.open.store(state.open.len(), Ordering::Release);
     }
 
-    /// Marks a dead letter as resolved; frees its key if it was the last open one of the key.
-    pub fn resolve(&self, id: EventPosition) {
+    /// Marks a dead letter as resolved; frees its key if it was the last open one of the key. `system`: the cluster that
+    /// the resolution names.
+    pub fn resolve(&self, id: EventPosition, system: Option<&str>) {
         let mut state = lock(&self.state);
-        state.resolved.insert(id);
-        let Some(parked) = state.open.remove(&id) else {
+        let origin = state.clusters.origin(id, system);
+        state.resolved.insert(origin.clone());
+        let Some(parked) = state.open.remove(&origin) else {
             return;
         };
         if let Some(dead_letters) = state.by_key.get_mut(&parked) {
-            dead_letters.remove(&id);
+            dead_letters.remove(&origin);
             if dead_letters.is_empty() {
                 state.by_key.remove(&parked);
             }
@@ -139,7 +150,7 @@ impl Parking {
         [None, Some(topic)].into_iter().any(|topic| {
             let dead_letters = state.by_key.get(&ParkedKey::new(topic, key));
             let first = dead_letters.and_then(BTreeSet::first);
-            first.is_some_and(|first| *first < event)
+            first.is_some_and(|(first, _)| *first < event)
         })
     }
 
@@ -162,7 +173,8 @@ impl Parking {
     pub fn forget_resolved_before(&self, before: PublishedLsn) {
         let mut state = lock(&self.state);
         let count = state.resolved.len();
-        state.resolved.retain(|id| id.published_lsn() >= before);
+        let is_kept = |(id, _): &EventOrigin| id.published_lsn() >= before;
+        state.resolved.retain(is_kept);
         if state.resolved.len() < count {
             state.resolved.shrink_to_fit();
         }
@@ -216,15 +228,15 @@ mod tests {
     fn a_key_stays_parked_and_resolved_after_a_move_to_lower_positions() {
         let at = |epoch, lsn| EventPosition { epoch, lsn, row: 0 };
         let parking = Parking::new();
-        parking.park(at(0, 900), Some("t"), b"k");
+        parking.park(at(0, 900), None, Some("t"), b"k");
         assert!(parking.is_parked(at(1, 20), "t", b"k"));
-        parking.resolve(at(0, 900));
+        parking.resolve(at(0, 900), None);
         assert!(!parking.is_parked(at(1, 20), "t", b"k"));
         parking.confirm(PublishedLsn::new(0, 1_000));
-        parking.resolve(at(1, 20));
+        parking.resolve(at(1, 20), None);
         parking.confirm(PublishedLsn::new(1, 10));
         parking.forget_resolved_before(parking.confirmed());
-        parking.park(at(1, 20), Some("t"), b"k");
+        parking.park(at(1, 20), None, Some("t"), b"k");
         assert_eq!(parking.open(), 0, "it was resolved before it was read");
     }
 
@@ -232,9 +244,9 @@ mod tests {
     fn a_key_is_free_when_its_last_dead_letter_is_resolved() {
         let parking = Parking::new();
         assert!(!parking.is_parked(LATER, "t", b"k"));
-        parking.park(A, Some("t"), b"k");
-        parking.park(A, Some("t"), b"k");
-        parking.park(B, Some("t"), b"k");
+        parking.park(A, None, Some("t"), b"k");
+        parking.park(A, None, Some("t"), b"k");
+        parking.park(B, None, Some("t"), b"k");
         let before = EventPosition::in_first_epoch(0, 7);
         assert!(
             !parking.is_parked(before, "t", b"k"),
@@ -244,14 +256,48 @@ mod tests {
         assert!(
             !parking.is_parked(LATER, "other", b"k") && !parking.is_parked(LATER, "t", b"other")
         );
-        parking.resolve(A);
+        parking.resolve(A, None);
         assert!(parking.is_parked(LATER, "t", b"k"));
-        parking.resolve(B);
+        parking.resolve(B, None);
         assert!(!parking.is_parked(LATER, "t", b"k"));
         assert_eq!(parking.open(), 0);
         // A repeat of a resolved dead letter.
-        parking.park(A, Some("t"), b"k");
+        parking.park(A, None, Some("t"), b"k");
         assert!(!parking.is_parked(LATER, "t", b"k"));
+    }
+
+    /// Two clusters have a slot of one name, and events at one position.
+    #[test]
+    fn a_dead_letter_of_another_cluster_neither_frees_a_key_nor_keeps_one_from_being_parked() {
+        let (own, other) = (Some("1"), Some("2"));
+        for foreign in [other, None] {
+            let parking = Parking::new();
+            parking.park(A, own, Some("t"), b"k");
+            parking.park(A, foreign, Some("t"), b"k");
+            parking.resolve(A, foreign);
+            assert!(parking.is_parked(LATER, "t", b"k"), "its own is open");
+            parking.resolve(A, own);
+            assert!(!parking.is_parked(LATER, "t", b"k"));
+            assert_eq!(parking.open(), 0);
+
+            let parking = Parking::new();
+            parking.resolve(A, foreign);
+            parking.park(A, own, Some("t"), b"k");
+            assert!(
+                parking.is_parked(LATER, "t", b"k"),
+                "only the other is resolved"
+            );
+
+            let parking = Parking::new();
+            parking.park(A, foreign, Some("t"), b"other");
+            parking.park(A, own, Some("t"), b"k");
+            assert!(parking.is_parked(LATER, "t", b"k") && parking.is_parked(LATER, "t", b"other"));
+            assert!(!parking.is_parked(A, "t", b"k"), "it is not before itself");
+            parking.resolve(A, foreign);
+            assert!(
+                parking.is_parked(LATER, "t", b"k") && !parking.is_parked(LATER, "t", b"other")
+            );
+        }
     }
 
     #[test]
@@ -259,10 +305,10 @@ mod tests {
         let parking = Parking::new();
         for lsn in 0..10_000 {
             let id = EventPosition::in_first_epoch(lsn, 0);
-            parking.park(id, Some("t"), b"k");
-            parking.resolve(id);
+            parking.park(id, None, Some("t"), b"k");
+            parking.resolve(id, None);
             // A repeat, read before the relay has confirmed the transaction.
-            parking.park(id, Some("t"), b"k");
+            parking.park(id, None, Some("t"), b"k");
             assert_eq!(parking.open(), 0);
             parking.confirm(PublishedLsn::new(0, lsn));
             if lsn % 100 == 0 {
@@ -296,7 +342,7 @@ mod tests {
     #[test]
     fn a_key_whose_dead_letter_has_no_topic_is_parked_for_all_topics() {
         let parking = Parking::new();
-        parking.park(A, None, b"secret-key");
+        parking.park(A, None, None, b"secret-key");
         assert!(parking.is_parked(LATER, "any", b"secret-key"));
         assert!(!parking.is_parked(LATER, "any", b"other"));
         assert!(!format!("{parking:?}").contains("secret"), "{parking:?}");

@@ -289,12 +289,14 @@ impl Watch {
         match DlqEntry::from_record(record) {
             DlqEntry::DlqRecord(dead_letter) if dead_letter.slot == self.slot => {
                 if let Some(key) = &dead_letter.key {
-                    let topic = dead_letter.topic.as_deref();
-                    self.parking.park(dead_letter.id, topic, key);
+                    let (system, topic) =
+                        (dead_letter.system.as_deref(), dead_letter.topic.as_deref());
+                    self.parking.park(dead_letter.id, system, topic, key);
                 }
             }
             DlqEntry::Resolution(resolution) if resolution.slot == self.slot => {
-                self.parking.resolve(resolution.id);
+                let system = resolution.system.as_deref();
+                self.parking.resolve(resolution.id, system);
             }
             // Another slot's.
             DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) => {}

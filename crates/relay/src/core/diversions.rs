@@ -116,7 +116,8 @@ impl Diversions {
         self.headers = headers;
         let parking = &self.decisions.policy().parking;
         if let (Some(parking), Some(key)) = (parking, body.key) {
-            parking.park(diverted.id, body.topic, key);
+            let system = Some(&*self.system).filter(|system| !system.is_empty());
+            parking.park(diverted.id, system, body.topic, key);
         }
         let record = DlqRecord::new(&self.headers, (diverted.id, diverted.class), body);
         self.offered = Some(diverted);

@@ -64,7 +64,7 @@ fn core(class: Class, action: PoisonAction) -> (Core, Vec<u8>) {
     parking.set_ready();
     if let Class::Parked = class {
         let earlier = EventPosition::in_first_epoch(1_000, 0);
-        parking.park(earlier, Some("outbox.event.order"), b"k");
+        parking.park(earlier, None, Some("outbox.event.order"), b"k");
     }
     let own = match class {
         Class::Refused | Class::TopicGivenUp => PoisonAction::DeadLetter,
@@ -148,6 +148,39 @@ fn dead_letters_of_every_class_are_known_as_such_and_offered_again_after_a_refus
                 assert_eq!(core.event_of(seq), Some(expected), "{case}");
             }
         }
+    }
+}
+
+/// Two clusters have a slot of one name, and events at one position.
+#[test]
+fn a_diverted_event_parks_its_key_whatever_another_cluster_has_at_its_position() {
+    const LATER: EventPosition = EventPosition::in_first_epoch(COMMIT + 1, 0);
+    let others: [fn(&Parking); 2] = [
+        |parking| parking.resolve(EVENT, Some("2")),
+        |parking| parking.park(EVENT, Some("2"), None, b"other"),
+    ];
+    for other in others {
+        let parking = Arc::new(Parking::new());
+        parking.set_ready();
+        other(&parking);
+        let mut decisions = PoisonDecisions::new(PoisonPolicy {
+            rejected: PoisonAction::DeadLetter,
+            topic: Arc::from(DEAD_LETTERS),
+            parking: Some(Arc::clone(&parking)),
+            ..PoisonPolicy::default()
+        });
+        assert!(decisions.reject(EVENT, Poison::Rejected, "no"));
+        let (mut core, _) = connected(Router::new(Options::default()), decisions);
+        core.set_system("1");
+        consume(&mut core, &begin());
+        consume(&mut core, &table().relation());
+        offered(&mut core, &insert(Class::Refused, "{}"), "of cluster 1");
+        let is_parked = || parking.is_parked(LATER, "outbox.event.order", b"k");
+        assert!(is_parked());
+        parking.resolve(EVENT, Some("2"));
+        assert!(is_parked());
+        parking.resolve(EVENT, Some("1"));
+        assert!(!is_parked());
     }
 }
 

@@ -126,11 +126,12 @@ fn apply(slot: &str, parking: &Parking, entry: DlqEntry) {
     match entry {
         DlqEntry::DlqRecord(dead_letter) if dead_letter.slot == slot => {
             if let Some(key) = &dead_letter.key {
-                parking.park(dead_letter.id, dead_letter.topic.as_deref(), key);
+                let (system, topic) = (dead_letter.system.as_deref(), dead_letter.topic.as_deref());
+                parking.park(dead_letter.id, system, topic, key);
             }
         }
         DlqEntry::Resolution(resolution) if resolution.slot == slot => {
-            parking.resolve(resolution.id);
+            parking.resolve(resolution.id, resolution.system.as_deref());
         }
         // Another slot's, or no dead letter.
         DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) | DlqEntry::Foreign(_) => {}

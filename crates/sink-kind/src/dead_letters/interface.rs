@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::topics::Position;
 use walrelay_failure::Failure;
-use walrelay_sink::{DeliveryError, EventPosition, Parking, dlq_headers};
+use walrelay_sink::{DeliveryError, EventOrigin, EventPosition, Parking, dlq_headers};
 
 /// A dead letter: an event that could not be delivered. Format: [`dlq_headers`].
 #[derive(Clone, PartialEq, Eq)]
@@ -235,10 +235,6 @@ pub struct ReplaySummary {
     /// Not tried, because an earlier one is open.
     pub held_back: usize,
 }
-
-/// The origin of a dead letter of a slot: the event's position, and the cluster whose log has it. `None`: the dead letter
-/// names no cluster.
-pub type EventOrigin = (EventPosition, Option<Arc<str>>);
 
 /// The event of a dead letter.
 #[derive(Clone, PartialEq, Eq)]

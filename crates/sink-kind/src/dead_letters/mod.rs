@@ -27,8 +27,8 @@ pub use entry::{DlqEntry, Resolution};
 pub use follower::DlqFollower;
 pub use interface::{
     Action, DeadLetterEvent, DeadLetterEvents, DeadLetterStore, DeadLetters, DlqAddress, DlqRecord,
-    DlqRecordId, Epoch, EventOrigin, Listed, NotRedriven, OutOfOrder, Outcome, ReadOpen,
-    ReplayOptions, ReplaySummary, Step,
+    DlqRecordId, Epoch, Listed, NotRedriven, OutOfOrder, Outcome, ReadOpen, ReplayOptions,
+    ReplaySummary, Step,
 };
 pub use log::{Answer, DlqLog, Unanswered};
 pub use open::OpenEvents;

@@ -1,12 +1,10 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
 use super::entry::DlqEntry;
-use super::interface::{
-    DeadLetterEvent, DeadLetterEvents, DlqRecord, EventOrigin, Outcome, ReadOpen,
-};
+use super::interface::{DeadLetterEvent, DeadLetterEvents, DlqRecord, Outcome, ReadOpen};
+use walrelay_sink::{ClusterNames, EventOrigin};
 
 /// The open dead letters of one slot: dead letters that were neither redriven nor dropped. Their
 /// events are only in the topic of dead letters, and without a value not even there.
@@ -15,8 +13,7 @@ use super::interface::{
 pub struct OpenEvents {
     slot: String,
     events: HashMap<EventOrigin, ReadEvent>,
-    /// The names of clusters, each stored once.
-    systems: HashSet<Arc<str>>,
+    clusters: ClusterNames,
 }
 
 /// An event that was read.
@@ -34,7 +31,7 @@ impl OpenEvents {
         Self {
             slot,
             events: HashMap::new(),
-            systems: HashSet::new(),
+            clusters: ClusterNames::default(),
         }
     }
 
@@ -90,33 +87,24 @@ impl OpenEvents {
                     xid,
                     ..
                 } = *dead_letter;
-                let system = self.intern(system);
-                let known = self.events.entry((id, system.clone())).or_default();
+                let origin = self.clusters.origin(id, system.as_deref());
+                let known = self.events.entry(origin.clone()).or_default();
                 known.event.get_or_insert(DeadLetterEvent {
-                    system,
+                    system: origin.1,
                     table,
                     id: event_id,
                     xid,
                 });
             }
             DlqEntry::Resolution(resolution) if resolution.slot == self.slot => {
-                let system = self.intern(resolution.system);
-                let known = self.events.entry((resolution.id, system)).or_default();
+                let system = resolution.system.as_deref();
+                let origin = self.clusters.origin(resolution.id, system);
+                let known = self.events.entry(origin).or_default();
                 known.resolved = Some(resolution.outcome);
             }
             // Another slot's, or no dead letter.
             DlqEntry::DlqRecord(_) | DlqEntry::Resolution(_) | DlqEntry::Foreign(_) => {}
         }
-    }
-
-    fn intern(&mut self, system: Option<String>) -> Option<Arc<str>> {
-        let system = system?;
-        if let Some(known) = self.systems.get(&*system) {
-            return Some(Arc::clone(known));
-        }
-        let new: Arc<str> = system.into();
-        self.systems.insert(Arc::clone(&new));
-        Some(new)
     }
 
     /// Removes all events: the records are read again from their beginning.

@@ -273,19 +273,54 @@ fn a_dead_letter_is_resolved_for_its_own_cluster_alone() {
     }
 }
 
+/// An event after all dead letters of the tests of the follower.
+const LATER: EventPosition = EventPosition::in_first_epoch(9, 0);
+
+/// Waits until a thread has read what a test wrote.
+fn until(done: &dyn Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !done() {
+        assert!(
+            Instant::now() < deadline,
+            "the follower does not read what was written"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_follower_frees_a_key_after_the_resolution_of_its_own_cluster() {
+    let memory = Memory::default();
+    for system in ["1", "2"] {
+        memory.dead_letter_of(Some(system), "0/1 0", "k", "orders");
+    }
+    let drop_of = |system: &'static str| {
+        let of_system = move |it: &DlqRecord| it.system.as_deref() == Some(system);
+        let mut replayer = DlqReplayer::new(TOPIC, memory.log());
+        replayer.read(&of_system).expect("readable");
+        let drop = ReplayOptions {
+            action: Action::Drop,
+            ..redrive()
+        };
+        let done = replayer.carry_out(&drop, &of_system, &mut |_| {});
+        assert_eq!(done.expect("it ends well").done, 1);
+    };
+    let parking = Arc::new(Parking::new());
+    let log = memory.clone();
+    let follower = DlqFollower::start("s", Arc::clone(&parking), move || Ok(Some(log.log())));
+    let follower = follower.expect("it starts");
+    until(&|| parking.is_ready());
+    assert_eq!(parking.open(), 2);
+    drop_of("2");
+    until(&|| parking.resolved() == 1);
+    assert!(parking.is_parked(LATER, "orders", b"k"));
+    drop_of("1");
+    until(&|| !parking.is_parked(LATER, "orders", b"k"));
+    drop(follower);
+}
+
 #[test]
 fn a_follower_parks_and_frees_keys_and_waits_for_a_server() {
-    const LATER: EventPosition = EventPosition::in_first_epoch(9, 0);
-    let until = |done: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while !done() {
-            assert!(
-                Instant::now() < deadline,
-                "the follower does not read what was written"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
-    };
     let memory = Memory::default();
     memory.dead_letter("0/1 0", "a", "orders");
     let parking = Arc::new(Parking::new());

@@ -71,6 +71,35 @@ fn keys_are_parked_and_freed_while_it_watches() {
     assert!(parking.is_parked(LATER, "orders", b"m"));
 }
 
+/// Two clusters have a slot of one name, and events at one position.
+#[test]
+fn a_key_is_free_after_the_resolution_of_its_own_cluster() {
+    let cluster = cluster(&[(TOPIC, 1)]);
+    let writer = Writer::new(&cluster);
+    for (system, key) in [("2", "l"), ("1", "k")] {
+        writer.dead_letter(&Draft {
+            more: &[(dlq_headers::SYSTEM, system)],
+            ..draft("0/1 0", key)
+        });
+    }
+    let resolve = |system, key| {
+        let headers = [
+            (dlq_headers::RESOLVES, "s 0/1 0"),
+            (dlq_headers::RESOLUTION, dlq_headers::REDRIVEN),
+            (dlq_headers::SYSTEM, system),
+        ];
+        writer.write(Some(key), None, &headers);
+    };
+    let (_watcher, parking) = watch(&cluster);
+    eventually("ready", || parking.is_ready());
+    assert_eq!(parking.open(), 2);
+    resolve("2", "l");
+    eventually("free", || !parking.is_parked(LATER, "orders", b"l"));
+    assert!(parking.is_parked(LATER, "orders", b"k"));
+    resolve("1", "k");
+    eventually("free", || !parking.is_parked(LATER, "orders", b"k"));
+}
+
 /// As when a relay takes the slot over from one that has just parked keys.
 #[test]
 fn a_required_reading_knows_what_was_written_before() {

@@ -108,7 +108,12 @@ fn process(
             let transaction = &server.log[row.0];
             let id = EventPosition::in_first_epoch(transaction.commit, row.1 as u64);
             let topic = (!server.is_poisoned(*row)).then_some("outbox.event.Order");
-            parking.park(id, topic, transaction.keys[row.1].to_string().as_bytes());
+            parking.park(
+                id,
+                None,
+                topic,
+                transaction.keys[row.1].to_string().as_bytes(),
+            );
         }
         parking.set_ready();
         Arc::new(parking)
