@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use walrelay_testkit::eventually;
+use walrelay_sink::dlq_headers;
+use walrelay_testkit::{Producer, eventually};
 
 use crate::old_rows::{self, MARKED, PRUNE, UNMARKED, count, insert_row, partitioned, rig};
 use crate::rig::{
-    NOWHERE, PATIENCE, Relay, Rig, assert_has, done, edit, insert_of, output_with, refused, said,
+    NOWHERE, PATIENCE, Relay, Rig, SLOT, assert_has, done, edit, insert_of, output_with, refused,
+    said,
 };
 
 /// A payload larger than the client's `message.max.bytes`.
@@ -280,4 +282,60 @@ fn a_rollback_marks_no_unconfirmed_row_for_a_dead_letter() {
     assert_has(&back, &["marked 1 rows", "left 1 rows with the id"]);
     let unmarked = "outbox WHERE sent_at IS NULL AND event = '7'";
     assert_eq!((count(&db, UNMARKED), count(&db, unmarked)), (1, 1));
+}
+
+/// The outbox has the rows of the cluster that it was moved from. A row with the id of another cluster's dead letter is
+/// another one.
+#[test]
+fn a_rollback_marks_rows_for_dead_letters_of_the_former_cluster_and_of_no_other() {
+    let rig = rig(18);
+    let db = rig.db();
+    let config = config_of_own_ids(&rig);
+    one_dead_letter(&rig, &config, "'7'");
+    done(&output_with("dlq drop --all --yes", &config, &[]));
+    let producer = Producer::new(&rig.bootstrap);
+    let headers = [
+        (dlq_headers::CLASS, "unroutable"),
+        (dlq_headers::SLOT, SLOT),
+        (dlq_headers::SYSTEM, "77"),
+        (dlq_headers::LSN, "0/1"),
+        (dlq_headers::ROW, "0"),
+        (dlq_headers::TABLE, "public.outbox"),
+        (dlq_headers::EVENT_ID, "7"),
+    ];
+    producer.send(&topic(&rig), Some(b"k"), Some(b"1"), &headers);
+    assert!(producer.delivers(PATIENCE));
+    let refuses = || {
+        let back = output_with("cutover rollback", &config, MARK_DEAD);
+        let words = [
+            "[cutover-dead-letters]",
+            "another database cluster",
+            "redrive or drop",
+        ];
+        refused(&back, 65, &words);
+        assert!(rig.slot().read().is_some());
+        assert_eq!(count(&db, UNMARKED), 1);
+    };
+    // A role that may not read the system identifier by SQL.
+    db.batch(
+        "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; \
+         CREATE ROLE relay LOGIN REPLICATION PASSWORD 'x'; GRANT ALL ON outbox TO relay; \
+         GRANT pg_read_all_data, pg_write_all_data TO relay; GRANT ALL ON SCHEMA walrelay_state TO relay; \
+         GRANT ALL ON ALL TABLES IN SCHEMA walrelay_state TO relay",
+    );
+    let (own, least) = (rig.postgres.url(), rig.url_as("relay", "x", "postgres"));
+    edit(&config, &own, &least);
+    refuses();
+    edit(&config, &least, &own);
+    db.batch(&format!(
+        "CREATE TABLE walrelay_state.move (slot name, state text, system text, timeline bigint, barrier pg_lsn, \
+         former text, relations jsonb DEFAULT '{{}}', at timestamptz DEFAULT now()); \
+         INSERT INTO walrelay_state.move (slot, state, system, timeline, former) \
+         SELECT '{SLOT}', 'switched', system_identifier::text, 1, '78' FROM pg_control_system()"
+    ));
+    refuses();
+    db.batch("UPDATE walrelay_state.move SET former = '77'");
+    let back = done(&output_with("cutover rollback", &config, MARK_DEAD));
+    assert_has(&back, &["marked 1 rows"]);
+    assert_eq!(count(&db, UNMARKED), 0);
 }

@@ -4,10 +4,9 @@
 //! has confirmed its event. The rows are chosen before the log is read, so that the log has the events of all of them.
 
 use walrelay_relay::TableName;
-use walrelay_walsender::{Error, Session, quote_ident};
+use walrelay_walsender::{Session, quote_ident};
 
 use super::catalog;
-use super::catalog::row::{is_true, text};
 use super::confirmation::{count_changed, count_rows, counted_sql};
 use super::dead_letters::{DeadLetters, DeadLettersError};
 use super::mark::Marking;
@@ -32,32 +31,19 @@ struct ChosenRows {
     temporary: String,
 }
 
-/// Reads the system identifier of a session's cluster; `None` if this role may not.
-async fn own_system(session: &mut Session) -> Result<Option<String>, Error> {
-    let may = "SELECT pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may";
-    let rows = session.query(may).await?;
-    if rows.first().is_none_or(|row| !is_true(&row, "may")) {
-        return Ok(None);
-    }
-    let system = "SELECT system_identifier AS system FROM pg_catalog.pg_control_system()";
-    let rows = session.query(system).await?;
-    Ok(rows.first().map(|row| text(&row, "system")))
-}
-
 impl Marking {
-    /// Checks that each open dead letter that was read names its table, has an id, and is of no other cluster.
+    /// Checks that each open dead letter that was read names its table, has an id, and is of one of these clusters.
+    /// `systems`: the system identifiers of this cluster, and of the one that the outbox was moved from.
     ///
     /// # Errors
-    /// If one does not, or is: [`mark_dead_letters`](Self::mark_dead_letters) could not find its row, or would find
-    /// another one.
-    pub async fn check_dead_letters(
+    /// If one does not, or is of another one: [`mark_dead_letters`](Self::mark_dead_letters) could not find its row, or
+    /// would find another one.
+    pub fn check_dead_letters(
         &self,
-        session: &mut Session,
         dead_letters: &DeadLetters,
-    ) -> Result<(), MarkError> {
-        if let Some(system) = own_system(session).await? {
-            dead_letters.check_cluster(&system)?;
-        }
+        systems: &[String],
+    ) -> Result<(), DeadLettersError> {
+        dead_letters.check_clusters(systems)?;
         for table in &self.tables {
             dead_letters.named_rows(table)?;
         }

@@ -212,14 +212,16 @@ impl DeadLetters {
         self.condition(self.known.borrow().open.iter(), table, MOST, compared)
     }
 
-    /// Checks that no open dead letter names another cluster than this one.
+    /// Checks that no open dead letter names another cluster than these.
     ///
     /// # Errors
     /// [`DeadLettersError::OtherCluster`].
-    pub(super) fn check_cluster(&self, system: &str) -> Result<(), DeadLettersError> {
+    pub(super) fn check_clusters(&self, systems: &[String]) -> Result<(), DeadLettersError> {
         let known = self.known.borrow();
-        let other =
-            |event: &&DeadLetterEvent| event.system.as_deref().is_some_and(|of| of != system);
+        let other = |event: &&DeadLetterEvent| {
+            let named = event.system.as_deref();
+            named.is_some_and(|named| systems.iter().all(|system| system != named))
+        };
         match known.open.iter().filter(other).count() {
             0 => Ok(()),
             open => Err(DeadLettersError::OtherCluster { open }),

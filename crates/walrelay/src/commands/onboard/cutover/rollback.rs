@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use walrelay_failure::{Exit, Failure};
+use walrelay_postgres_source::moves::{MoveState, find_move};
 use walrelay_postgres_source::{
     ConfirmedError, DeadLetters, DeadLettersError, EventRows, EventsWithoutRow, HeldSlot, KeptBy,
     MarkError, Marking, Original, RollbackError, SlotRow, assigned_columns, check_events_have_rows,
@@ -35,7 +36,7 @@ pub(super) fn rollback(args: &RollbackCutoverArgs, server: &Server) -> Result<()
     let unmarked = block_on(Box::pin(async {
         let mut session = server.connect().await?;
         find_intact_slot(&mut session, server).await?;
-        read_dead_letters(&mut session, args, &marking, &open).await?;
+        read_dead_letters(&mut session, (args, server), &marking, &open).await?;
         let unmarked = marking.unmarked(&mut session).await;
         session.close().await;
         Ok::<_, Failure>(unmarked?)
@@ -114,15 +115,16 @@ struct Dropped {
 /// Reads the open dead letters. If they need not be known, an error is only reported.
 async fn read_dead_letters(
     session: &mut Session,
-    args: &RollbackCutoverArgs,
+    (args, server): (&RollbackCutoverArgs, &Server),
     marking: &Marking,
     dead_letters: &DeadLetters,
 ) -> Result<(), Failure> {
     match dead_letters.read().await {
-        Ok(()) if args.mark_dead_letters => marking
-            .check_dead_letters(session, dead_letters)
-            .await
-            .map_err(mark_failure),
+        Ok(()) if args.mark_dead_letters => {
+            let systems = systems_with_rows(session, server).await?;
+            let checked = marking.check_dead_letters(dead_letters, &systems);
+            checked.map_err(dead_letters_failure)
+        }
         Err(error) if args.mark_dead_letters => Err(dead_letters_failure(error)),
         Err(error) => {
             print_notice(&format!(
@@ -133,6 +135,18 @@ async fn read_dead_letters(
         }
         Ok(()) => Ok(()),
     }
+}
+
+/// Returns the system identifiers of the clusters whose events have rows here: this one, and the one that the outbox was
+/// moved from.
+async fn systems_with_rows(session: &mut Session, server: &Server) -> Result<Vec<String>, Failure> {
+    let own = server.identify().await?.system_id;
+    let moves = find_move(session, server.slot()).await?;
+    // After a failover, too: a standby has the rows of its primary.
+    let moved = moves.find(&own);
+    let moved = moved.filter(|record| record.state == MoveState::Switched);
+    let former = moved.and_then(|record| record.former.clone());
+    Ok(former.into_iter().chain([own]).collect())
 }
 
 /// Takes the slot when it has no reader, so that no relay can, marks the sent rows that are not marked
@@ -169,7 +183,7 @@ async fn mark_and_drop(
             .work_off_stopped(&mut session)
             .await
             .map_err(mark_failure)?;
-        read_dead_letters(&mut session, args, marking, dead_letters).await?;
+        read_dead_letters(&mut session, (args, server), marking, dead_letters).await?;
         let redriven = marking.work_off_redriven(&mut session, dead_letters).await;
         rows += redriven.map_err(mark_failure)?;
         // The rows first: the log, read after them, has all their events that are not confirmed.
@@ -333,12 +347,22 @@ async fn drop_slot(
 fn dead_letters_failure(error: DeadLettersError) -> Failure {
     let what =
         "rows with an open dead letter were not sent, and are not known: nothing was changed";
-    Failure::new("cutover-dead-letters", Exit::Temporary, what)
+    let (exit, remedy) = match error {
+        DeadLettersError::OtherCluster { .. } => (
+            Exit::Data,
+            "redrive or drop these dead letters (walrelay dlq list), or give each cluster its own [poison] topic",
+        ),
+        _ => (
+            Exit::Temporary,
+            "see to the sink, or to the dead letters: walrelay dlq list",
+        ),
+    };
+    let remedy = format!(
+        "{remedy}. Without --mark-dead-letters their rows stay unmarked, and the polling relay sends them"
+    );
+    Failure::new("cutover-dead-letters", exit, what)
         .caused_by(error)
-        .remedy(
-            "see to the sink, or to the dead letters: walrelay dlq list. Without --mark-dead-letters their rows stay \
-             unmarked, and the polling relay sends them",
-        )
+        .remedy(remedy)
 }
 
 /// Finds the configured slot; fails if it does not exist or is lost.
