@@ -217,6 +217,34 @@ fn keys_of_dead_letters_in_another_store_are_named_with_the_statement_that_delet
     assert_eq!(count(&db, "outbox"), 0);
 }
 
+/// The topic of dead letters is changed while one is open, which is redriven in the former topic.
+#[test]
+fn a_redriven_dead_letter_in_another_store_needs_a_relay_with_that_store() {
+    let (rig, config) = marking_dead(17);
+    let db = rig.db();
+    let relay = rig.streaming(&config);
+    insert_unroutable(&db, "redriven");
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
+    let former = topic(&rig);
+    let prune = || output_with("prune", &config, &PRUNE);
+    let remedy = "Only walrelay run with it marks the rows of redriven ones";
+    edit(&config, &former, "dead.another");
+    refused(&prune(), 65, &["[prune-dead-letters]", remedy]);
+    edit(&config, "dead.another", &former);
+    let topic = format!("--topic-override={}order", rig.prefix);
+    done(&output_with("dlq redrive --all --yes", &config, &[&topic]));
+    done(&prune());
+    assert_eq!((count(&db, STORED), count(&db, DEAD)), (1, 1));
+    let relay = rig.streaming(&config);
+    eventually(PATIENCE, || count(&db, STORED) == 0);
+    assert_eq!(count(&db, SENT), 1);
+    relay.ends_well();
+    edit(&config, &former, "dead.another");
+    done(&prune());
+    assert_eq!(count(&db, "outbox"), 0);
+}
+
 /// The relay is killed after the dead letter was acknowledged, before it has stored the key of the row.
 #[test]
 fn a_relay_that_is_killed_before_it_stores_the_key_marks_the_row_after_its_restart() {

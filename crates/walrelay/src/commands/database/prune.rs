@@ -267,9 +267,10 @@ pub(crate) const LOST_KEYS: &str = "rename the columns back, or redrive or drop 
 /// Returns the remedy for stored keys of dead letters in another store than the configured one.
 pub(crate) fn elsewhere_remedy(keys: &KeysElsewhere) -> String {
     format!(
-        "configure that sink and topic, for example with --set, redrive or drop these dead letters (walrelay dlq), and run \
-         walrelay prune with it. If the dead letters are gone, see whether these rows were sent, and send those that were \
-         not: walrelay resend. Then delete their keys: {}",
+        "configure that sink and topic, for example with --set, and redrive or drop these dead letters (walrelay dlq). Then \
+         walrelay prune with it deletes the keys of dropped ones. Only walrelay run with it marks the rows of redriven ones: \
+         let it run until walrelay prune names none. If the dead letters are gone, see whether these rows were sent, and \
+         send those that were not: walrelay resend. Then delete their keys: {}",
         keys.delete_sql()
     )
 }
