@@ -245,6 +245,38 @@ fn a_redriven_dead_letter_in_another_store_needs_a_relay_with_that_store() {
     assert_eq!(count(&db, "outbox"), 0);
 }
 
+/// `walrelay init` upgrades the table of an earlier build, and `check` names the lacking columns before.
+#[test]
+fn init_adds_the_columns_that_the_stored_keys_of_an_earlier_build_lack() {
+    let (rig, config, relay) = with_a_stored_key("earlier");
+    let db = rig.db();
+    relay.ends_well();
+    db.batch(
+        "ALTER TABLE walrelay_state.dead DROP COLUMN system, DROP COLUMN store; \
+         ALTER TABLE walrelay_state.dead ADD UNIQUE (slot, lsn, \"row\")",
+    );
+    let check = || said(&output_with("check", &config, &[]));
+    let lacks = "walrelay_state.dead lacks the columns system, store";
+    assert_has(&check(), &[lacks, "walrelay init --role"]);
+    done(&output_with("init", &config, &[]));
+    assert_lacks(&check(), &[lacks]);
+    let unique = db.text(
+        "SELECT string_agg(pg_get_constraintdef(oid), '; ' ORDER BY conname) FROM pg_constraint \
+         WHERE conrelid = 'walrelay_state.dead'::regclass AND contype = 'u' AND conname LIKE '%row%'",
+    );
+    assert_eq!(
+        unique.as_deref(),
+        Some("UNIQUE (slot, system, lsn, \"row\")")
+    );
+    db.batch("DROP TRIGGER refuse ON outbox");
+    let relay = rig.streaming(&config);
+    eventually(PATIENCE, || count(&db, DEAD) == 1);
+    relay.ends_well();
+    // It changes nothing more.
+    done(&output_with("init", &config, &[]));
+    assert_eq!(count(&db, STORED), 1);
+}
+
 /// The relay is killed after the dead letter was acknowledged, before it has stored the key of the row.
 #[test]
 fn a_relay_that_is_killed_before_it_stores_the_key_marks_the_row_after_its_restart() {

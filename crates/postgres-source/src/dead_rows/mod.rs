@@ -37,10 +37,10 @@ pub use elsewhere::{KeysElsewhere, keys_elsewhere};
 use failing::FailingRows;
 pub(crate) use resolved::ResolvedKeys;
 use row::{Marked, mark, mark_sent};
-pub use table::create_sql;
 use table::{
     NAME, StoredRow, TABLE, delete, exists, insert_sql, marked_with, may_resolve, page, pass_over,
 };
+pub use table::{create_sql, missing_columns};
 
 /// Keys that one statement stores, at most.
 const KEYS_OF_STATEMENT: usize = 500;

@@ -51,6 +51,11 @@ pub fn create_sql(role: Option<&str>) -> String {
          run         text NOT NULL,        -- the process that made the last attempt\n    \
          since       timestamptz NOT NULL DEFAULT now(),\n    UNIQUE (slot, system, lsn, \"row\"),\n    \
          UNIQUE (slot, hash, id)           -- finds the keys of changed rows by their hashes\n);\n\
+         DO $do$ BEGIN IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute\n    \
+         WHERE attrelid = '{TABLE}'::pg_catalog.regclass AND attname = 'store' AND NOT attisdropped) THEN\n    \
+         ALTER TABLE {TABLE} -- of an earlier version\n    \
+         ADD COLUMN IF NOT EXISTS system text NOT NULL DEFAULT '', ADD COLUMN store text NOT NULL DEFAULT '',\n    \
+         DROP CONSTRAINT IF EXISTS dead_slot_lsn_row_key, ADD UNIQUE (slot, system, lsn, \"row\"); END IF; END $do$;\n\
          GRANT SELECT (slot) ON {TABLE} TO PUBLIC;"
     );
     let grant = role.map(|role| {
@@ -151,6 +156,18 @@ pub(super) fn insert_sql(
 /// Returns true if the table exists.
 pub(super) async fn exists(session: &mut Session) -> Result<bool, Error> {
     kept::has_table(session, NAME).await
+}
+
+/// Returns the columns that the table lacks, because an earlier version created it.
+pub async fn missing_columns(session: &mut Session) -> Result<Vec<String>, Error> {
+    let sql = format!(
+        "SELECT name FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, \
+         pg_catalog.unnest(ARRAY['system', 'store']) AS name \
+         WHERE n.nspname = 'walrelay_state' AND c.relname = '{NAME}' AND c.relkind = 'r' \
+         AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = name)"
+    );
+    let rows = session.query(&sql).await?;
+    Ok(rows.iter().map(|row| text(&row, "name")).collect())
 }
 
 /// Returns true if keys of a slot are stored. The table exists.

@@ -5,7 +5,8 @@ use walrelay_lsn::{Lsn, RelationId, TypeOid};
 use walrelay_pgoutput::{Column, Message, PgTimestamp, ReplicaIdentity, Value, decode, encode};
 use walrelay_postgres_source::{
     PublishedOperations, Sample, SetupError, TableFacts, TableLock, TableSurvey, carries_columns,
-    keys_elsewhere, lost_keys, missing_mark_rights, script, sends_columns, table_fits, tells_age,
+    dead_rows, keys_elsewhere, lost_keys, missing_mark_rights, script, sends_columns, table_fits,
+    tells_age,
 };
 use walrelay_relay::TableName;
 use walrelay_walsender::{Error, Session, quote_ident};
@@ -173,6 +174,18 @@ pub(super) async fn marks(
         lost.iter()
             .map(|lost| Check::warn(lost.to_string(), LOST_KEYS)),
     );
+    let lacking = dead_rows::missing_columns(session).await?;
+    if !lacking.is_empty() {
+        let what = format!(
+            "walrelay_state.dead lacks the columns {}: an earlier version created it, so keys are neither stored nor read",
+            lacking.join(", ")
+        );
+        checks.push(Check::warn(
+            what,
+            format!("with mark_dead set, as a user who may alter it: walrelay init --role {role}"),
+        ));
+        return Ok(checks);
+    }
     // Another item names a sink that cannot be configured.
     if let Ok(store) = dead_letter_store(db.config) {
         let elsewhere = keys_elsewhere(session, &db.wanted.slot, &store).await?;
