@@ -18,9 +18,21 @@ pub(super) struct FailingTables {
 #[derive(Debug)]
 struct Failing {
     failure: Failure,
-    /// The end of the pause.
+    /// The end of the pause of rows that were sent just now.
     until: Instant,
+    /// The end of the pause of stored keys. Rows that were sent just now are attempted first, and one that fails each
+    /// time would pause these for ever.
+    stored_until: Instant,
     reason: String,
+}
+
+/// The keys by which rows were to be marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Attempted {
+    /// Those of rows that were sent just now.
+    Queued,
+    /// Stored ones, or all.
+    Stored,
 }
 
 /// The failure of an attempt.
@@ -36,10 +48,23 @@ pub(super) enum Failure {
 
 impl FailingTables {
     /// Notes that rows of a table could not be marked.
-    pub(super) fn fail(&mut self, table: &TableName, failure: Failure, reason: String) {
+    pub(super) fn fail(
+        &mut self,
+        table: &TableName,
+        attempted: Attempted,
+        failure: Failure,
+        reason: String,
+    ) {
+        let until = Instant::now() + PAUSE;
+        let former = self.tables.get(table).map(|failing| failing.stored_until);
+        let stored_until = match attempted {
+            Attempted::Queued => former.unwrap_or_else(Instant::now),
+            Attempted::Stored => until,
+        };
         let failing = Failing {
             failure,
-            until: Instant::now() + PAUSE,
+            until,
+            stored_until,
             reason,
         };
         self.tables.insert(table.clone(), failing);
@@ -50,7 +75,7 @@ impl FailingTables {
         if self
             .tables
             .get(table)
-            .is_some_and(|failing| !failing.pauses())
+            .is_some_and(|failing| !failing.pauses_stored())
         {
             self.tables.remove(table);
         }
@@ -64,14 +89,17 @@ impl FailingTables {
 
     /// Returns the tables whose stored keys are left alone now.
     pub(super) fn paused(&self) -> Vec<TableName> {
-        let paused = self.tables.iter().filter(|(_, failing)| failing.pauses());
+        let paused = self
+            .tables
+            .iter()
+            .filter(|(_, failing)| failing.pauses_stored());
         paused.map(|(table, _)| table.clone()).collect()
     }
 
     /// Forgets the tables that are not left alone now, but those that stay: every row of the others was attempted.
     pub(super) fn forget_others(&mut self, stays: impl Fn(&TableName) -> bool) {
         self.tables
-            .retain(|table, failing| failing.pauses() || stays(table));
+            .retain(|table, failing| failing.pauses() || failing.pauses_stored() || stays(table));
     }
 
     /// Returns why rows of these tables are not marked; `None` if there are none.
@@ -87,6 +115,10 @@ impl Failing {
     fn pauses(&self) -> bool {
         self.failure == Failure::InVain || Instant::now() < self.until
     }
+
+    fn pauses_stored(&self) -> bool {
+        self.failure == Failure::InVain || Instant::now() < self.stored_until
+    }
 }
 
 #[cfg(test)]
@@ -97,8 +129,9 @@ mod tests {
     async fn a_table_is_left_alone_for_a_while_and_no_other_is() {
         let [one, other, vain] = ["one", "other", "vain"].map(|name| TableName::new("s", name));
         let mut failing = FailingTables::default();
-        let mut fail =
-            |table, failure, reason: &str| failing.fail(table, failure, reason.to_owned());
+        let mut fail = |table, failure, reason: &str| {
+            failing.fail(table, Attempted::Stored, failure, reason.to_owned());
+        };
         fail(&one, Failure::Statement, "no column");
         fail(&vain, Failure::InVain, "no column");
         fail(&other, Failure::Rows, "a row");
@@ -109,7 +142,8 @@ mod tests {
         tokio::time::advance(PAUSE).await;
         assert_eq!(failing.paused(), std::slice::from_ref(&vain));
         assert_eq!(failing.problem().as_deref(), Some("a row; no column"));
-        failing.fail(&other, Failure::Statement, "a trigger".to_owned());
+        let trigger = || "a trigger".to_owned();
+        failing.fail(&other, Attempted::Stored, Failure::Statement, trigger());
         failing.forget_others(|_| false);
         assert_eq!(failing.paused(), [other.clone(), vain]);
         assert_eq!(failing.problem().as_deref(), Some("a trigger; no column"));
@@ -122,5 +156,26 @@ mod tests {
         );
         failing.succeed(&other);
         assert_eq!(failing.problem().as_deref(), Some("no column"));
+    }
+
+    /// Each batch of a table has a row that fails, and is attempted before the stored keys.
+    #[tokio::test(start_paused = true)]
+    async fn rows_that_were_sent_just_now_do_not_pause_stored_keys() {
+        let table = TableName::new("s", "one");
+        let mut failing = FailingTables::default();
+        let trigger = || "a trigger".to_owned();
+        for failure in [Failure::Statement, Failure::Rows] {
+            failing.fail(&table, Attempted::Queued, failure, trigger());
+            assert_eq!(failing.pauses(&table), failure == Failure::Statement);
+            assert!(failing.paused().is_empty());
+            failing.forget_others(|_| false);
+            assert!(failing.problem().is_some());
+        }
+        failing.fail(&table, Attempted::Stored, Failure::Statement, trigger());
+        tokio::time::advance(PAUSE / 2).await;
+        failing.fail(&table, Attempted::Queued, Failure::Statement, trigger());
+        assert_eq!(failing.paused(), std::slice::from_ref(&table));
+        tokio::time::advance(PAUSE / 2).await;
+        assert!(failing.pauses(&table) && failing.paused().is_empty());
     }
 }

@@ -10,7 +10,7 @@ use walrelay_relay::{Chain, KeyedTable, SentKeys, SentRows, TableName};
 use walrelay_walsender::{ConnInfo, Error, Session, SessionKind};
 
 use super::cursor::KeyCursor;
-use super::failing::{FailingTables, Failure};
+use super::failing::{Attempted, FailingTables, Failure};
 use super::marking::Marking;
 use super::stored::{PAGE, mark_keys, work_off_page};
 use crate::confirmation::ConfirmedError;
@@ -143,7 +143,8 @@ impl SentMarker {
             Ok((tables, missing)) => {
                 for (table, error) in missing {
                     let reason = Chain(&error).to_string();
-                    self.failing.fail(&table, Failure::Statement, reason);
+                    self.failing
+                        .fail(&table, Attempted::Stored, Failure::Statement, reason);
                 }
                 return Ok(tables);
             }
@@ -154,7 +155,8 @@ impl SentMarker {
         }
         for table in &self.marking.tables {
             let reason = Chain(&error).to_string();
-            self.failing.fail(table, Failure::Statement, reason);
+            self.failing
+                .fail(table, Attempted::Stored, Failure::Statement, reason);
         }
         Ok(Vec::new())
     }
@@ -246,7 +248,7 @@ impl SentMarker {
                 Ok(marked) => marked,
                 Err(error) if error.may_pass() => return Err(error),
                 Err(error) => {
-                    self.fail(&table.table, &error);
+                    self.fail(&table.table, Attempted::Queued, &error);
                     left.push((table, keys));
                     continue;
                 }
@@ -256,7 +258,7 @@ impl SentMarker {
                 continue;
             }
             match &marked.failed {
-                Some(error) => self.fail_rows(&table.table, error),
+                Some(error) => self.fail_rows(&table.table, Attempted::Queued, error),
                 None => self.failing.succeed(&table.table),
             }
             rows += marked.rows;
@@ -271,19 +273,20 @@ impl SentMarker {
     }
 
     /// Leaves a table alone of which no row could be marked: for the life of this process if each attempt would be in vain.
-    fn fail(&mut self, table: &TableName, error: &MarkError) -> Failure {
+    fn fail(&mut self, table: &TableName, attempted: Attempted, error: &MarkError) -> Failure {
         let failure = match error {
             MarkError::Confirmed(ConfirmedError::InVain(_)) => Failure::InVain,
             _ => Failure::Statement,
         };
-        self.failing.fail(table, failure, Chain(error).to_string());
+        self.failing
+            .fail(table, attempted, failure, Chain(error).to_string());
         failure
     }
 
-    /// Leaves the stored keys of a table alone, some of whose rows cannot be marked.
-    fn fail_rows(&mut self, table: &TableName, error: &MarkError) {
+    /// Leaves the keys of a table alone, some of whose rows cannot be marked, if they are stored ones.
+    fn fail_rows(&mut self, table: &TableName, attempted: Attempted, error: &MarkError) {
         self.failing
-            .fail(table, Failure::Rows, Chain(error).to_string());
+            .fail(table, attempted, Failure::Rows, Chain(error).to_string());
     }
 
     /// Stores keys; drops them if that is not possible, because no position may be held up for ever.
@@ -424,11 +427,11 @@ impl SentMarker {
             rows += worked.rows;
             self.note_changed(worked.changed);
             for (table, error) in worked.failed {
-                self.fail_rows(&table, &error);
+                self.fail_rows(&table, Attempted::Stored, &error);
             }
             let is_undone = !worked.undone.is_empty();
             for (table, error) in worked.undone {
-                if self.fail(&table, &error) == Failure::InVain {
+                if self.fail(&table, Attempted::Stored, &error) == Failure::InVain {
                     self.cursor.leave_out(table);
                 }
             }
