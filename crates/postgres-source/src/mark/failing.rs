@@ -158,9 +158,9 @@ mod tests {
         assert_eq!(failing.problem().as_deref(), Some("no column"));
     }
 
-    /// Each batch of a table has a row that fails, and is attempted before the stored keys.
     #[tokio::test(start_paused = true)]
     async fn rows_that_were_sent_just_now_do_not_pause_stored_keys() {
+        // Each batch of the table has a row that fails, and is attempted before the stored keys.
         let table = TableName::new("s", "one");
         let mut failing = FailingTables::default();
         let trigger = || "a trigger".to_owned();
