@@ -25,6 +25,20 @@ fn with_stored_keys(rig: &Rig) -> PathBuf {
     configured
 }
 
+/// Creates the table `other` next to the outbox, and writes a configuration that marks the rows of both.
+fn with_other_table(rig: &Rig, db: &Db) -> PathBuf {
+    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
+    let configured = config(rig, "");
+    let tables = "\"public.outbox\", \"public.other\"";
+    edit(&configured, "\"public.outbox\"", tables);
+    edit(
+        &configured,
+        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
+        "",
+    );
+    configured
+}
+
 /// Gives new sessions of the relay's role another time zone, in which a `timestamptz` has another text.
 fn change_time_zone(db: &Db) {
     db.batch("ALTER ROLE CURRENT_USER SET timezone TO 'Asia/Tokyo'");
@@ -104,18 +118,7 @@ fn stored_rows_of_a_renamed_table_are_marked() {
 fn rows_that_are_sent_while_the_column_of_the_mark_is_missing_are_marked_later() {
     let rig = rig(17);
     let db = rig.db();
-    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
-    let configured = config(&rig, "");
-    edit(
-        &configured,
-        "\"public.outbox\"",
-        "\"public.outbox\", \"public.other\"",
-    );
-    edit(
-        &configured,
-        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
-        "",
-    );
+    let configured = with_other_table(&rig, &db);
     let relay = rig.streaming(&configured);
     db.batch("ALTER TABLE other RENAME COLUMN sent_at TO sent_on");
     let insert = |table: &str, rows: u32| {
@@ -164,15 +167,7 @@ fn mark_locked_rows(rig: &Rig, db: &Db) -> Duration {
 fn stored_rows_do_not_wait_for_a_table_without_the_column_of_the_mark() {
     let rig = rig(18);
     let db = rig.db();
-    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
-    let configured = config(&rig, "");
-    let tables = "\"public.outbox\", \"public.other\"";
-    edit(&configured, "\"public.outbox\"", tables);
-    edit(
-        &configured,
-        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
-        "",
-    );
+    let configured = with_other_table(&rig, &db);
     let relay = rig.streaming(&configured);
     let before = mark_locked_rows(&rig, &db);
     db.batch("ALTER TABLE other RENAME COLUMN sent_at TO sent_on");
@@ -200,15 +195,7 @@ fn stored_rows_do_not_wait_for_a_table_without_the_column_of_the_mark() {
 fn stored_rows_do_not_wait_for_rows_of_their_table_that_fail() {
     let rig = rig(16);
     let db = rig.db();
-    db.batch("CREATE TABLE other (LIKE outbox INCLUDING ALL)");
-    let configured = config(&rig, "");
-    let tables = "\"public.outbox\", \"public.other\"";
-    edit(&configured, "\"public.outbox\"", tables);
-    edit(
-        &configured,
-        "snapshot_where = \"outbox.sent_at IS NULL\"\n",
-        "",
-    );
+    let configured = with_other_table(&rig, &db);
     let relay = rig.streaming(&configured);
     let before = mark_locked_rows(&rig, &db);
     refuse_marks_of(&db, "other", "refused");
