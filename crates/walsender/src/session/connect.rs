@@ -235,29 +235,32 @@ impl Plan<'_> {
         let mut request = bytes::BytesMut::new();
         frontend::ssl_request(&mut request);
         socket.write_all(&request).await.map_err(failed)?;
-        // More bytes than the answer are an error: they would be treated as decrypted data,
-        // although anybody could have sent them (CVE-2021-23222).
-        let mut answer = [0; 16];
-        let read = socket.read(&mut answer).await.map_err(failed)?;
-        match (answer[0], read) {
-            (_, 0) => Err(Error::Closed {
+        let mut answer = [0];
+        if socket.read(&mut answer).await.map_err(failed)? == 0 {
+            return Err(Error::Closed {
                 what: "the server closed the connection when asked for TLS",
-            }),
+            });
+        }
+        match answer[0] {
             // A server without a free process answers so. The error's text is not shown, because
             // the sender is not authenticated (CVE-2024-10977).
-            (b'E', _) => Err(Error::Closed {
+            b'E' => Err(Error::Closed {
                 what: "the server answered with an error when asked for TLS",
             }),
-            (b'S' | b'N', 2..) => Err(Error::protocol(
-                "unencrypted data after the answer to the request for TLS; the connection may be \
-                 under attack",
+            // More bytes than the answer are an error: they would be treated as decrypted data,
+            // although anybody could have sent them (CVE-2021-23222).
+            b'S' if socket.try_read(&mut [0]).is_ok_and(|read| read > 0) => Err(Error::protocol(
+                "unencrypted data after the answer to the request for TLS; the connection may \
+                     be under attack",
             )),
-            (b'S', _) => {
+            b'S' => {
                 let stream = tls.handshake(host, socket).await?;
                 Ok(Transport::Tls(Box::new(stream)))
             }
-            (b'N', _) if self.info.ssl_mode == SslMode::Prefer => Ok(Transport::Tcp(socket)),
-            (b'N', _) => {
+            // The session is not encrypted, and what follows belongs to it: a server whose first process was killed
+            // meanwhile sends its last error.
+            b'N' if self.info.ssl_mode == SslMode::Prefer => Ok(Transport::Tcp(socket)),
+            b'N' => {
                 let host = host.to_string().into();
                 Err(Error::TlsNotOffered { host })
             }

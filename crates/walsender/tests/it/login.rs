@@ -253,6 +253,24 @@ async fn answers_to_the_request_for_tls() {
     assert!(!session.is_encrypted());
 }
 
+/// A process of a server whose postmaster is killed while it waits for the startup message ends so.
+#[tokio::test]
+async fn a_server_that_ends_after_it_declined_tls_is_tried_again() {
+    let error = refused("sslmode=prefer", async |mut fake: Fake| {
+        fake.untagged().await;
+        let fields =
+            b"SFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0\0";
+        let mut answer = b"NE".to_vec();
+        answer.extend((4 + fields.len() as u32).to_be_bytes());
+        answer.extend(fields);
+        fake.send(&answer).await;
+        fake.startup().await;
+    })
+    .await;
+    assert_eq!(error.sqlstate(), Some("57P01"), "{error}");
+    assert_eq!(error.class(), ErrorClass::ServerUnavailable);
+}
+
 #[tokio::test]
 async fn a_giant_message_before_the_login_is_refused() {
     let error = refused("", async |mut fake: Fake| {
