@@ -12,7 +12,7 @@ use std::thread;
 use walrelay_testkit::{Db, eventually};
 
 use crate::endpoint::{LISTEN, address, status};
-use crate::old_rows::{PRUNE, count, insert, insert_row, partitioned, rig, unseen};
+use crate::old_rows::{PRUNE, count, insert, insert_row, partitioned, rig, set_age, unseen};
 use crate::rig::{
     NOWHERE, PATIENCE, Relay, Rig, assert_has, create_slot, done, edit, output_with, refused,
     run_command, said, with_source,
@@ -32,7 +32,7 @@ fn rows(db: &Db, key: &str) -> i64 {
 
 /// Rows from now on are in other ten minutes than those before.
 fn next_bucket(db: &Db) {
-    db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '3 days'");
+    set_age(db, 3);
 }
 
 /// Waits until a session is blocked by that with the name `late`.

@@ -5,7 +5,9 @@ use walrelay_testkit::eventually;
 
 use crate::docs::block;
 use crate::endpoint::{self, LISTEN, address, at};
-use crate::old_rows::{self, count, insert, insert_row, rig, unseen, wait_until_all_are_marked};
+use crate::old_rows::{
+    self, count, insert, insert_row, rig, set_age, unseen, wait_until_all_are_marked,
+};
 use crate::rig::{NOWHERE, PATIENCE, Relay, Rig, assert_has, done, edit, output_with, said};
 use crate::shown::Views;
 
@@ -139,7 +141,7 @@ fn rows_on_their_way_and_rows_of_dead_letters_are_not_reported() {
     relay.ends_well();
 
     // Nothing is acknowledged, so nothing is known of rows without a mark.
-    db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '2 days'");
+    set_age(&db, 2);
     insert(&db, 4, "waiting");
     edit(&config, &rig.bootstrap, NOWHERE);
     let relay = rig.streaming(&config);
@@ -169,7 +171,7 @@ fn many_rows_of_dead_letters_hide_no_unseen_row() {
          SELECT gen_random_uuid(), NULL, 'dead', 'T', NULL FROM generate_series(1, 11000)",
     );
     rig.caught_up();
-    db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '1 day'");
+    set_age(&db, 1);
     unseen(&db, || insert(&db, 2, "unseen"));
     relay.ends_well();
     for resolve in ["dlq list", "dlq drop --yes --all"] {

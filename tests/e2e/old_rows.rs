@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use walrelay_testkit::{Db, eventually};
+use walrelay_testkit::{Db, eventually, millis_now};
 
 use crate::rig::{PATIENCE, Relay, Rig, insert_of, unique, with_source};
 
@@ -14,13 +14,23 @@ pub(crate) const PRUNE: [&str; 2] = ["--keep=24h", "--yes"];
 pub(crate) const UNMARKED: &str = "outbox WHERE sent_at IS NULL";
 pub(crate) const MARKED: &str = "outbox WHERE sent_at IS NOT NULL";
 
+/// Rows from now on are so many days old, up to ten minutes more. Those of the next nine minutes are of the same ten
+/// minutes, which are accounted for together.
+pub(crate) fn set_age(db: &Db, days: u32) {
+    let within = (millis_now() / 1000 - 60) % 600;
+    db.batch(&format!(
+        "ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '{days} days {within} s'"
+    ));
+}
+
 /// Creates an outbox whose rows are two days old. A row without `aggregatetype` becomes a dead letter.
 pub(crate) fn rig(major: u32) -> Rig {
     let rig = Rig::with_outbox(major);
     rig.db().batch(
         "ALTER TABLE outbox ALTER aggregatetype DROP NOT NULL, ADD sent_at timestamptz, \
-         ADD created_at timestamptz DEFAULT now() - interval '2 days'",
+         ADD created_at timestamptz",
     );
+    set_age(&rig.db(), 2);
     rig
 }
 

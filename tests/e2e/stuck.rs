@@ -7,7 +7,7 @@ use walrelay_testkit::Db;
 
 use crate::docs::block;
 use crate::endpoint::{LISTEN, address, at};
-use crate::old_rows::{self, insert, insert_row, rig, unseen, wait_until_all_are_marked};
+use crate::old_rows::{self, insert, insert_row, rig, set_age, unseen, wait_until_all_are_marked};
 use crate::rig::{NOWHERE, Rig, assert_has, edit, output_with, refused, said};
 
 /// Runs the command, and returns its document. The exit code must fit it.
@@ -136,7 +136,7 @@ fn a_row_that_the_account_lacks_is_named_and_two_are_counted() {
     relay.ends_well();
 
     db.batch("DELETE FROM outbox WHERE aggregateid = 'unseen'");
-    db.batch("ALTER TABLE outbox ALTER created_at SET DEFAULT now() - interval '3 days'");
+    set_age(&db, 3);
     unseen(&db, || insert(&db, 2, "unseen"));
     let found = document(&config, &[]);
     assert_eq!(found["rows"], json!([]), "{found:#}");
