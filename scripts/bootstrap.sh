@@ -229,6 +229,6 @@ has_php() {
 if [ "$mode" = ci ] && have apt-get; then
     has_php || offer PHP 'php-cli php-pgsql php-amqplib php-illuminate-database php-doctrine-dbal' 'its examples are left out'
     scripts/has-mono.sh || offer Mono \
-        'mono-mcs mono-runtime libmono-system-data4.0-cil libmono-posix4.0-cil libodbc2 odbc-postgresql' 'its example is left out'
+        'mono-mcs mono-runtime libmono-system-data4.0-cil libmono-posix4.0-cil libodbc2 odbc-postgresql' 'its examples are left out'
 fi
 say "all that '$mode' needs is here"

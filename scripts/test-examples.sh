@@ -11,8 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all='producers/python producers/go producers/typescript producers/java producers/rust producers/php
-consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php consumers/aio_pika
-consumers/streams webhooks spring frameworks shop'
+producers/csharp consumers/python consumers/go consumers/typescript consumers/java consumers/rust consumers/php
+consumers/csharp consumers/aio_pika consumers/streams webhooks spring frameworks shop'
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
@@ -165,6 +165,22 @@ run_php() {
     (cd "$work/copy" && php test_consumer.php)
 }
 
+# Compiles a program in C# from its files, or skips it.
+csharp() {
+    if ! scripts/has-mono.sh; then
+        skip "Mono or its ODBC driver of Postgres is missing: scripts/bootstrap.sh names the packages"
+        return 1
+    fi
+    mcs -warnaserror -r:System.Data -r:System.Transactions -r:Mono.Posix -out:"$work/$1" "${@:2}" || exit
+}
+
+run_csharp() {
+    local odbc=()
+    case $example in producers/*) odbc=(examples/consumers/csharp/PostgresOdbc.cs) ;; esac
+    csharp test.exe "examples/$example"/*.cs "${odbc[@]}" || return 0
+    mono "$work/test.exe"
+}
+
 # A receiver in each language, behind a relay.
 run_webhooks() {
     python examples/consumers/python/requirements.txt || return 0
@@ -178,12 +194,9 @@ run_webhooks() {
         (cd "$work/copy" && npx --no-install tsc)
         "${test[@]}" node "$work/copy/build/receiver.js"
     fi
-    if ! scripts/has-mono.sh; then
-        skip "Mono or its ODBC driver of Postgres is missing: scripts/bootstrap.sh names the packages"
-        return
-    fi
-    (copy csharp && mcs -r:System.Data -r:Mono.Posix -out:receiver.exe Receiver.cs Verifier.cs)
-    "${test[@]}" mono "$work/copy/receiver.exe"
+    csharp receiver.exe examples/webhooks/csharp/*.cs examples/consumers/csharp/{ProcessedEvents,PostgresOdbc}.cs ||
+        return 0
+    "${test[@]}" mono "$work/receiver.exe"
 }
 
 # Laravel and Doctrine.

@@ -1,17 +1,17 @@
 // A whole receiver of webhooks: each event has its effect in Postgres once, in the table `received`.
 //
-//     mcs -r:System.Data -r:Mono.Posix -out:receiver.exe Receiver.cs Verifier.cs
+//     mcs -r:System.Data -r:System.Transactions -r:Mono.Posix -out:receiver.exe *.cs \
+//         ../../consumers/csharp/ProcessedEvents.cs ../../consumers/csharp/PostgresOdbc.cs
 //     DATABASE_URL=postgres://… WEBHOOK_SECRETS=whsec_… mono receiver.exe
 //
 // It runs with Mono and the ODBC driver of Postgres, which Debian has: mono-mcs, mono-runtime,
 // libmono-system-data4.0-cil, libmono-posix4.0-cil, libodbc2, odbc-postgresql. The table processed_events comes from
 // `walrelay init --consumer`. PORT (8080) and GROUP have defaults. It ends by SIGTERM or SIGINT after the requests that
-// have begun. In ASP.NET use its server instead, and keep `Receive`; with Npgsql, its connection, and $1 instead of ?.
+// have begun. In ASP.NET use its server instead, and keep `Receive`; with Npgsql, its connection.
 
 using System;
 using System.Collections.Specialized;
-using System.Data;
-using System.Data.Odbc;
+using System.Data.Common;
 using System.IO;
 using System.Linq;
 using System.Net;
@@ -38,53 +38,10 @@ static class Receiver
         return string.IsNullOrWhiteSpace(value) ? throw new ArgumentException($"{name} is not set") : value;
     }
 
-    /// <summary>Returns the ODBC connection string for a Postgres URL.</summary>
-    static string OdbcString(Uri url)
+    static void Effect(DbTransaction transaction, string topic, string key, byte[] body)
     {
-        // For example, a connection without sslmode=verify-full would go to any server.
-        if (url.Query != "") throw new ArgumentException("DATABASE_URL has parameters, which ODBC does not get");
-        string[] user = url.UserInfo.Split(new[] { ':' }, 2).Select(Uri.UnescapeDataString).ToArray();
-        return new OdbcConnectionStringBuilder
-        {
-            { "Driver", "{PostgreSQL Unicode}" },
-            { "Servername", url.Host },
-            { "Port", url.Port < 0 ? "5432" : url.Port.ToString() },
-            { "Database", Uri.UnescapeDataString(url.AbsolutePath.TrimStart('/')) },
-            { "Username", user[0] },
-            { "Password", user.ElementAtOrDefault(1) ?? "" },
-        }.ConnectionString;
-    }
-
-    static int Execute(OdbcTransaction transaction, string sql, params string[] values)
-    {
-        using (var command = new OdbcCommand(sql, transaction.Connection, transaction))
-        {
-            foreach (string value in values)
-            {
-                command.Parameters.Add(null, OdbcType.Text).Value = (object)value ?? DBNull.Value;
-            }
-            return command.ExecuteNonQuery();
-        }
-    }
-
-    static void Effect(OdbcTransaction transaction, string topic, string key, byte[] body)
-    {
-        Execute(transaction, "INSERT INTO received (consumer, topic, key, value) VALUES (?, ?, ?, ?)",
-            group, topic, key, Encoding.UTF8.GetString(body));
-    }
-
-    /// <summary>Runs the work in one transaction, which an exception rolls back.</summary>
-    static void InTransaction(Action<OdbcTransaction> work)
-    {
-        using (var connection = new OdbcConnection(database))
-        {
-            connection.Open();
-            using (OdbcTransaction transaction = connection.BeginTransaction())
-            {
-                work(transaction);
-                transaction.Commit();
-            }
-        }
+        ProcessedEvents.Execute(transaction,
+            "INSERT INTO received (consumer, topic, key, value) VALUES ($1, $2, $3, $4)", group, topic, key, Encoding.UTF8.GetString(body));
     }
 
     /// <summary>
@@ -102,15 +59,11 @@ static class Receiver
             Console.Error.WriteLine($"refused: {error.Message}");
             return 401;
         }
-        InTransaction(transaction =>
+        using (DbConnection connection = PostgresOdbc.Open(database))
         {
-            // A concurrent claim of the same event is waited for.
-            const string claim = "INSERT INTO processed_events (consumer, event_id) VALUES (?, ?) ON CONFLICT DO NOTHING";
-            if (Execute(transaction, claim, group, id) == 1)
-            {
-                Effect(transaction, topic, headers["x-event-key"], body);
-            }
-        });
+            ProcessedEvents.Process(connection, group, id,
+                transaction => Effect(transaction, topic, headers["x-event-key"], body));
+        }
         // After the commit, and for a repeat, too.
         return 204;
     }
@@ -141,10 +94,15 @@ static class Receiver
 
     static void Main()
     {
-        database = OdbcString(new Uri(Variable("DATABASE_URL")));
+        database = Variable("DATABASE_URL");
         keys = Variable("WEBHOOK_SECRETS").Split((char[])null, StringSplitOptions.RemoveEmptyEntries)
             .Select(WebhookVerifier.KeyOf).ToArray();
-        InTransaction(transaction => Execute(transaction, Table));
+        using (DbConnection connection = PostgresOdbc.Open(database))
+        using (DbTransaction transaction = connection.BeginTransaction())
+        {
+            ProcessedEvents.Execute(transaction, Table);
+            transaction.Commit();
+        }
         var listener = new HttpListener();
         listener.Prefixes.Add($"http://*:{Environment.GetEnvironmentVariable("PORT") ?? "8080"}/");
         listener.Start();
