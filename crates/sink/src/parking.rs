@@ -13,7 +13,7 @@ use crate::{ClusterNames, EventOrigin, EventPosition, PublishedLsn};
 ///
 /// # Memory
 /// A key and some 200 bytes for each open dead letter, and some 50 bytes for each resolved one
-/// whose repeat may still be read: [`forget_resolved_before`](Self::forget_resolved_before).
+/// whose repeat may still be read, or that is of another cluster: [`forget_resolved_before`](Self::forget_resolved_before).
 ///
 /// # Clusters
 /// Clusters may have slots of one name that share a topic of dead letters. An open dead letter of any of them parks its
@@ -50,6 +50,8 @@ struct ParkingState {
     /// The open dead letters of each parked key.
     by_key: HashMap<ParkedKey, BTreeSet<EventOrigin>>,
     clusters: ClusterNames,
+    /// The cluster whose log the relay reads.
+    own: Option<Box<str>>,
 }
 
 /// A key and the topic that it is parked for; `None`: for all topics.
@@ -154,6 +156,11 @@ impl Parking {
         })
     }
 
+    /// Sets the system identifier of the cluster whose log the relay reads and confirms.
+    pub fn set_cluster(&self, system: &str) {
+        lock(&self.state).own = Some(system.into());
+    }
+
     /// Declares that the relay confirmed everything before this position: all dead letters of
     /// transactions whose commit record starts before it are acknowledged, and the relay writes
     /// none of them again.
@@ -169,12 +176,17 @@ impl Parking {
 
     /// Forgets the resolved dead letters of transactions before this position. To be called after
     /// everything was read that was in the topic **after** [`confirmed`](Self::confirmed) returned
-    /// this position: then no repeat of them is left to be read.
+    /// this position: then no repeat of them is left to be read. Those of other clusters are kept, because the relay
+    /// confirms nothing of their logs.
     pub fn forget_resolved_before(&self, before: PublishedLsn) {
-        let mut state = lock(&self.state);
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
         let count = state.resolved.len();
-        let is_kept = |(id, _): &EventOrigin| id.published_lsn() >= before;
-        state.resolved.retain(is_kept);
+        let own = state.own.as_deref();
+        let is_foreign = |system: &str| own.is_some_and(|own| own != system);
+        state.resolved.retain(|(id, system)| {
+            id.published_lsn() >= before || system.as_deref().is_some_and(is_foreign)
+        });
         if state.resolved.len() < count {
             state.resolved.shrink_to_fit();
         }
@@ -298,6 +310,21 @@ mod tests {
                 parking.is_parked(LATER, "t", b"k") && !parking.is_parked(LATER, "t", b"other")
             );
         }
+    }
+
+    #[test]
+    fn a_resolved_dead_letter_of_another_cluster_parks_no_key_when_it_is_repeated() {
+        let parking = Parking::new();
+        parking.set_cluster("1");
+        for system in [Some("1"), Some("2"), None] {
+            parking.park(A, system, Some("t"), b"k");
+            parking.resolve(A, system);
+        }
+        parking.confirm(PublishedLsn::new(0, 100));
+        parking.forget_resolved_before(parking.confirmed());
+        assert_eq!(parking.resolved(), 1, "that of the other cluster");
+        parking.park(A, Some("2"), Some("t"), b"k");
+        assert!(!parking.is_parked(LATER, "t", b"k"));
     }
 
     #[test]

@@ -29,6 +29,9 @@ impl Core {
     /// Sets the system identifier of the cluster whose events are read from now on: their dead letters name it.
     pub fn set_system(&mut self, system: &str) {
         system.clone_into(&mut self.diversions.system);
+        if let Some(parking) = &self.diversions.decisions.policy().parking {
+            parking.set_cluster(system);
+        }
         if let Some(keys) = &self.tracked_rows.keys {
             keys.set_system(system);
         }
