@@ -4,8 +4,8 @@
 #   scripts/run-tests.sh
 #
 # The tests with servers mostly wait, so four lanes run beside one another: the end-to-end tests,
-# the faults, the tests of the sinks' crates one after another, and those of all other crates. RUST_TEST_THREADS says how many
-# end-to-end tests run at a time, by default four for each processor, 12 at most. WALRELAY_TEST_SEED repeats a
+# the faults, the tests of sinks with servers, and all others. RUST_TEST_THREADS says how many end-to-end tests run at a
+# time, by default four for each processor, 12 at most. WALRELAY_TEST_SEED repeats a
 # run: every random choice comes from it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -99,7 +99,7 @@ lane() { # grep-arguments...
 }
 
 others() {
-    RUST_TEST_THREADS=2 lane -vE $'^(walrelay\t--test=(e2e|faults)|walrelay-[a-z]*-sink)\t'
+    RUST_TEST_THREADS=2 lane -vE $'^(walrelay\t--test=(e2e|faults)|walrelay-[a-z]*-sink\t--test=[a-z]*)\t'
     if ! cargo test --locked --workspace --doc </dev/null 2>&1 | sed -u 's/^/doc: /'; then
         echo "workspace --doc" >>"$logs/failed"
     fi
@@ -114,7 +114,7 @@ others() {
 set -m # a process group for each lane, so that it can be stopped as a whole
 RUST_TEST_THREADS=$threads lane $'^walrelay\t--test=e2e\t' & lanes+=($!)
 lane $'^walrelay\t--test=faults\t' & lanes+=($!)
-RUST_TEST_THREADS=2 lane -E $'^walrelay-[a-z]*-sink\t' & lanes+=($!)
+RUST_TEST_THREADS=3 lane $'^walrelay-[a-z]*-sink\t--test=' & lanes+=($!)
 others & lanes+=($!)
 set +m
 for pid in "${lanes[@]}"; do
