@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes every target of fuzz/, one for each processor at a time, starting from its committed corpus.
 #
-#   scripts/fuzz.sh SECONDS [TARGET...]
+#   scripts/fuzz.sh SECONDS [TARGET...]    0: compiles them only
 #
 # It uses the compiler's coverage counters and the address sanitizer; fuzz/README.md says how that
 # works on the stable toolchain. FUZZ_BLIND=1 uses neither, and the folder of the ordinary build, in
@@ -40,6 +40,7 @@ else
         cargo build --locked --release --manifest-path fuzz/Cargo.toml --target-dir fuzz/target --target "$host"
     binaries=fuzz/target/$host/release
 fi
+if [ "$seconds" = 0 ]; then exit; fi
 
 fuzz() { # target
     local target=$1 log=$logs/$1 corpus=fuzz/corpus/$1 status=0 input

@@ -4,6 +4,7 @@
 #     scripts/test-examples.sh                    all that the machine has the language for
 #     scripts/test-examples.sh producers/python   these
 #     EXAMPLES_POSTGRES=18 scripts/test-examples.sh    on another major version of Postgres
+#     scripts/test-examples.sh --compile               compiles those in Rust only, for a later run
 #
 # Packages come from the registries of each language, into a temporary directory. A language that the
 # machine lacks, or whose packages cannot be had, is skipped with a line that says so.
@@ -16,7 +17,7 @@ consumers/csharp consumers/aio_pika consumers/streams webhooks spring frameworks
 
 say() { printf 'test-examples: %s\n' "$*"; }
 
-if [ "${1:-}" != --inside ]; then
+if [ "${1:-}" != --inside ] && [ "${1:-}" != --compile ]; then
     target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
     # As the tests have built both: another selection of crates would compile their dependencies anew.
     # EXAMPLES_BUILT=1: they have just done so.
@@ -28,6 +29,7 @@ if [ "${1:-}" != --inside ]; then
     case " ${*:-$all} " in *consumers/streams*) servers+=(--nats) ;; esac
     exec "$target/debug/examples/servers" "${servers[@]}" "${EXAMPLES_POSTGRES:-17}" "$0" --inside "$@"
 fi
+mode=$1
 shift
 
 work=$(mktemp -d)
@@ -142,14 +144,23 @@ run_spring() {
         --spring.kafka.consumer.properties.heartbeat.interval.ms=200 --example.pause=10
 }
 
-run_rust() {
-    local manifest=examples/$example/Cargo.toml target
+has_crates() {
+    cargo fetch --locked --quiet --manifest-path "examples/$example/Cargo.toml" ||
+        { skip "its crates cannot be had"; return 1; }
+}
+
+# Compiles the tests of the example into walrelay's own directory and by its profiles, so that what both depend on is
+# compiled once. Runs them, or not.
+rust() { # --no-run, perhaps
     target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-    cargo fetch --locked --quiet --manifest-path "$manifest" || { skip "its crates cannot be had"; return; }
-    # Into walrelay's own directory and by its profiles, so that what both depend on is compiled once.
     sed -n '/^\[profile/,$p' Cargo.toml >"$work/profiles.toml"
-    CARGO_TARGET_DIR=$target cargo test --locked --quiet --config "$work/profiles.toml" --manifest-path "$manifest" \
-        --lib --bins --tests
+    CARGO_TARGET_DIR=$target cargo test --locked --quiet --config "$work/profiles.toml" \
+        --manifest-path "examples/$example/Cargo.toml" --lib --bins --tests "$@"
+}
+
+run_rust() {
+    has_crates || return 0
+    rust
     replay "$target/debug/consumer"
 }
 
@@ -231,6 +242,12 @@ run_shop() {
     done
 }
 
+if [ "$mode" = --compile ]; then
+    for example in producers/rust consumers/rust; do
+        if has_crates; then rust --no-run; fi
+    done
+    exit
+fi
 # shellcheck disable=SC2086 # it is a list
 if [ $# = 0 ]; then set -- $all; fi
 for example in "$@"; do
