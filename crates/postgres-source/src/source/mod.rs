@@ -245,7 +245,8 @@ impl Source for PostgresSource {
     type Error = PostgresError;
 
     async fn open(&mut self, resume: Option<&Resume>) -> Result<Opened<Stream>, PostgresError> {
-        let opened = self.open_stream(resume).await?;
+        // On the heap: it is large.
+        let opened = Box::pin(self.open_stream(resume)).await?;
         self.marked = opened.confirmed;
         Ok(opened)
     }
