@@ -330,7 +330,7 @@ fn the_example_of_the_page_publishes_with_the_rights_of_the_page_and_no_others()
          aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL, \
          payload jsonb NOT NULL, metadata jsonb, created_at timestamptz NOT NULL DEFAULT now())",
     );
-    let mut client = server.client_as(json!({"user": "all", "pass": "all"}));
+    let mut client = server.client_as("all", "all");
     client.create_stream("EVENTS", &["events.>"], &json!({}));
     let (_, example) = page.split_once("```toml\n").expect("an example");
     let (example, _) = example.split_once("```").expect("its end");

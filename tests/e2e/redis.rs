@@ -369,7 +369,7 @@ fn the_example_of_the_page_writes_with_the_rights_of_the_page() {
     assert_eq!(found, expected);
     assert_eq!(client.entries("events:cart").len(), 1);
     let deleted = client.run(&format!("ACL DELUSER {user}"));
-    assert_eq!(deleted, RedisReply::Integer(1));
+    assert_eq!(deleted, RedisReply::Int(1));
 }
 
 /// A running relay looks at the server's settings as `walrelay check` does, and says which of them

@@ -73,6 +73,7 @@ mod receiver;
 mod redis;
 mod registry;
 mod reports;
+mod runtime;
 mod seed;
 mod server;
 pub mod servers;
@@ -83,6 +84,9 @@ mod threads;
 mod wait;
 mod workload;
 
+pub use self::redis::{
+    Redis, RedisClient, RedisCluster, RedisGroup, RedisReply, RedisServer, StreamEntry,
+};
 pub use address::ReservedAddress;
 pub use authority::{Authority, Issued};
 pub use batches::emit_in_batches;
@@ -100,9 +104,6 @@ pub use program::{Program, output};
 pub use proxy::{ChaosProxy, Cut, Direction};
 pub use rabbitmq::{AmqpClient, AmqpMessage, AmqpServer, Publication, QueueOptions, RabbitMq};
 pub use receiver::{HttpReceiver, Reaction, Received};
-pub use redis::{
-    Redis, RedisClient, RedisCluster, RedisGroup, RedisReply, RedisServer, StreamEntry,
-};
 pub use registry::{Asked, Mishap, SchemaRegistry};
 pub use reports::{ReportState, Reports};
 pub use seed::{rng, rng_of, seed, seed_setting};

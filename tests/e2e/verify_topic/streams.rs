@@ -131,7 +131,10 @@ fn verify_topic_finds_each_planted_fault_in_a_stream_of_redis() {
         }
         let more = other.iter().filter(|(name, _)| name.contains('.'));
         words.extend(more.flat_map(|(name, value)| [*name, *value]));
-        assert!(matches!(client.run_words(&words), RedisReply::Bytes(_)));
+        assert!(matches!(
+            client.run_words(&words),
+            RedisReply::BulkString(_)
+        ));
     };
     append(k0[99], &[]);
     let report = count(&config, &stream, "", 1, [1, 0, 0, 0, 0]);
@@ -159,7 +162,7 @@ fn verify_topic_finds_each_planted_fault_in_a_stream_of_redis() {
     let report = count(&config, &stream, "", 1, [2, 1, 3, 0, 0]);
     assert_eq!(report["sent_again"], json!(1));
     let lost = client.run_words(&["XDEL", &stream, &k3[5].id]);
-    assert_eq!(lost, RedisReply::Integer(1));
+    assert_eq!(lost, RedisReply::Int(1));
     let report = count(&config, &stream, table, 1, [2, 1, 3, 0, 1]);
     assert_eq!(
         report["lost"]["first"][0]["id"],

@@ -251,8 +251,7 @@ fn users_log_in_and_a_missing_right_is_an_error_of_the_configuration() {
         return;
     }
     let nats = Nats::start_with(USERS);
-    let login = json!({"user": "all", "pass": "all"});
-    let mut client = nats.client_as(login);
+    let mut client = nats.client_as("all", "all");
     client.create_stream("weak", &["weak.*"], &json!({}));
     let user = |password: &str| NatsSection {
         username: Some("weak".to_owned()),

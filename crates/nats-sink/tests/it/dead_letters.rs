@@ -451,7 +451,7 @@ fn a_relay_without_dead_letters_needs_no_right_to_read_them() {
         "authorization {{ users: [ {{ user: all, password: all }}, {{ user: few, password: p, \
          permissions: {few} }}, {{ user: enough, password: p, permissions: {enough} }} ] }}"
     ));
-    let mut client = server.client_as(json!({"user": "all", "pass": "all"}));
+    let mut client = server.client_as("all", "all");
     client.create_stream(STREAM, &[SUBJECT], &json!({}));
     let headers = "walrelay.dlq.class: rejected\r\nwalrelay.dlq.slot: s\r\n\
                    walrelay.dlq.lsn: 0/1\r\nwalrelay.dlq.row: 0\r\n";

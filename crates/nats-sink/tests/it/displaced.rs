@@ -379,7 +379,7 @@ fn a_user_without_the_rights_to_read_the_stream_ends_the_relay() {
         user("few", ""),
         user("right", ", \"$JS.API.STREAM.INFO.fenced\"")
     ));
-    let mut client = nats.client_as(json!({"user": "all", "pass": "word"}));
+    let mut client = nats.client_as("all", "word");
     client.create_stream(STREAM, &SUBJECTS, &json!({}));
     let relay = |name: &str| {
         let section = NatsSection {

@@ -281,7 +281,7 @@ fn a_replica_is_waited_for_by_the_relay_that_writes_and_by_the_next() {
 
 fn replica_is_online(client: &mut RedisClient) -> bool {
     match client.run("INFO replication") {
-        RedisReply::Bytes(Some(info)) => String::from_utf8_lossy(&info).contains("state=online"),
+        RedisReply::BulkString(info) => String::from_utf8_lossy(&info).contains("state=online"),
         other => panic!("{other:?}"),
     }
 }

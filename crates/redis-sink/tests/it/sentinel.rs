@@ -172,7 +172,7 @@ fn a_master_that_is_demoted_while_it_runs_is_left_for_the_new_one() {
     let before = group.0.master().port();
     let mut sentinel = group.0.sentinel();
     let mut fail_over = || sentinel.run("SENTINEL FAILOVER mymaster");
-    let begun = RedisReply::Line("OK".to_owned());
+    let begun = RedisReply::Okay;
     // Until the Sentinel knows the replica well enough.
     eventually(PATIENCE, || fail_over() == begun);
     for _ in 0..2_000 {

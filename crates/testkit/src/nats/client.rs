@@ -1,16 +1,29 @@
-//! A client of NATS for tests. It shares no code with the sink.
+//! A client of NATS for tests, around the crate `async-nats`: other code than the sink's reads what the sink
+//! published.
+//!
+//! The requests that create and change streams are JSON of the tests' own, because the crate would leave
+//! out members that its types do not have.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use async_nats::client::RequestErrorKind;
+use async_nats::jetstream::consumer::{AckPolicy, Consumer, pull};
+use async_nats::jetstream::context::{Context, ContextBuilder};
+use async_nats::{Client, ConnectOptions, HeaderMap, Message, Request, RequestError};
+use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
+use crate::runtime::wait;
 use crate::wait::PATIENCE;
 
 /// The messages that are asked for at a time.
-const BATCH: u32 = 2_000;
+const BATCH: usize = 2_000;
+/// The messages of a subscription that wait here. The crate drops what comes when there are more.
+const SUBSCRIPTION: usize = 1 << 20;
 
 /// A message of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,59 +32,65 @@ pub struct NatsMessage {
     pub subject: String,
     /// The number in the stream.
     pub seq: u64,
-    /// The headers; of a repeated name the last.
+    /// The headers.
     pub headers: BTreeMap<String, String>,
     /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// A connection to a server.
-#[derive(Debug)]
+/// A connection to a server. It never reconnects, so that nothing is lost or sent twice unnoticed.
 pub struct NatsClient {
-    stream: BufReader<TcpStream>,
-    /// The subject of answers, which no other client has.
-    inbox: String,
+    client: Client,
+    jetstream: Context,
+    deliveries: Option<Pin<Box<dyn Stream<Item = Message> + Send>>>,
 }
 
-/// A message to the client: its header lines, and its payload.
-struct Answer {
-    status: String,
-    headers: BTreeMap<String, String>,
-    payload: Vec<u8>,
+impl fmt::Debug for NatsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("NatsClient");
+        fields.field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 impl NatsClient {
     /// Connects without a login.
     pub fn connect(port: u16) -> Self {
-        Self::connect_as(port, json!({}))
+        Self::connect_with(port, ConnectOptions::new())
     }
 
-    /// Connects with more members of `CONNECT`, such as `user` and `pass`.
-    pub fn connect_as(port: u16, mut login: Value) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("NATS takes connections");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut client = Self {
-            stream: BufReader::new(stream),
-            inbox: format!("answers.{:016x}", fastrand::u64(..)),
-        };
-        assert!(client.line().starts_with("INFO "), "a greeting");
-        for (name, value) in [
-            ("verbose", false),
-            ("headers", true),
-            ("no_responders", true),
-        ] {
-            login[name] = json!(value);
-        }
-        let hello = format!("CONNECT {login}\r\nSUB {} 1\r\nPING\r\n", client.inbox);
-        client.write(hello.as_bytes());
-        loop {
-            let line = client.line();
-            match &*line {
-                "PONG" => return client,
-                line if line.starts_with("INFO ") => {}
-                other => panic!("NATS refuses the client: {other}"),
+    /// Connects as a user.
+    pub fn connect_as(port: u16, user: &str, password: &str) -> Self {
+        let (user, password) = (user.to_owned(), password.to_owned());
+        Self::connect_with(port, ConnectOptions::with_user_and_password(user, password))
+    }
+
+    fn connect_with(port: u16, options: ConnectOptions) -> Self {
+        let is_first = AtomicBool::new(true);
+        let options = options
+            .connection_timeout(PATIENCE)
+            .request_timeout(Some(PATIENCE))
+            .subscription_capacity(SUBSCRIPTION)
+            .ignore_discovered_servers()
+            // The crate allows one reconnect at least.
+            .reconnect_delay_callback(move |_| {
+                if is_first.swap(false, Ordering::Relaxed) {
+                    Duration::ZERO
+                } else {
+                    Duration::MAX
+                }
+            });
+        wait(async {
+            let client = options.connect(format!("127.0.0.1:{port}")).await;
+            let client = client.expect("NATS takes the client");
+            let jetstream = ContextBuilder::new()
+                .timeout(PATIENCE)
+                .ack_timeout(PATIENCE);
+            Self {
+                jetstream: jetstream.build(client.clone()),
+                client,
+                deliveries: None,
             }
-        }
+        })
     }
 
     /// Creates a stream of these subjects, with more members of its configuration. It is in files, and
@@ -110,57 +129,94 @@ impl NatsClient {
     /// Calls JetStream's API. An answer has a member `error` if the call is refused; it is null if
     /// JetStream is not there.
     pub fn api(&mut self, call: &str, body: &Value) -> Value {
-        self.send(&format!("$JS.API.{call}"), "", body.to_string().as_bytes());
-        let answer = self.answer();
-        serde_json::from_slice(&answer.payload).unwrap_or_default()
+        self.publish(&format!("$JS.API.{call}"), "", body.to_string().as_bytes())
     }
 
     /// Publishes a message with header lines, each with its end, and returns the answer of the stream;
     /// null if nobody is subscribed.
     pub fn publish(&mut self, subject: &str, headers: &str, payload: &[u8]) -> Value {
-        self.send(subject, headers, payload);
-        let answer = self.answer();
-        serde_json::from_slice(&answer.payload).unwrap_or_default()
+        let request = Request::new()
+            .headers(header_map(headers))
+            .payload(payload.to_vec().into());
+        self.answer(subject, request).expect("an answer")
+    }
+
+    fn answer(&self, subject: &str, request: Request) -> Result<Value, RequestError> {
+        match wait(self.client.send_request(subject.to_owned(), request)) {
+            Ok(answer) => Ok(serde_json::from_slice(&answer.payload).unwrap_or_default()),
+            Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Value::Null),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Calls JetStream's API as [`api`](Self::api) does; `None` if no answer comes within `limit`.
+    pub(super) fn api_within(&self, call: &str, body: &Value, limit: Duration) -> Option<Value> {
+        let body = body.to_string().into();
+        let request = Request::new().payload(body).timeout(Some(limit));
+        self.answer(&format!("$JS.API.{call}"), request).ok()
     }
 
     /// Publishes messages, sent all at once, each of which a stream must take: subject, header lines,
     /// each with its end, and payload.
     pub fn publish_all(&mut self, messages: &[(&str, String, &[u8])]) {
-        let mut out = Vec::new();
-        for (subject, headers, payload) in messages {
-            self.put(&mut out, subject, headers, payload);
-        }
-        self.write(&out);
-        for _ in messages {
-            let answer: Value = serde_json::from_slice(&self.answer().payload).unwrap_or_default();
-            assert!(answer["seq"].is_u64(), "{answer}");
-        }
+        wait(async {
+            let mut answers = Vec::new();
+            for (subject, headers, payload) in messages {
+                let (headers, payload) = (header_map(headers), payload.to_vec().into());
+                let publish =
+                    self.jetstream
+                        .publish_with_headers((*subject).to_owned(), headers, payload);
+                answers.push(publish.await.expect("it is sent"));
+            }
+            for answer in answers {
+                answer.await.expect("a stream takes it");
+            }
+        });
     }
 
     /// Begins to consume a stream. Its messages are [delivered](Self::delivered).
     pub fn consume(&mut self, stream: &str) {
-        let config = json!({
-            "deliver_subject": self.inbox,
-            "deliver_policy": "all",
-            "ack_policy": "none",
+        let messages = wait(async {
+            let consumer = self.consumer(stream, ">").await?;
+            let messages = consumer.stream().max_messages_per_batch(BATCH);
+            Ok::<_, async_nats::Error>(messages.messages().await?)
         });
-        let request = json!({"stream_name": stream, "config": config});
-        let answer = self.api(&format!("CONSUMER.CREATE.{stream}"), &request);
-        assert!(answer.get("error").is_none(), "{answer}");
+        let messages = messages.expect("the stream is consumed");
+        let messages = messages.map(|message| message.expect("a message").message);
+        self.deliveries = Some(Box::pin(messages));
+    }
+
+    async fn consumer(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Consumer<pull::Config>, async_nats::Error> {
+        let config = pull::Config {
+            ack_policy: AckPolicy::None,
+            filter_subject: subject.to_owned(),
+            ..pull::Config::default()
+        };
+        Ok(self
+            .jetstream
+            .create_consumer_on_stream(config, stream)
+            .await?)
     }
 
     /// Subscribes to a subject. What is published to it is [delivered](Self::delivered), whether a stream
     /// takes it or not.
     pub fn subscribe(&mut self, subject: &str) {
-        self.write(format!("SUB {subject} 2\r\nPING\r\n").as_bytes());
-        while self.line() != "PONG" {}
+        let subscriber = wait(self.client.subscribe(subject.to_owned()));
+        self.deliveries = Some(Box::pin(subscriber.expect("a subscription")));
+        // The answer to a request comes behind the subscription.
+        self.publish(&self.client.new_inbox(), "", b"");
     }
 
     /// Waits for the next message of the stream that is [consumed](Self::consume), or of a subject that is
     /// subscribed to. Returns headers and payload.
     pub fn delivered(&mut self) -> (BTreeMap<String, String>, Vec<u8>) {
-        let message = self.answer();
-        (message.headers, message.payload)
+        let deliveries = self.deliveries.as_mut().expect("something is consumed");
+        let message = wait(deliveries.next()).expect("a message");
+        (headers(&message), message.payload.into())
     }
 
     /// Returns the numbers of messages of a stream by their subjects; none if JetStream does not say.
@@ -178,139 +234,59 @@ impl NatsClient {
 
     /// Reads all messages of a stream with a subject, which may have wildcards, in order.
     pub fn messages(&mut self, stream: &str, subject: &str) -> Vec<NatsMessage> {
+        let messages = wait(self.read(stream, subject));
+        messages.unwrap_or_else(|error| panic!("{stream}: {error}"))
+    }
+
+    async fn read(
+        &self,
+        stream: &str,
+        subject: &str,
+    ) -> Result<Vec<NatsMessage>, async_nats::Error> {
+        let consumer = self.consumer(stream, subject).await?;
         let mut messages = Vec::new();
-        let mut from = 1;
         loop {
-            let request = json!({"seq": from, "next_by_subj": subject, "batch": BATCH});
-            let call = format!("$JS.API.DIRECT.GET.{stream}");
-            self.send(&call, "", request.to_string().as_bytes());
             let before = messages.len();
-            loop {
-                let answer = self.answer();
-                // The end of the batch, or no message.
-                if !answer.status.is_empty() {
-                    assert!(
-                        answer.status.starts_with("204") || answer.status.starts_with("404"),
-                        "{}",
-                        answer.status
-                    );
-                    break;
-                }
-                let header = |name: &str| answer.headers.get(name).cloned().unwrap_or_default();
-                let seq = header("Nats-Sequence").parse().expect("a number");
-                from = seq + 1;
+            let mut batch = consumer.fetch().max_messages(BATCH).messages().await?;
+            while let Some(message) = batch.next().await {
+                let message = message?;
                 messages.push(NatsMessage {
-                    subject: header("Nats-Subject"),
-                    seq,
-                    headers: answer.headers,
-                    payload: answer.payload,
+                    subject: message.subject.to_string(),
+                    seq: message.info()?.stream_sequence,
+                    headers: headers(&message),
+                    payload: message.payload.to_vec(),
                 });
             }
             if messages.len() == before {
-                return messages;
+                break;
             }
         }
+        let name = &consumer.cached_info().name;
+        self.jetstream
+            .delete_consumer_from_stream(name, stream)
+            .await?;
+        Ok(messages)
     }
+}
 
-    fn send(&mut self, subject: &str, headers: &str, payload: &[u8]) {
-        let mut out = Vec::new();
-        self.put(&mut out, subject, headers, payload);
-        self.write(&out);
-    }
-
-    fn put(&self, out: &mut Vec<u8>, subject: &str, headers: &str, payload: &[u8]) {
-        let block = format!("NATS/1.0\r\n{headers}\r\n");
-        let total = block.len() + payload.len();
-        let line = format!(
-            "HPUB {subject} {} {} {total}\r\n{block}",
-            self.inbox,
-            block.len()
-        );
-        out.extend_from_slice(line.as_bytes());
-        out.extend_from_slice(payload);
-        out.extend_from_slice(b"\r\n");
-    }
-
-    fn write(&mut self, out: &[u8]) {
-        self.stream.get_mut().write_all(out).expect("it is sent");
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        let read = self.stream.read_line(&mut line).expect("a line");
-        assert!(read > 0, "NATS has closed the connection");
-        line.trim_end().to_owned()
-    }
-
-    /// Calls JetStream's API as [`api`](Self::api) does; `None` if no answer comes within `limit`. Then
-    /// the connection is of no further use.
-    pub(super) fn api_within(
-        &mut self,
-        call: &str,
-        body: &Value,
-        limit: Duration,
-    ) -> Option<Value> {
-        self.send(&format!("$JS.API.{call}"), "", body.to_string().as_bytes());
-        let deadline = Instant::now() + limit;
-        loop {
-            let left = deadline.checked_duration_since(Instant::now())?;
-            let stream = self.stream.get_ref();
-            stream
-                .set_read_timeout(Some(left.max(Duration::from_millis(1))))
-                .expect("a timeout");
-            if self.stream.fill_buf().ok()?.is_empty() {
-                return None;
-            }
-            let stream = self.stream.get_ref();
-            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            let line = self.line();
-            if let Some(answer) = self.answer_of(&line) {
-                return Some(serde_json::from_slice(&answer.payload).unwrap_or_default());
-            }
-        }
-    }
-
-    fn answer(&mut self) -> Answer {
-        loop {
-            let line = self.line();
-            if let Some(answer) = self.answer_of(&line) {
-                return answer;
-            }
-        }
-    }
-
-    /// Reads what follows a line; `None` if it is no answer.
-    fn answer_of(&mut self, line: &str) -> Option<Answer> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let number = |word: &str| word.parse::<usize>().expect("a length");
-        let (headers, total) = match &*words {
-            ["PING"] => {
-                self.write(b"PONG\r\n");
-                return None;
-            }
-            ["MSG", _, _, total] => (0, number(total)),
-            // Messages of a consumer have a subject for the answer, too.
-            ["HMSG", _, _, headers, total] | ["HMSG", _, _, _, headers, total] => {
-                (number(headers), number(total))
-            }
-            _ if line.starts_with("INFO ") => return None,
-            _ => panic!("no answer: {line}"),
+/// Returns the headers of a message, each of which must have one value.
+fn headers(message: &Message) -> BTreeMap<String, String> {
+    let headers = message.headers.iter().flat_map(HeaderMap::iter);
+    let header = headers.map(|(name, values)| {
+        let [value] = &**values else {
+            panic!("{name} has the values {values:?}");
         };
-        let mut bytes = vec![0; total + 2];
-        self.stream.read_exact(&mut bytes).expect("a message");
-        bytes.truncate(total);
-        let payload = bytes.split_off(headers);
-        let block = String::from_utf8(bytes).expect("text");
-        let mut lines = block.split("\r\n");
-        let status = lines.next().unwrap_or_default();
-        let headers = lines.filter_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            Some((name.to_owned(), value.trim().to_owned()))
-        });
-        Some(Answer {
-            status: status.trim_start_matches("NATS/1.0").trim().to_owned(),
-            headers: headers.collect(),
-            payload,
-        })
+        (name.to_string(), value.to_string())
+    });
+    header.collect()
+}
+
+/// Returns the headers of lines, each with its end.
+fn header_map(lines: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for line in lines.lines() {
+        let (name, value) = line.split_once(": ").expect("a name and a value");
+        headers.append(name, value);
     }
+    headers
 }

@@ -50,9 +50,9 @@ impl Nats {
         NatsClient::connect(self.port())
     }
 
-    /// Connects a client with more members of `CONNECT`, such as `user` and `pass`.
-    pub fn client_as(&self, login: serde_json::Value) -> NatsClient {
-        NatsClient::connect_as(self.port(), login)
+    /// Connects a client as a user.
+    pub fn client_as(&self, user: &str, password: &str) -> NatsClient {
+        NatsClient::connect_as(self.port(), user, password)
     }
 }
 

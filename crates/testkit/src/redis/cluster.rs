@@ -1,6 +1,8 @@
 //! A Redis Cluster of ordinary child processes.
 
-use super::client::{RedisClient, RedisReply};
+use redis::Value;
+
+use super::client::RedisClient;
 use super::server::{NodeCertificate, Redis, Role};
 use crate::authority::Authority;
 use crate::wait::{PATIENCE, eventually};
@@ -60,11 +62,12 @@ impl RedisCluster {
             }
         }
         let cluster = Self { nodes };
-        let done = RedisReply::Line("OK".to_owned());
         for replica in MASTERS..count {
             let replicate = format!("CLUSTER REPLICATE {}", cluster.id(replica - MASTERS));
             // Until it knows its master.
-            eventually(PATIENCE, || cluster.client(replica).run(&replicate) == done);
+            eventually(PATIENCE, || {
+                cluster.client(replica).run(&replicate) == Value::Okay
+            });
         }
         cluster.settled();
         cluster
@@ -87,14 +90,8 @@ impl RedisCluster {
 
     /// Returns the slot of a key.
     pub fn slot(&self, key: &str) -> u16 {
-        let reply = self
-            .running()
-            .client()
-            .run_words(&["CLUSTER", "KEYSLOT", key]);
-        match reply {
-            RedisReply::Integer(slot) => u16::try_from(slot).expect("a slot"),
-            other => panic!("{key}: {other:?}"),
-        }
+        let mut client = self.running().client();
+        client.query(&["CLUSTER", "KEYSLOT", key])
     }
 
     /// Returns the number of the node that serves the slot of a key, as a node says that runs.
@@ -109,24 +106,20 @@ impl RedisCluster {
 
     fn owner_as_seen_by(&self, node: &Redis, key: &str) -> usize {
         let slot = i64::from(self.slot(key));
-        let ranges = node.client().run("CLUSTER SLOTS").array().into_iter();
-        let port = ranges.map(RedisReply::array).find_map(|range| {
+        let ranges: Vec<Vec<Value>> = node.client().query(&["CLUSTER", "SLOTS"]);
+        let port = ranges.iter().find_map(|range| {
             let [
-                RedisReply::Integer(first),
-                RedisReply::Integer(last),
-                master,
+                Value::Int(first),
+                Value::Int(last),
+                Value::Array(master),
                 ..,
-            ] = &*range
+            ] = &**range
             else {
                 panic!("no range: {range:?}");
             };
-            let port = master.clone().array().remove(1);
-            (*first..=*last).contains(&slot).then_some(port)
+            (*first..=*last).contains(&slot).then(|| master[1].clone())
         });
-        let mut ports = self
-            .nodes
-            .iter()
-            .map(|it| RedisReply::Integer(it.port().into()));
+        let mut ports = self.nodes.iter().map(|it| Value::Int(it.port().into()));
         let port = port.expect("the slot is served");
         ports.position(|it| it == port).expect("a node")
     }

@@ -5,7 +5,8 @@ mod cluster;
 mod sentinel;
 mod server;
 
-pub use client::{RedisClient, RedisReply, StreamEntry};
+pub use ::redis::Value as RedisReply;
+pub use client::{RedisClient, StreamEntry};
 pub use cluster::RedisCluster;
 pub use sentinel::RedisGroup;
 pub use server::{Redis, RedisServer};

@@ -1,17 +1,21 @@
 //! A master, a replica and a Sentinel, each an ordinary child process.
 
+use std::collections::HashMap;
 use std::fs;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use walrelay_throwaway::{Port, ServerProcess, ThrowawayError};
 
-use super::client::{RedisClient, RedisReply};
+use super::client::RedisClient;
 use super::server::{Redis, START_LIMIT, program};
 use crate::wait::{PATIENCE, eventually, eventually_some};
 
 /// The name of the master of every [`RedisGroup`].
 const MASTER: &str = "mymaster";
+
+/// Facts about a server by their names.
+type Facts = HashMap<String, String>;
 
 /// Two Redis servers and a Sentinel, which makes one of them the master. They end with their owner.
 #[derive(Debug)]
@@ -67,16 +71,10 @@ impl RedisGroup {
     }
 
     fn number_of_master(&self) -> usize {
-        let reply = self
-            .sentinel()
-            .run_words(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
-        let RedisReply::Array(address) = reply else {
-            panic!("no address: {reply:?}");
-        };
-        let port = |server: &Redis| RedisReply::Bytes(Some(server.port().to_string().into()));
-        let named = address.get(1).expect("a port");
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
+        let (_, port): (String, u16) = self.sentinel().query(&words);
         let mut servers = self.servers.iter();
-        let number = servers.position(|server| port(server) == *named);
+        let number = servers.position(|server| server.port() == port);
         number.expect("one of the two")
     }
 
@@ -120,35 +118,16 @@ impl RedisGroup {
                 let info = self.servers[number].client().replication();
                 info.unwrap_or_default()
             });
-            let known = self.sentinel().run_words(&["SENTINEL", "MASTER", MASTER]);
-            let replicas = self.sentinel().run_words(&["SENTINEL", "REPLICAS", MASTER]);
+            let known: Facts = self.sentinel().query(&["SENTINEL", "MASTER", MASTER]);
+            let replicas: Vec<Facts> = self.sentinel().query(&["SENTINEL", "REPLICAS", MASTER]);
+            let flags = |facts: Option<&Facts>| facts.and_then(|it| it.get("flags")).cloned();
             let settled = master.contains("role:master")
                 && master.contains("state=online")
                 && replica.contains("master_link_status:up")
-                && flags(&known).as_deref() == Some("master")
-                && first_member(&replicas).is_some_and(|it| flags(it).as_deref() == Some("slave"));
+                && flags(Some(&known)).as_deref() == Some("master")
+                && flags(replicas.first()).as_deref() == Some("slave");
             settled.then_some(())
         });
-    }
-}
-
-/// Returns the flags in a reply of names and values.
-fn flags(reply: &RedisReply) -> Option<String> {
-    let RedisReply::Array(members) = reply else {
-        return None;
-    };
-    let name = RedisReply::Bytes(Some(b"flags".to_vec()));
-    let mut pairs = members.chunks(2);
-    match pairs.find(|pair| pair[0] == name)?.get(1)? {
-        RedisReply::Bytes(Some(flags)) => Some(String::from_utf8_lossy(flags).into_owned()),
-        _ => None,
-    }
-}
-
-fn first_member(reply: &RedisReply) -> Option<&RedisReply> {
-    match reply {
-        RedisReply::Array(members) => members.first(),
-        _ => None,
     }
 }
 

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use redis::Value;
 use walrelay_throwaway::{Port, ServerProcess, ThrowawayError, cache_dir};
 
-use super::client::{RedisClient, RedisReply};
+use super::client::RedisClient;
 use crate::authority::Issued;
 use crate::server::{ServerKind, SharedServers, TestServer};
 
@@ -156,7 +157,8 @@ impl ServerKind for RedisServer {
 
     fn takes_connections(&self) -> bool {
         TcpStream::connect(("127.0.0.1", self.port())).is_ok()
-            && RedisClient::connect(self.port()).run("PING") == RedisReply::Line("PONG".to_owned())
+            && RedisClient::connect(self.port()).run("PING")
+                == Value::SimpleString("PONG".to_owned())
     }
 
     fn servers() -> &'static SharedServers<Self> {
