@@ -63,12 +63,13 @@ pub(crate) fn half_written(ctx: &mut Context, loss: Loss) -> Outcome {
         Loss::Sigkill => drop(first.relay.ended()),
     }
 
+    // It resets its connections after it has found the other relay.
+    eventually(PATIENCE, || way.open() == 0);
     let received = way.bytes(Direction::ToServer);
     way.resume();
     if loss == Loss::Stall {
         first.relay.ends_well();
     }
-    eventually(PATIENCE, || way.open() == 0);
     insert(ctx, "half", 1);
     let outcome = ctx.judge(Ragged::No).nothing_repeated();
     second.relay.ends_well();

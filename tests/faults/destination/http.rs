@@ -13,17 +13,19 @@ pub(super) struct Server {
     two: bool,
     /// It answers 503.
     full: Arc<AtomicBool>,
+    /// It refuses events of more than [`LARGE`] bytes.
+    limited: Arc<AtomicBool>,
 }
 
 impl Server {
     pub(super) fn start(two: bool) -> Self {
-        let full = Arc::<AtomicBool>::default();
+        let (full, limited) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
         let receiver = HttpReceiver::start(two, None, {
-            let full = Arc::clone(&full);
+            let (full, limited) = (Arc::clone(&full), Arc::clone(&limited));
             move |_, received| {
                 if full.load(Ordering::SeqCst) {
                     Reaction::Answer(503, Vec::new())
-                } else if received.body.len() > LARGE {
+                } else if limited.load(Ordering::SeqCst) && received.body.len() > LARGE {
                     Reaction::Answer(413, Vec::new())
                 } else {
                     Reaction::Store(200)
@@ -35,6 +37,7 @@ impl Server {
             receiver,
             two,
             full,
+            limited,
         }
     }
 }
@@ -64,6 +67,8 @@ impl Destination for Server {
     }
 
     fn size_limit(&self) -> &'static str {
+        // The server's limit, which the relay does not know.
+        self.limited.store(true, Ordering::SeqCst);
         "poison.retry_for = \"1s\""
     }
 
