@@ -79,6 +79,10 @@ impl HeaderBuffer {
         self.places.clear();
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = Header<'_>> {
         self.places.iter().map(|(name, value)| Header {
             name: &self.texts[name.clone()],

@@ -389,7 +389,9 @@ impl Router {
             let value = bytes(part);
             routed.headers.push(Header { name, value });
         }
-        self.write_column_headers(routed);
+        if !self.column_headers.is_empty() {
+            self.write_column_headers(routed);
+        }
         if let Some(name) = &self.position_header {
             let value = self.scratch.get(..position::LENGTH);
             routed.headers.push(Header { name, value });
@@ -400,6 +402,8 @@ impl Router {
         }
     }
 
+    // Not inlined, so that the case of a row without such headers stays short.
+    #[inline(never)]
     fn write_column_headers<'a>(&'a self, routed: &mut Routed<'a>) {
         let of_route = routed.headers.len();
         let run_header = self.run_header.as_ref().map(|(name, _)| name);
