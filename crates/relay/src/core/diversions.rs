@@ -154,7 +154,13 @@ impl Diversions {
 
     /// Notes that the sink took the record that was offered last, with number `seq`. Returns true if
     /// the record was a dead letter.
+    #[inline]
     pub(super) fn sent(&mut self, seq: u64) -> bool {
+        self.offered.is_some() && self.dead_letter_sent(seq)
+    }
+
+    #[cold]
+    fn dead_letter_sent(&mut self, seq: u64) -> bool {
         let Some(diverted) = self.offered.take() else {
             return false;
         };

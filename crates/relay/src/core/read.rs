@@ -91,7 +91,11 @@ impl<'a> EventRow<'a> {
 
     /// Reads the event into an empty `row`; a `Row` is large, so it is filled in place.
     /// `unroutable`: why the table has no plan.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a call costs each row more than the match"
+    )]
+    #[inline(always)]
     pub(super) fn read(
         &self,
         router: &mut Router,

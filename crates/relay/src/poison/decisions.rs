@@ -137,7 +137,15 @@ impl PoisonDecisions {
 
     /// Returns true if the event must wait: to be sent alone, or until the keys that are parked are
     /// known.
+    #[inline]
     pub(crate) fn holds_back(&mut self, id: EventPosition, in_flight: u64) -> bool {
+        let may_wait = self.alone_until.is_some() || self.policy.parking.is_some();
+        may_wait && self.must_wait(id, in_flight)
+    }
+
+    // Apart from `holds_back`, so that the check whether any event may have to wait is inlined.
+    #[inline(never)]
+    fn must_wait(&mut self, id: EventPosition, in_flight: u64) -> bool {
         if let Some(until) = self.alone_until {
             if in_flight > 0 {
                 return true;

@@ -115,15 +115,26 @@ impl PoisonPolicy {
     /// Returns the part of an event that is reserved for dead letters. A header counts whatever the topic
     /// is, because the row may name the topic of another pipeline's dead letters. The topic counts if this
     /// pipeline writes dead letters.
-    #[inline]
+    #[expect(
+        clippy::inline_always,
+        reason = "a call costs each row more than the check"
+    )]
+    #[inline(always)]
     pub(crate) fn reserved_part(&self, routed: &Routed<'_>) -> Option<ReservedPart> {
-        let mut headers = routed.headers().iter();
-        if headers.any(|header| header.name.starts_with(dlq_headers::PREFIX)) {
-            return Some(ReservedPart::Header);
+        for header in routed.headers() {
+            if header.name.starts_with(dlq_headers::PREFIX) {
+                return Some(ReservedPart::Header);
+            }
         }
-        let writes = |poison| self.action(poison) == PoisonAction::DeadLetter;
-        let is_dlq_topic = *routed.topic() == *self.topic && Poison::ALL.into_iter().any(writes);
+        let is_dlq_topic = *routed.topic() == *self.topic && self.writes_dead_letters();
         is_dlq_topic.then_some(ReservedPart::Topic)
+    }
+
+    // Apart from `reserved_part`, so that the comparison of the topics is inlined.
+    #[cold]
+    fn writes_dead_letters(&self) -> bool {
+        let writes = |poison| self.action(poison) == PoisonAction::DeadLetter;
+        Poison::ALL.into_iter().any(writes)
     }
 
     /// Returns the action for an event of this class.
