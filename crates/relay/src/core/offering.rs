@@ -3,6 +3,7 @@
 use walrelay_event_router::{BatchEvent, Messages, Row};
 use walrelay_lsn::Lsn;
 use walrelay_pgoutput::LogicalMessage;
+use walrelay_sink::EventPosition;
 
 use super::read::{WalEvent, messages_table};
 use super::schemas::Unreadable;
@@ -72,9 +73,7 @@ impl Core {
         };
         let (event, position) = (open.next_event(), open.next_position());
         self.tracked_rows.read(position, wal_event);
-        if Some(position) < self.acknowledged_before.max(self.taken_before)
-            || self.acknowledged_behind.is_diverted(position)
-        {
+        if self.is_resumed(position) {
             self.tracked_rows.resumed(position);
             return Ok(self.transactions.skip_row());
         }
@@ -148,6 +147,15 @@ impl Core {
         self.counts.skipped += 1;
         self.tracked_rows.skipped();
         Ok(self.transactions.skip_row())
+    }
+
+    /// Returns true if the event is before the first one that this sink gets, or is diverted already.
+    #[inline]
+    fn is_resumed(&self, position: EventPosition) -> bool {
+        let is_before = |mark: Option<EventPosition>| mark.is_some_and(|mark| position < mark);
+        is_before(self.acknowledged_before)
+            || is_before(self.taken_before)
+            || self.acknowledged_behind.is_diverted(position)
     }
 }
 
