@@ -20,17 +20,16 @@ pub struct OutboxCandidate {
     pub columns: Vec<String>,
 }
 
-const TABLES: &str = "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname ORDER BY a.attnum) AS columns, \
-    pg_catalog.bool_and(c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p') AS is_logged \
-    FROM pg_catalog.pg_class c \
+/// The condition for an ordinary or partitioned table whose changes are in the log.
+const IS_LOGGED: &str =
+    "c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'";
+const TABLES: &str = "FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
     WHERE a.attnum > 0 AND NOT a.attisdropped \
     AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%'";
 /// Those that have columns of any preset, or the name of an outbox.
-const LIKELY: &str = "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' \
-    GROUP BY n.nspname, c.relname \
-    HAVING pg_catalog.bool_or(a.attname = 'id') AND pg_catalog.bool_or(a.attname = 'payload') \
+const LIKELY: &str = "HAVING pg_catalog.bool_or(a.attname = 'id') AND pg_catalog.bool_or(a.attname = 'payload') \
     OR c.relname ILIKE '%outbox%' \
     ORDER BY c.relname ILIKE '%outbox%' DESC, n.nspname, c.relname LIMIT 1000";
 
@@ -44,14 +43,17 @@ pub async fn candidates(
     session: &mut Session,
     only: Option<&TableName>,
 ) -> Result<Vec<OutboxCandidate>, Error> {
-    let query = match only {
-        Some(only) => format!(
-            "{TABLES} AND n.nspname = {} AND c.relname = {} GROUP BY n.nspname, c.relname",
-            quote_literal(&only.schema),
-            quote_literal(&only.name)
-        ),
-        None => format!("{TABLES} {LIKELY}"),
+    let (wanted, order) = match only {
+        Some(only) => {
+            let (schema, name) = (quote_literal(&only.schema), quote_literal(&only.name));
+            (format!("n.nspname = {schema} AND c.relname = {name}"), "")
+        }
+        None => (IS_LOGGED.to_owned(), LIKELY),
     };
+    let query = format!(
+        "SELECT n.nspname, c.relname, pg_catalog.json_agg(a.attname ORDER BY a.attnum) AS columns, \
+         pg_catalog.bool_and({IS_LOGGED}) AS is_logged {TABLES} AND {wanted} GROUP BY n.nspname, c.relname {order}"
+    );
     let rows = session.query(&query).await?;
     let mut found = Vec::new();
     for row in rows.iter() {
